@@ -1,0 +1,116 @@
+"""Turning what a caller passes into clean arrays, or into an error that says where the fault is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from policies.errors import ProblemError
+
+Where = Callable[[int], str]
+
+
+def floats(table: str, field: str, values: ArrayLike, size: int | None) -> NDArray[np.float64]:
+    """An array of floats with one entry per row; a scalar stands for every row."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"{table}: {field} must be numbers ({error})") from None
+    return _sized(table, field, array, size)
+
+
+def integers(
+    table: str,
+    field: str,
+    values: ArrayLike,
+    size: int | None,
+    where: Where | None = None,
+    least: int | None = None,
+) -> NDArray[np.int64]:
+    """An array of whole numbers, none below `least`."""
+    named = where or f"{table}, row {{}}".format
+    given = np.asarray(values)
+    if given.dtype.kind in "iu":
+        array = _sized(table, field, given, size).astype(np.int64, copy=False)
+    else:
+        exact = floats(table, field, values, size)
+        bad = np.flatnonzero(~(np.isfinite(exact) & (exact == np.round(exact)) & (np.abs(exact) < 2**53)))
+        if bad.size:
+            raise ProblemError(f"{named(int(bad[0]))}: {field} is {exact[bad[0]]}, must be a whole number")
+        array = exact.astype(np.int64)
+    if least is not None:
+        bad = np.flatnonzero(array < least)
+        if bad.size:
+            raise ProblemError(f"{named(int(bad[0]))}: {field} is {array[bad[0]]}, must be at least {least}")
+    return array
+
+
+def strings(table: str, field: str, values: Sequence[str] | str, size: int | None) -> tuple[str, ...]:
+    """A tuple of strings with one entry per row; a single string stands for every row."""
+    if isinstance(values, str):
+        if size is None:
+            raise ProblemError(f"{table}: {field} must be a list of names, not the one string '{values}'")
+        return (values,) * size
+    names = tuple(values)
+    if size is not None and len(names) != size:
+        raise ProblemError(f"{table}: {field} has {len(names)} entries for {size} rows")
+    if not set(map(type, names)) <= {str}:
+        row = next(i for i, name in enumerate(names) if type(name) is not str)
+        if not isinstance(names[row], str):
+            raise ProblemError(f"{table}: {field} of row {row} is {names[row]!r}, must be a string")
+        names = tuple(map(str, names))
+    return names
+
+
+def check_values(
+    values: NDArray[np.float64],
+    field: str,
+    where: Where,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    infinite_ok: bool = False,
+    nan_ok: bool = False,
+) -> None:
+    """Every value within its bounds, or an error that names the first one that is not."""
+    good = np.ones(len(values), dtype=bool)
+    wanted = "a number" if infinite_ok else "a finite number"
+    if least is not None and least > -np.inf:
+        good &= values >= least
+        wanted += f" of at least {least:g}"
+    if above is not None:
+        good &= values > above
+        wanted += f" above {above:g}"
+    if not infinite_ok:
+        good &= np.isfinite(values)
+    elif not nan_ok:
+        good &= ~np.isnan(values)
+    if nan_ok:
+        good |= np.isnan(values)
+    bad = np.flatnonzero(~good)
+    if bad.size:
+        row = int(bad[0])
+        raise ProblemError(f"{where(row)}: {field} is {values[row]}, must be {wanted}")
+
+
+def at(values: Any, rows: NDArray[np.int64]) -> Any:
+    """`values[rows]`, for arrays and tuples alike."""
+    if isinstance(values, tuple):
+        first = values[0] if values else ""
+        if len(set(values)) <= 1:
+            return (first,) * len(rows)
+        return tuple(map(values.__getitem__, rows.tolist()))
+    return values[rows]
+
+
+def _sized(table: str, field: str, array: NDArray[Any], size: int | None) -> NDArray[Any]:
+    if array.ndim == 0 and size is not None:
+        return np.full(size, array[()])
+    if array.ndim != 1:
+        raise ProblemError(f"{table}: {field} must be one-dimensional, got shape {array.shape}")
+    if size is not None and len(array) != size:
+        raise ProblemError(f"{table}: {field} has {len(array)} entries for {size} rows")
+    return array

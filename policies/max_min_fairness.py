@@ -1,0 +1,19 @@
+"""Least attained service, made aware of speed: everybody gets at least the same normalised rate."""
+
+from __future__ import annotations
+
+from policies.problem import Allocation, Problem
+from policies.program import Program
+from policies.reference import proportional_rates
+from policies.registry import policy
+
+
+@policy("max_min_fairness", "las")
+def max_min_fairness(problem: Problem) -> Allocation:
+    """max λ: g_m E_m / (w_m P_m) >= λ for all m; then, λ held, max Σ g_m E_m / P_m"""
+    program = Program(problem)
+    jobs, P = problem.jobs, proportional_rates(problem)
+    need = jobs.count * jobs.weight * P / jobs.gpus  # E_m of all members at λ = 1
+    worst_off = program.raise_all(need)
+    best = program.improve(worst_off, program.per_rate(jobs.gpus / P), floor=worst_off.value * need)
+    return program.allocation("max_min_fairness", best)

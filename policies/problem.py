@@ -1,0 +1,352 @@
+"""The one form in which every policy sees the world: a table of columns.
+
+A *column* is one way of running something: which job (or pair of jobs), on which worker type, on how
+many GPUs, at which rates. A policy answers with one number per column, the share of wall-clock time in
+which that column runs. Packing, elastic width, placement variants and parallelism plans are columns
+too, so a policy is written once for all of them.
+
+Everything is a struct of arrays, checked when it is built: an error names the job, the field and the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from policies.checks import at, check_values, floats, integers, strings
+from policies.errors import ProblemError, name_some
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+ALONE = -1
+
+
+def _every(value: Any) -> Any:
+    """A default that holds for every row: a scalar here, an array once the table is built."""
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jobs:
+    """One row per job, or per group of interchangeable jobs (`count` of them)."""
+
+    ids: tuple[str, ...]
+    count: Ints = _every(1)
+    gpus: Ints = _every(1)
+    weight: Floats = _every(1.0)
+    tenant: tuple[str, ...] = _every("")
+    waited_s: Floats = _every(0.0)
+    steps_left: Floats = _every(np.inf)
+    isolated_s: Floats = _every(0.0)
+    deadline_s: Floats = _every(np.inf)
+
+    def __post_init__(self) -> None:
+        ids = strings("jobs", "id", self.ids, None)
+        _store(self, "ids", ids)
+        n = len(ids)
+        if len(set(ids)) != n:
+            seen: set[str] = set()
+            twice = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+            raise ProblemError(f"jobs: duplicate id {name_some(twice)}")
+
+        def where(row: int) -> str:
+            return f"job '{ids[row]}'"
+
+        for field in ("count", "gpus"):
+            _store(self, field, integers("jobs", field, getattr(self, field), n, where, least=1))
+        for field in ("weight", "waited_s", "steps_left", "isolated_s", "deadline_s"):
+            _store(self, field, floats("jobs", field, getattr(self, field), n))
+        _store(self, "tenant", strings("jobs", "tenant", self.tenant, n))
+        check_values(self.weight, "weight", where, above=0.0)
+        check_values(self.waited_s, "waited_s", where, least=0.0)
+        check_values(self.steps_left, "steps_left", where, above=0.0, infinite_ok=True)
+        check_values(self.isolated_s, "isolated_s", where, least=0.0)
+        check_values(self.deadline_s, "deadline_s", where, least=-np.inf, infinite_ok=True)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Ints) -> Jobs:
+        """These rows, in this order."""
+        return replace(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """One row per way of running something."""
+
+    first: Ints
+    worker_type: Ints
+    gpus: Ints
+    first_rate: Floats
+    second: Ints = _every(ALONE)
+    second_rate: Floats = _every(0.0)
+    label: tuple[str, ...] = _every("")
+
+    def __post_init__(self) -> None:
+        first = integers("columns", "first", self.first, None)
+        _store(self, "first", first)
+        k = len(first)
+        for field, least in (("worker_type", None), ("gpus", 1), ("second", ALONE)):
+            _store(self, field, integers("columns", field, getattr(self, field), k, least=least))
+        for field in ("first_rate", "second_rate"):
+            _store(self, field, floats("columns", field, getattr(self, field), k))
+        _store(self, "label", strings("columns", "label", self.label, k))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def is_pair(self) -> Bools:
+        """Columns in which two jobs share the GPUs."""
+        return self.second != ALONE
+
+    def take(self, rows: Ints | Bools) -> Columns:
+        """These rows, in this order."""
+        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return replace(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A node of the tenant tree, by path ("org/team"). Children are the tenants below its path."""
+
+    name: str
+    weight: float = 1.0
+    policy: str = "fairness"
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ProblemError("tenant: the name is empty")
+        if not (np.isfinite(self.weight) and self.weight > 0):
+            raise ProblemError(f"tenant '{self.name}': weight is {self.weight}, must be a positive number")
+        if self.policy not in ("fairness", "fifo"):
+            raise ProblemError(f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """Jobs, the ways to run them, and the cluster. Nothing in it knows a clock or a machine."""
+
+    jobs: Jobs
+    columns: Columns
+    worker_types: tuple[str, ...]
+    capacity: Floats
+    price_per_gpu_hour: Floats = _every(np.nan)
+    tenants: tuple[Tenant, ...] = ()
+    now_s: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        types = strings("problem", "worker_types", self.worker_types, None)
+        _store(self, "worker_types", types)
+        if len(set(types)) != len(types):
+            raise ProblemError(f"worker_types: a name appears twice in {list(types)}")
+
+        def where(row: int) -> str:
+            return f"worker type '{types[row]}'"
+
+        _store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
+        check_values(self.capacity, "capacity", where, least=0.0)
+        price = floats("problem", "price_per_gpu_hour", self.price_per_gpu_hour, len(types))
+        _store(self, "price_per_gpu_hour", price)
+        check_values(price, "price_per_gpu_hour", where, least=0.0, nan_ok=True)
+        if not np.isfinite(self.now_s):
+            raise ProblemError(f"problem: now_s is {self.now_s}, must be a finite number")
+        _store(self, "tenants", tuple(self.tenants))
+        self._check_columns()
+        self._check_tenants()
+
+    def _check_columns(self) -> None:
+        columns, n, t = self.columns, len(self.jobs), len(self.worker_types)
+        for field, rows, size, what in (
+            ("first", columns.first, n, "job row"),
+            ("second", columns.second, n, "job row"),
+            ("worker_type", columns.worker_type, t, "worker type"),
+        ):
+            bad = np.flatnonzero((rows >= size) | (rows < (ALONE if field == "second" else 0)))
+            if bad.size:
+                raise ProblemError(
+                    f"column {bad[0]}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
+                )
+        for field in ("first_rate", "second_rate"):
+            check_values(getattr(columns, field), field, self.describe, least=0.0)
+        own = (columns.second == columns.first) & (self.jobs.count[columns.first] < 2) if n else np.zeros(0, bool)
+        if own.any():
+            row = int(np.flatnonzero(own)[0])
+            raise ProblemError(
+                f"column {row}: pairs job '{self.jobs.ids[columns.first[row]]}' with itself, "
+                "which only a row that stands for two or more jobs can do"
+            )
+        stray = np.flatnonzero(~columns.is_pair & (columns.second_rate != 0))
+        if stray.size:
+            raise ProblemError(f"column {stray[0]}: second_rate is {columns.second_rate[stray[0]]}, but second is -1")
+        key = self.column_key
+        if key.size and not np.all(np.diff(key) > 0):
+            order = np.argsort(key, kind="stable")
+            twice = np.flatnonzero(np.diff(key[order]) == 0)
+            if twice.size:
+                a, b = int(order[twice[0]]), int(order[twice[0] + 1])
+                raise ProblemError(f"columns {a} and {b} say the same thing twice: {self.describe(b)}")
+
+    def _check_tenants(self) -> None:
+        names = {tenant.name for tenant in self.tenants}
+        if len(names) != len(self.tenants):
+            raise ProblemError(f"tenants: duplicate name in {sorted(t.name for t in self.tenants)}")
+        if not names:
+            return
+        for path in dict.fromkeys(self.jobs.tenant):
+            if path not in names:
+                job = self.jobs.ids[self.jobs.tenant.index(path)]
+                raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({name_some(names)})")
+
+    # What follows is derived: once, sparse, and never part of what a caller passes in.
+
+    @cached_property
+    def label_code(self) -> Ints:
+        """The label of each column as a number, in the order of the names."""
+        names = sorted(set(self.columns.label))
+        if len(names) <= 1:
+            return np.zeros(len(self.columns), dtype=np.int64)
+        code = {name: i for i, name in enumerate(names)}
+        return np.fromiter((code[name] for name in self.columns.label), np.int64, len(self.columns))
+
+    @cached_property
+    def way(self) -> Ints:
+        """Where and how a column runs, without saying which job: (worker type, GPUs, label) as one number."""
+        columns = self.columns
+        if not len(columns):
+            return np.zeros(0, dtype=np.int64)
+        labels = int(self.label_code.max()) + 1
+        widths = int(columns.gpus.max()) + 1
+        return (columns.worker_type * widths + columns.gpus) * labels + self.label_code
+
+    @cached_property
+    def column_key(self) -> Ints:
+        """One number per column; two columns of one key are the same column. Its order is the canonical order."""
+        columns, n = self.columns, len(self.jobs)
+        low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
+        low, high = np.where(columns.is_pair, low, columns.first), np.where(columns.is_pair, high, ALONE)
+        ways = int(self.way.max()) + 1 if len(columns) else 1
+        if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
+            _, way = np.unique(self.way, return_inverse=True)
+            return ((low * (n + 1)) + high + 1) * (int(way.max()) + 1) + way
+        return ((low * (n + 1)) + high + 1) * ways + self.way
+
+    @cached_property
+    def rates(self) -> sp.csr_array:
+        """[n × k] steps per second that each column gives to each row."""
+        columns, k = self.columns, np.arange(len(self.columns))
+        pair = columns.is_pair
+        return _sparse(
+            np.concatenate([columns.first_rate, columns.second_rate[pair]]),
+            np.concatenate([columns.first, columns.second[pair]]),
+            np.concatenate([k, k[pair]]),
+            (len(self.jobs), len(columns)),
+        )
+
+    @cached_property
+    def membership(self) -> sp.csr_array:
+        """[n × k] how many members of the row a column occupies: 1, or 2 for a pair within one group."""
+        columns, k = self.columns, np.arange(len(self.columns))
+        pair = columns.is_pair
+        rows = np.concatenate([columns.first, columns.second[pair]])
+        return _sparse(np.ones(len(rows)), rows, np.concatenate([k, k[pair]]), (len(self.jobs), len(columns)))
+
+    @cached_property
+    def occupancy(self) -> sp.csr_array:
+        """[t × k] GPUs of each type that a column holds while it runs."""
+        columns, k = self.columns, np.arange(len(self.columns))
+        return _sparse(columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns)))
+
+    def describe(self, column: int) -> str:
+        """One column in words, for errors and audits."""
+        columns = self.columns
+        jobs = [self.jobs.ids[columns.first[column]]]
+        if columns.second[column] != ALONE:
+            jobs.append(self.jobs.ids[columns.second[column]])
+        label = f" ({columns.label[column]})" if columns.label[column] else ""
+        kind = self.worker_types[columns.worker_type[column]]
+        return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{label}"
+
+    def restrict(self, rows: Ints, columns: Ints) -> Problem:
+        """Only these job rows and only these columns (whose jobs must all be among the rows), in this order."""
+        new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
+        new_row[rows] = np.arange(len(rows))
+        kept = self.columns.take(columns)
+        kept = replace(kept, first=new_row[kept.first], second=new_row[kept.second])
+        return replace(self, jobs=self.jobs.take(rows), columns=kept)
+
+    @classmethod
+    def from_rates(
+        cls,
+        rates: ArrayLike,
+        gpus: ArrayLike = 1,
+        capacity: ArrayLike = (),
+        *,
+        ids: Sequence[str] | None = None,
+        worker_types: Sequence[str] | None = None,
+        price_per_gpu_hour: ArrayLike = np.nan,
+        tenants: Sequence[Tenant] = (),
+        now_s: float = 0.0,
+        seed: int = 0,
+        **job_facts: Any,
+    ) -> Problem:
+        """The plain case: `rates[job, type]` in steps per second, 0 where a job cannot run.
+
+        Columns are numbered job by job, so that `allocation.time_share.reshape(n, t)` is the share matrix.
+        """
+        table = np.asarray(rates, dtype=float)
+        if table.ndim != 2:
+            raise ProblemError(f"rates: expected a table of jobs × worker types, got {table.ndim} dimension(s)")
+        n, t = table.shape
+        jobs = Jobs(tuple(ids) if ids is not None else tuple(f"{i:0{len(str(n))}d}" for i in range(n)), gpus=cast(Ints, gpus), **job_facts)
+        types = tuple(worker_types) if worker_types is not None else tuple(f"type{j}" for j in range(t))
+        if len(types) != t:
+            raise ProblemError(f"rates: {t} columns, but {len(types)} worker types")
+        if len(jobs) != n:
+            raise ProblemError(f"rates: {n} rows, but {len(jobs)} ids")
+        check_values(table.ravel(), "rate", lambda at: f"job '{jobs.ids[at // t]}' on '{types[at % t]}'", least=0.0)
+        return cls(
+            jobs=jobs,
+            columns=Columns(np.repeat(np.arange(n), t), np.tile(np.arange(t), n), np.repeat(jobs.gpus, t), table.ravel()),
+            worker_types=types,
+            capacity=cast(Floats, capacity),
+            price_per_gpu_hour=cast(Floats, price_per_gpu_hour),
+            tenants=tuple(tenants),
+            now_s=now_s,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocation:
+    """What a policy answers: how much of the time each column should run, and what that is worth."""
+
+    policy: str
+    time_share: Floats
+    value: float
+    price: Floats
+    isolated_rate: Floats
+    backfill: Bools
+    optimal: bool = True
+    solve_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+Policy = Callable[[Problem], Allocation]
+
+
+def _sparse(values: Floats, rows: Ints, cols: Ints, shape: tuple[int, int]) -> sp.csr_array:
+    return sp.csr_array(sp.coo_array((values, (rows, cols)), shape=shape))
+
+
+def _store(table: object, field: str, value: object) -> None:
+    object.__setattr__(table, field, value)

@@ -1,0 +1,59 @@
+"""The rates that fairness is measured against: proportional, isolated, best.
+
+All per job, also where a row stands for a group of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.problem import Floats, Problem
+
+
+def rate_table(problem: Problem) -> Floats:
+    """[n × t] T_mj: the rate of the whole job m on type j, 0 where it cannot run.
+
+    That of its solo column at the requested width and empty label; failing that, of its best solo column
+    of that width; failing that, the best rate per GPU times the requested width.
+    """
+    columns = problem.columns
+    solo = ~columns.is_pair
+    row, kind, rate = columns.first[solo], columns.worker_type[solo], columns.first_rate[solo]
+    asked = problem.jobs.gpus[row]
+    as_wide = columns.gpus[solo] == asked
+    plain = as_wide & (np.fromiter((not name for name in columns.label), bool, len(columns))[solo])
+    table = _best(problem, row, kind, rate / columns.gpus[solo] * asked)
+    for better in (as_wide, plain):
+        better_table = _best(problem, row[better], kind[better], rate[better])
+        table = np.where(better_table > 0, better_table, table)
+    return table
+
+
+def _best(problem: Problem, row: np.ndarray, kind: np.ndarray, rate: Floats) -> Floats:
+    table = np.zeros((len(problem.jobs), len(problem.worker_types)))
+    np.maximum.at(table, (row, kind), rate)
+    return table
+
+
+def proportional_rates(problem: Problem) -> Floats:
+    """P_m = Σ_j T_mj c_j / C: the rate of a job that is given time on every type as the cluster has it."""
+    total = float(problem.capacity.sum())
+    return rate_table(problem) @ problem.capacity / total if total > 0 else np.zeros(len(problem.jobs))
+
+
+def isolated_shares(problem: Problem) -> Floats:
+    """[n × t] y_mj: the share of time that each job would have in a 1/n slice of the cluster of its own."""
+    jobs = problem.jobs
+    total = max(int(jobs.count.sum()), 1)
+    shares = (problem.capacity[None, :] / total) / jobs.gpus[:, None]
+    return np.asarray(shares / np.maximum(1.0, shares.sum(axis=1, keepdims=True)))
+
+
+def isolated_rates(problem: Problem) -> Floats:
+    """I_m = Σ_j T_mj y_mj."""
+    return np.asarray((rate_table(problem) * isolated_shares(problem)).sum(axis=1))
+
+
+def best_rates(problem: Problem) -> Floats:
+    """T_m^best: the rate on the fastest type that the cluster has any of."""
+    return np.asarray(np.where(problem.capacity > 0, rate_table(problem), 0.0).max(axis=1, initial=0.0))

@@ -1,0 +1,220 @@
+"""Policies by name: a decorator, discovery of every module here, and specs like `las+packing`.
+
+    spec       name[(parameter=value, ...)] [+modifier[(parameter=value, ...)]] ...
+    modifiers  blind (ignore speed differences), packing (two jobs on the same GPUs)
+
+What a policy function gets is always the same: jobs that can run somewhere, sorted by id, interchangeable
+ones merged. What a caller gets back is an answer for the problem as it was passed in.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import pkgutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import policies
+from policies.errors import SolverFailure, UnknownPolicy, name_some
+from policies.grouping import group
+from policies.problem import Allocation, Policy, Problem
+from policies.reference import isolated_rates
+from policies.solvers import time_limit
+from policies.transforms import Blind, runnable, with_pairs, without_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One registered policy: what `gavel policies` shows and what `resolve` needs."""
+
+    name: str
+    aliases: tuple[str, ...]
+    function: Callable[..., Allocation]
+    reads: tuple[str, ...]  # facts beyond rates, width and weight; jobs that differ in them are not merged
+    divisible: bool  # False: shares are 0 or 1 by design, so +blind must not spread them over types
+    pairs: bool  # always sees pair columns, with or without +packing
+
+    @property
+    def objective(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Keyword-only parameters of the function with their defaults."""
+        signature = inspect.signature(self.function)
+        return {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+_entries: dict[str, Entry] = {}
+_names: dict[str, str] = {}
+
+
+def policy(
+    *names: str, reads: Sequence[str] = (), divisible: bool = True, pairs: bool = False
+) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
+    """Register a pure function `Problem -> Allocation` under a name and its aliases."""
+
+    def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
+        entry = Entry(names[0], names[1:], function, tuple(reads), divisible, pairs)
+        for name in names:
+            if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
+                raise UnknownPolicy(f"two policies call themselves '{name}'")
+            _names[name] = entry.name
+        _entries[entry.name] = entry
+        return function
+
+    return register
+
+
+@cache
+def _discover() -> None:
+    for module in pkgutil.iter_modules(policies.__path__):
+        import_module(f"policies.{module.name}")
+
+
+def names() -> tuple[str, ...]:
+    """Every registered policy, by its full name."""
+    _discover()
+    return tuple(sorted(_entries))
+
+
+def entry(name: str) -> Entry:
+    """What is known of a policy, by name or alias."""
+    _discover()
+    if name not in _names:
+        raise UnknownPolicy(f"unknown policy '{name}'{_nearest(name, _names)}")
+    return _entries[_names[name]]
+
+
+def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
+    """The policy that a spec names, ready to be called."""
+    (name, given), *modifiers = _parse(spec)
+    found = entry(name)
+    unknown = [key for key in given if key not in found.parameters]
+    if unknown:
+        known = ", ".join(found.parameters) or "none"
+        raise UnknownPolicy(f"policy '{found.name}' has no parameter '{unknown[0]}' (it has: {known})")
+    options = dict(modifiers)
+    if len(options) != len(modifiers):
+        raise UnknownPolicy(f"'{spec}': a modifier appears twice")
+    for modifier, parameters in options.items():
+        if modifier not in _MODIFIERS:
+            raise UnknownPolicy(f"'{spec}': unknown modifier '{modifier}'{_nearest(modifier, _MODIFIERS)}")
+        wrong = [key for key in parameters if key not in _MODIFIERS[modifier]]
+        if wrong:
+            raise UnknownPolicy(f"'{spec}': modifier '{modifier}' has no parameter '{wrong[0]}'")
+
+    def run(problem: Problem) -> Allocation:
+        started = time.perf_counter()
+        with time_limit(time_limit_s):
+            answer = _run(found, given, options, problem)
+        return replace(answer, policy=spec, solve_s=time.perf_counter() - started)
+
+    return run
+
+
+_MODIFIERS: dict[str, tuple[str, ...]] = {"blind": ("reference",), "packing": ()}
+
+
+def _run(found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem) -> Allocation:
+    rows, columns = runnable(problem)
+    left_out = np.setdiff1d(np.arange(len(problem.jobs)), rows)
+    notes: tuple[str, ...] = ()
+    if left_out.size:
+        ids = (problem.jobs.ids[row] for row in left_out)
+        notes = (f"left out, no positive rate on any type that the cluster has: {name_some(ids)}",)
+    answer = Allocation(
+        policy=found.name,
+        time_share=np.zeros(len(problem.columns)),
+        value=0.0,
+        price=np.zeros(len(problem.worker_types)),
+        isolated_rate=np.zeros(len(problem.jobs)),
+        backfill=np.zeros(len(problem.columns), dtype=bool),
+        notes=notes,
+    )
+    if not rows.size:
+        return answer
+    inner = _solve(found, given, options, problem.restrict(rows, columns), columns)
+    answer.time_share[columns] = inner.time_share
+    answer.backfill[columns] = inner.backfill
+    answer.isolated_rate[rows] = inner.isolated_rate
+    return replace(
+        answer, value=inner.value, price=inner.price, optimal=inner.optimal, notes=notes + inner.notes
+    )
+
+
+def _solve(
+    found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem, columns: np.ndarray
+) -> Allocation:
+    blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
+    seen = blind.problem if blind else problem
+    keep = with_pairs(seen) if found.pairs or "packing" in options else without_pairs(seen)
+    if not keep.all():
+        seen = seen.restrict(np.arange(len(seen.jobs)), np.flatnonzero(keep))
+    grouped, ungroup = group(seen, found.reads)
+    try:
+        answer = found.function(grouped, **given)
+    except SolverFailure as failure:
+        answer = entry("isolated").function(grouped)
+        why = f"no solver answered ({failure}): these are the isolated shares instead"
+        answer = replace(answer, optimal=False, notes=(*answer.notes, why))
+    if blind and found.divisible:
+        answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
+    answer = ungroup(answer)
+    shares, backfill = np.zeros(len(keep)), np.zeros(len(keep), dtype=bool)
+    shares[keep], backfill[keep] = answer.time_share, answer.backfill
+    return replace(answer, time_share=shares, backfill=backfill)
+
+
+def _parse(spec: str) -> list[tuple[str, dict[str, Any]]]:
+    """`a(x=1)+b` as Python's own grammar reads it: names, calls and plus signs, values as literals."""
+    try:
+        tree = ast.parse(spec.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise UnknownPolicy(f"'{spec}' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'") from None
+    parts: list[ast.expr] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+        parts.append(tree.right)
+        tree = tree.left
+    parts.append(tree)
+    return [_parse_part(spec, part) for part in reversed(parts)]
+
+
+def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
+    if isinstance(part, ast.Name):
+        return part.id, {}
+    if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.args:
+        return part.func.id, {word.arg: _literal(spec, word.value) for word in part.keywords if word.arg}
+    raise UnknownPolicy(f"'{spec}': cannot read '{ast.unparse(part)}'; expected name or name(parameter=value)")
+
+
+def _literal(spec: str, value: ast.expr) -> Any:
+    if isinstance(value, ast.Name):  # reference=v100 needs no quotes; nor do true and false
+        return {"true": True, "false": False, "none": None}.get(value.id.lower(), value.id)
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        raise UnknownPolicy(f"'{spec}': '{ast.unparse(value)}' is not a plain value") from None
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(sorted(known))}"
+
+
+def unsolved(problem: Problem) -> dict[str, Any]:
+    """The fields of an Allocation that every policy fills in the same way."""
+    return {
+        "price": np.full(len(problem.worker_types), np.nan),
+        "isolated_rate": isolated_rates(problem),
+        "backfill": np.ones(len(problem.columns), dtype=bool),
+    }

@@ -1,0 +1,189 @@
+"""The chain of solvers behind every policy, and the time they may take.
+
+A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Clarabel (interior
+point) answers almost always; HiGHS and then whatever cvxpy finds installed take over when it does not.
+An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import clarabel
+import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import LinearConstraint, linprog, milp
+
+from policies.errors import SolverFailure
+from policies.problem import Floats, Ints
+
+# A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
+MAX_ITERATIONS = 200
+TOLERANCE = 1e-9
+
+_stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Within this block all solver calls together take at most about so long."""
+    token = _stop_at.set(None if seconds is None else time.perf_counter() + seconds)
+    try:
+        yield
+    finally:
+        _stop_at.reset(token)
+
+
+def time_left_s() -> float:
+    """What is left of the limit; infinite without one."""
+    stop = _stop_at.get()
+    return np.inf if stop is None else stop - time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class LinearProgram:
+    """minimise cost @ x  subject to  rows @ x <= limit, x >= 0."""
+
+    cost: Floats
+    rows: sp.csr_array
+    limit: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A point, the dual of each row (>= 0), and whether it is proven optimal."""
+
+    x: Floats
+    dual: Floats
+    optimal: bool
+
+
+def solve_lp(program: LinearProgram) -> Answer:
+    """The first answer of the chain that is optimal, else the best that any solver reached."""
+    if not len(program.cost):
+        return Answer(np.zeros(0), np.zeros(len(program.limit)), True)
+    said: list[str] = []
+    best: Answer | None = None
+    for name, solver in _CHAIN:
+        if time_left_s() <= 0:
+            said.append(f"{name}: no time left")
+            break
+        try:
+            answer = solver(program)
+        except SolverFailure as failure:
+            said.append(f"{name}: {failure}")
+            continue
+        if answer.optimal:
+            return answer
+        said.append(f"{name}: stopped before the optimum")
+        best = best or answer
+    if best is not None:
+        return best
+    raise SolverFailure("; ".join(said))
+
+
+def _clarabel(program: LinearProgram) -> Answer:
+    m, k = program.rows.shape
+    rows = sp.vstack([program.rows, -sp.eye_array(k)], format="csc")
+    limit = np.concatenate([program.limit, np.zeros(k)])
+    solution = run_clarabel(program.cost, rows, limit, [clarabel.NonnegativeConeT(m + k)])
+    return Answer(
+        x=np.maximum(np.asarray(solution.x), 0.0),
+        dual=np.maximum(np.asarray(solution.z)[:m], 0.0),
+        optimal=solution.status == clarabel.SolverStatus.Solved,
+    )
+
+
+def run_clarabel(
+    cost: Floats,
+    rows: sp.csc_array,
+    limit: Floats,
+    cones: list[object],
+    quadratic: sp.csc_array | None = None,
+) -> clarabel.DefaultSolution:
+    """One conic program, with our tolerances; raises when there is nothing usable."""
+    k = len(cost)
+    square = sp.csc_array((k, k)) if quadratic is None else quadratic
+    solver = clarabel.DefaultSolver(_csc(square), cost, _csc(rows), limit, cones, clarabel_settings())
+    solution = solver.solve()
+    usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
+    if solution.status not in usable:
+        raise SolverFailure(str(solution.status))
+    return solution
+
+
+def clarabel_settings() -> clarabel.DefaultSettings:
+    """Exact enough for a policy, and the same answer every time."""
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.max_iter = MAX_ITERATIONS
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
+    left = time_left_s()
+    if np.isfinite(left):
+        settings.time_limit = max(left, 1e-3)
+    return settings
+
+
+def _highs(program: LinearProgram) -> Answer:
+    options = {"presolve": True}
+    if np.isfinite(time_left_s()):
+        options["time_limit"] = max(time_left_s(), 1e-3)
+    found = linprog(program.cost, A_ub=program.rows, b_ub=program.limit, method="highs", options=options)
+    if found.x is None or found.ineqlin.marginals is None:
+        raise SolverFailure(str(found.message))
+    return Answer(np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0), found.status == 0)
+
+
+def _cvxpy(program: LinearProgram) -> Answer:
+    import cvxpy as cp
+
+    x = cp.Variable(len(program.cost), nonneg=True)
+    rows = program.rows @ x <= program.limit
+    task = cp.Problem(cp.Minimize(program.cost @ x), [rows])
+    try:
+        task.solve()
+    except cp.SolverError as error:
+        raise SolverFailure(str(error)) from None
+    if x.value is None:
+        raise SolverFailure(task.status)
+    return Answer(np.maximum(x.value, 0.0), np.maximum(rows.dual_value, 0.0), task.status == cp.OPTIMAL)
+
+
+_CHAIN: list[tuple[str, Callable[[LinearProgram], Answer]]] = [
+    ("Clarabel", _clarabel),
+    ("HiGHS", _highs),
+    ("cvxpy", _cvxpy),
+]
+
+
+def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
+    """The same program with `x[whole]` restricted to 0 or 1."""
+    integrality = np.zeros(len(program.cost))
+    integrality[whole] = 1
+    upper = np.full(len(program.cost), np.inf)
+    upper[whole] = 1.0
+    options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
+    found = milp(
+        program.cost,
+        constraints=LinearConstraint(program.rows, -np.inf, program.limit),
+        integrality=integrality,
+        bounds=(0, upper),
+        options=options,
+    )
+    if found.x is None:
+        raise SolverFailure(f"HiGHS: {found.message}")
+    return Answer(np.maximum(found.x, 0.0), np.zeros(len(program.limit)), found.status == 0)
+
+
+def _csc(matrix: sp.csc_array) -> sp.csc_matrix:
+    return sp.csc_matrix(matrix)
+
+
+def zero_and_nonnegative(equal: int, less: int) -> list[object]:
+    """Cones for `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
+    return [clarabel.ZeroConeT(equal), clarabel.NonnegativeConeT(less)]

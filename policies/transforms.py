@@ -1,0 +1,147 @@
+"""Problem -> Problem: what a policy does not see, and the way back to an answer.
+
+A variant of a policy is the same policy on a transformed problem: n policies and m transforms give n × m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from policies.errors import ProblemError, SolverFailure
+from policies.problem import ALONE, Bools, Floats, Ints, Problem
+from policies.reference import rate_table
+from policies.solvers import run_clarabel, zero_and_nonnegative
+
+
+def runnable(problem: Problem) -> tuple[Ints, Ints]:
+    """Rows that can run somewhere, sorted by id, and the columns among them that can run, in canonical order."""
+    columns = problem.columns
+    works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
+    works &= ~columns.is_pair | (columns.second_rate > 0)
+    can = np.zeros(len(problem.jobs), dtype=bool)
+    can[columns.first[works]] = True
+    can[columns.second[works & columns.is_pair]] = True
+    rows = np.flatnonzero(can)
+    ids = problem.jobs.ids
+    if not all(map(str.__lt__, ids, ids[1:])):
+        rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
+    place = np.zeros(len(ids) + 1, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    place[ALONE] = ALONE
+    kept = np.flatnonzero(works)
+    a, b = place[columns.first[kept]], place[columns.second[kept]]
+    low, high = np.where(b == ALONE, a, np.minimum(a, b)), np.where(b == ALONE, ALONE, np.maximum(a, b))
+    key = np.lexsort((problem.way[kept], high, low)) if not _ascending(low, high, problem.way[kept]) else slice(None)
+    return rows, kept[key]
+
+
+def _ascending(low: Ints, high: Ints, way: Ints) -> bool:
+    step, side, turn = np.diff(low), np.diff(high), np.diff(way)
+    return bool(np.all((step > 0) | ((step == 0) & ((side > 0) | ((side == 0) & (turn > 0))))))
+
+
+def without_pairs(problem: Problem) -> Bools:
+    """Every column of one job."""
+    return np.asarray(~problem.columns.is_pair)
+
+
+def with_pairs(problem: Problem) -> Bools:
+    """Every column of one job, and the pairs that do more together than they would taking turns."""
+    columns, table = problem.columns, rate_table(problem)
+    second = np.where(columns.is_pair, columns.second, columns.first)
+    alone_first = table[columns.first, columns.worker_type]
+    alone_second = table[second, columns.worker_type]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        together = columns.first_rate / alone_first + columns.second_rate / alone_second
+    return np.asarray(~columns.is_pair | (together > 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blind:
+    """The heterogeneity-agnostic baseline: every type counts as fast as the reference type."""
+
+    problem: Problem
+
+    @classmethod
+    def of(cls, problem: Problem, reference: str | None = None) -> Blind:
+        """The same problem with the rates of one type on all; by default the fastest type for most jobs."""
+        table = np.where(problem.capacity > 0, rate_table(problem), 0.0)
+        if reference is None:
+            fastest = np.bincount(table.argmax(axis=1), weights=problem.jobs.count, minlength=table.shape[1])
+            kind = int(fastest.argmax())
+        elif reference in problem.worker_types:
+            kind = problem.worker_types.index(reference)
+            table = np.where(table.any(axis=1, keepdims=True), rate_table(problem), 0.0)
+        else:
+            known = ", ".join(problem.worker_types)
+            raise ProblemError(f"blind: reference type '{reference}' is not one of {known}")
+        seen = np.where(table[:, kind] > 0, table[:, kind], table.max(axis=1))
+        return cls(_level(problem, table, kind, seen))
+
+    def spread(self, grouped: Problem, time_share: Floats) -> Floats:
+        """Each job's time over the types it can run on, in proportion to their size: the nearest feasible to that."""
+        columns = grouped.columns
+        way = _way_without_type(grouped)
+        low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
+        _, bundle = np.unique(np.stack([low, high, way]), axis=1, return_inverse=True)
+        bundle = bundle.ravel()
+        size = grouped.capacity[columns.worker_type]
+        total, among = np.bincount(bundle, time_share)[bundle], np.bincount(bundle, size)[bundle]
+        wanted = total * size / among
+        over = grouped.occupancy @ wanted - grouped.capacity
+        if np.all(over <= 1e-9 * np.maximum(grouped.capacity, 1.0)):
+            return wanted
+        return _nearest(grouped, wanted, bundle, np.bincount(bundle, time_share), time_share)
+
+
+def _way_without_type(problem: Problem) -> Ints:
+    columns = problem.columns
+    return columns.gpus * (int(problem.label_code.max(initial=0)) + 1) + problem.label_code
+
+
+def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
+    """Every column at the rate it has on type `kind`; where it has none there, at the same ratio to its solo rate."""
+    columns = problem.columns
+    way, n = _way_without_type(problem), len(problem.jobs) + 1
+    low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
+    key = (low * n + high + 1) * (int(way.max(initial=0)) + 1) + way
+    there = np.flatnonzero(columns.worker_type == kind)
+    order = there[np.argsort(key[there])]
+    slot = np.minimum(np.searchsorted(key[order], key), max(len(order) - 1, 0))
+    twin = order[slot] if len(order) else np.zeros(len(key), dtype=np.int64)
+    has_twin = (key[twin] == key) & (columns.worker_type[twin] == kind) if len(order) else np.zeros(len(key), dtype=bool)
+
+    def rate(job: Ints, own: Floats, reference: Floats) -> Floats:
+        alone = table[job, columns.worker_type]
+        ratio = np.divide(own, alone, out=np.ones_like(own), where=alone > 0)
+        return np.where(has_twin, reference, ratio * seen[job])
+
+    turned = columns.first[twin] != columns.first
+    first_there = np.where(turned, columns.second_rate[twin], columns.first_rate[twin])
+    second_there = np.where(turned, columns.first_rate[twin], columns.second_rate[twin])
+    second = np.where(columns.is_pair, columns.second, columns.first)
+    return replace(
+        problem,
+        columns=replace(
+            columns,
+            first_rate=rate(columns.first, columns.first_rate, first_there),
+            second_rate=np.where(columns.is_pair, rate(second, columns.second_rate, second_there), 0.0),
+        ),
+    )
+
+
+def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, given: Floats) -> Floats:
+    """min |x - wanted|²: the same total per bundle of columns, no type beyond its capacity."""
+    k = len(wanted)
+    same = sp.csr_array((np.ones(k), (bundle, np.arange(k))), shape=(len(total), k))
+    rows = sp.vstack([same, problem.occupancy, -sp.eye_array(k)], format="csc")
+    limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ given), np.zeros(k)])
+    cones = zero_and_nonnegative(len(total), len(limit) - len(total))
+    try:
+        found = run_clarabel(-wanted, rows, limit, cones, quadratic=sp.eye_array(k, format="csc"))
+    except SolverFailure:
+        return given
+    return np.maximum(np.asarray(found.x), 0.0)
