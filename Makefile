@@ -1,0 +1,68 @@
+# Every target sets up what it needs: a virtual environment in .venv, reused while it is current.
+#   make test                          the whole suite
+#   make test ARGS="-k water_filling"  part of it
+#   make test PYTHON=python3.12        with another interpreter
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+# what there is of our packages; later ones are checked from the day they appear
+TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format cover bench clean distclean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-10s%s\n", name, $$0}'
+
+setup: $(STAMP)  ## make .venv and install the project in it, if not done yet
+
+# Anything that changes what ought to be installed makes the stamp stale; pip then only adds what differs.
+$(STAMP): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "error: Gavel needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not there)." >&2; \
+	    echo "       Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+	@$(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "setup: making $(VENV) with $$($(PYTHON) --version)"; \
+	    $(PYTHON) -m venv --clear $(VENV) || { \
+	        echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; }
+	@echo "setup: installing Gavel and its development tools (a minute or two the first time)"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "setup: done"
+
+demo: $(STAMP)  ## allocate a mixed cluster under four policies: a table, and a plot in out/
+	@$(PY) -m examples.allocate_demo $(ARGS)
+
+test: $(STAMP)  ## the whole test suite; ARGS goes to pytest
+	@$(PY) -m pytest -n auto $(ARGS)
+
+lint: $(STAMP)  ## ruff, mypy, the import contract and the habits in tests/test_tidy.py
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy $(TYPED)
+	@$(VENV)/bin/lint-imports
+	@$(PY) -m pytest -q tests/test_tidy.py
+
+format: $(STAMP)  ## let ruff sort imports, mend what it safely can, and lay out the code
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+cover: $(STAMP)  ## the suite with line coverage; fails below 95 % of policies
+	@$(PY) -m pytest -n auto --cov --cov-report= $(ARGS)
+	@$(PY) -m coverage report
+	@$(PY) -m coverage report --include='policies/*' --fail-under=95 > /dev/null || { \
+	    echo "error: less than 95 % of policies/ is covered" >&2; exit 1; }
+
+bench: $(STAMP)  ## how long each policy takes, by number of jobs
+	@$(PY) -m benchmarks.policies $(ARGS)
+
+clean:  ## remove caches, build outputs and out/; .venv stays
+	@rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov
+	@find . -name $(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+distclean: clean  ## clean, and .venv too
+	@rm -rf $(VENV)
