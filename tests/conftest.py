@@ -1,0 +1,14 @@
+"""What every test runs under: reproducible property tests, and plots without a screen."""
+
+import os
+
+import hypothesis
+
+# Before anything imports matplotlib: the machines that run tests have no display.
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# "steady" gives the same examples on every machine, so that a red run can be run again; a slow
+# machine is no failure. To go looking for new examples: HYPOTHESIS_PROFILE=explore make test
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1_000, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
