@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv, reused while it is current.
-#   make test                          the whole suite
-#   make test ARGS="-k water_filling"  part of it
-#   make test PYTHON=python3.12        with another interpreter
+#   make test                                  the whole suite
+#   make test ARGS="-k water_filling"          part of it
+#   make distclean test PYTHON=python3.12      all over again, with another interpreter
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,6 +9,7 @@ ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
+HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12
 # what there is of our packages; later ones are checked from the day they appear
 TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples)
 
@@ -22,10 +23,10 @@ setup: $(STAMP)  ## make .venv and install the project in it, if not done yet
 
 # Anything that changes what ought to be installed makes the stamp stale; pip then only adds what differs.
 $(STAMP): setup.cfg pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    echo "error: Gavel needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not there)." >&2; \
-	    echo "       Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	@$(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    command -v $(PYTHON) >/dev/null || { echo "error: there is no '$(PYTHON)' here; $(HINT)" >&2; exit 1; }; \
+	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	        echo "error: '$(PYTHON)' is $$($(PYTHON) --version 2>&1); $(HINT)" >&2; exit 1; }; \
 	    echo "setup: making $(VENV) with $$($(PYTHON) --version)"; \
 	    $(PYTHON) -m venv --clear $(VENV) || { \
 	        echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; }
