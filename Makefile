@@ -45,7 +45,7 @@ lint: $(STAMP)  ## ruff, mypy, the import contract and the habits in tests/test_
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy $(TYPED)
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 	@$(PY) -m pytest -q tests/test_tidy.py
 
 format: $(STAMP)  ## let ruff sort imports, mend what it safely can, and lay out the code
