@@ -344,7 +344,7 @@ SAMPLES = [
         "no_machine_paths",
         "docs/a.md",
         "see `/" + "home/me/x`",
-        "see `../shared/data`, `a/home/x`, http://a.b/work/c",
+        "see `../shared/data`, `a/home/x`, http://a.b/home/c",
     ),
     ("policies_do_not_print", "policies/a.py", "print(1)", "pprint(1)"),
     ("policies_see_no_clock", "policies/a.py", "import time", "import timeit_of_ours"),
