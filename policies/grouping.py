@@ -75,7 +75,10 @@ class Grouping:
             a, b, source, share = self._pair_shares(self.grouped, allocation.time_share)
             np.add.at(shares, self._pair_column(a, b, self.grouped.way[source]), share)
         return replace(
-            allocation, time_share=shares, backfill=backfill, isolated_rate=allocation.isolated_rate[self.group_of]
+            allocation,
+            time_share=shares,
+            backfill=backfill,
+            isolated_rate=allocation.isolated_rate[self.group_of],
         )
 
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
@@ -86,7 +89,9 @@ class Grouping:
         if len(solved.jobs) != len(self.grouped.jobs):
             raise ProblemError("split: the solved problem does not have the rows of the grouped one")
         own = len(self.grouped.columns)
-        alone = replace(allocation, time_share=allocation.time_share[:own], backfill=allocation.backfill[:own])
+        alone = replace(
+            allocation, time_share=allocation.time_share[:own], backfill=allocation.backfill[:own]
+        )
         base = self(alone)
         a, b, source, share = self._pair_shares(solved, allocation.time_share)
         mine, columns = self.problem.columns, solved.columns
@@ -112,7 +117,8 @@ class Grouping:
 
     def _solo_shares(self, allocation: Allocation) -> Floats:
         return np.asarray(
-            allocation.time_share[self.solo_source] / self.grouped.jobs.count[self.group_of[self.problem.columns.first[self.solo]]]
+            allocation.time_share[self.solo_source]
+            / self.grouped.jobs.count[self.group_of[self.problem.columns.first[self.solo]]]
         )
 
     def _members(self) -> list[Ints]:
@@ -148,7 +154,10 @@ class Grouping:
 
     def _pair_backfill(self, allocation: Allocation) -> np.ndarray:
         n, ways = len(self.problem.jobs), _ways(self.problem)
-        blocks, pairs = np.flatnonzero(self.grouped.columns.is_pair), np.flatnonzero(self.problem.columns.is_pair)
+        blocks, pairs = (
+            np.flatnonzero(self.grouped.columns.is_pair),
+            np.flatnonzero(self.problem.columns.is_pair),
+        )
         mine, theirs = self.problem.columns, self.grouped.columns
         key = _pair_key(theirs.first[blocks], theirs.second[blocks], self.grouped.way[blocks], n, ways)
         order = np.argsort(key)
@@ -181,7 +190,11 @@ def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
     """Jobs of one colour have equal facts and equal solo columns (checked: a hash only proposes)."""
     n, columns = len(problem.jobs), problem.columns
     solo = np.flatnonzero(~columns.is_pair)
-    solo = solo[np.lexsort((problem.way[solo], columns.first[solo]))] if np.any(np.diff(problem.column_key) < 0) else solo
+    solo = (
+        solo[np.lexsort((problem.way[solo], columns.first[solo]))]
+        if np.any(np.diff(problem.column_key) < 0)
+        else solo
+    )
     first, way, rate = columns.first[solo], problem.way[solo], columns.first_rate[solo]
     size = np.bincount(first, minlength=n)
     start = np.concatenate([[0], np.cumsum(size)])[:-1] if n else np.zeros(0, np.int64)
@@ -247,7 +260,9 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     led = np.flatnonzero(~columns.is_pair & (leader[colour[columns.first]] == columns.first))
     pairs = np.flatnonzero(columns.is_pair)
     if pairs.size:
-        key = _pair_key(colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem))
+        key = _pair_key(
+            colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem)
+        )
         pairs = pairs[np.unique(key, return_index=True)[1]]
     taken = columns.take(np.concatenate([led, pairs]))
     merged = replace(
@@ -257,7 +272,9 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     grouped = replace(problem, jobs=replace(problem.jobs.take(leader), count=count), columns=merged)
     led_key = colour[columns.first[led]] * _ways(problem) + problem.way[led]
     order = np.argsort(led_key)
-    source = order[np.searchsorted(led_key[order], colour[columns.first[solo]] * _ways(problem) + problem.way[solo])]
+    source = order[
+        np.searchsorted(led_key[order], colour[columns.first[solo]] * _ways(problem) + problem.way[solo])
+    ]
     return grouped, Grouping(problem, grouped, colour, solo, source)
 
 

@@ -128,7 +128,9 @@ class Tenant:
         if not (np.isfinite(self.weight) and self.weight > 0):
             raise ProblemError(f"tenant '{self.name}': weight is {self.weight}, must be a positive number")
         if self.policy not in ("fairness", "fifo"):
-            raise ProblemError(f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'")
+            raise ProblemError(
+                f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,7 +180,11 @@ class Problem:
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
-        own = (columns.second == columns.first) & (self.jobs.count[columns.first] < 2) if n else np.zeros(0, bool)
+        own = (
+            (columns.second == columns.first) & (self.jobs.count[columns.first] < 2)
+            if n
+            else np.zeros(0, bool)
+        )
         if own.any():
             row = int(np.flatnonzero(own)[0])
             raise ProblemError(
@@ -187,7 +193,9 @@ class Problem:
             )
         stray = np.flatnonzero(~columns.is_pair & (columns.second_rate != 0))
         if stray.size:
-            raise ProblemError(f"column {stray[0]}: second_rate is {columns.second_rate[stray[0]]}, but second is -1")
+            raise ProblemError(
+                f"column {stray[0]}: second_rate is {columns.second_rate[stray[0]]}, but second is -1"
+            )
         key = self.column_key
         if key.size and not np.all(np.diff(key) > 0):
             order = np.argsort(key, kind="stable")
@@ -205,7 +213,9 @@ class Problem:
         for path in dict.fromkeys(self.jobs.tenant):
             if path not in names:
                 job = self.jobs.ids[self.jobs.tenant.index(path)]
-                raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({name_some(names)})")
+                raise ProblemError(
+                    f"job '{job}': tenant '{path}' is not among the tenants ({name_some(names)})"
+                )
 
     # What follows is derived: once, sparse, and never part of what a caller passes in.
 
@@ -241,6 +251,27 @@ class Problem:
         return ((low * (n + 1)) + high + 1) * ways + self.way
 
     @cached_property
+    def solo_column(self) -> Ints:
+        """[n × t] the column that says how fast a job is on a type (T_mj), -1 where it cannot run.
+
+        Its solo column at the requested width and empty label; failing that, the best solo column of that
+        width; failing that, the best rate per GPU.
+        """
+        columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
+        told = np.full(shape, ALONE, dtype=np.int64)
+        solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
+        row, kind = columns.first[solo], columns.worker_type[solo]
+        as_wide = columns.gpus[solo] == self.jobs.gpus[row]
+        plain = np.ones(len(solo), dtype=bool)
+        if any(columns.label):
+            plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
+        merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
+        if not np.all(merit == 2):  # the last one written stays: worst first
+            solo = solo[np.lexsort((-solo, columns.first_rate[solo] / columns.gpus[solo], merit))]
+        told[columns.first[solo], columns.worker_type[solo]] = solo
+        return told
+
+    @cached_property
     def rates(self) -> sp.csr_array:
         """[n × k] steps per second that each column gives to each row."""
         columns, k = self.columns, np.arange(len(self.columns))
@@ -264,7 +295,9 @@ class Problem:
     def occupancy(self) -> sp.csr_array:
         """[t × k] GPUs of each type that a column holds while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
-        return _sparse(columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns)))
+        return _sparse(
+            columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns))
+        )
 
     def describe(self, column: int) -> str:
         """One column in words, for errors and audits."""
@@ -305,18 +338,28 @@ class Problem:
         """
         table = np.asarray(rates, dtype=float)
         if table.ndim != 2:
-            raise ProblemError(f"rates: expected a table of jobs × worker types, got {table.ndim} dimension(s)")
+            raise ProblemError(
+                f"rates: expected a table of jobs × worker types, got {table.ndim} dimension(s)"
+            )
         n, t = table.shape
-        jobs = Jobs(tuple(ids) if ids is not None else tuple(f"{i:0{len(str(n))}d}" for i in range(n)), gpus=cast(Ints, gpus), **job_facts)
+        jobs = Jobs(
+            tuple(ids) if ids is not None else tuple(f"{i:0{len(str(n))}d}" for i in range(n)),
+            gpus=cast(Ints, gpus),
+            **job_facts,
+        )
         types = tuple(worker_types) if worker_types is not None else tuple(f"type{j}" for j in range(t))
         if len(types) != t:
             raise ProblemError(f"rates: {t} columns, but {len(types)} worker types")
         if len(jobs) != n:
             raise ProblemError(f"rates: {n} rows, but {len(jobs)} ids")
-        check_values(table.ravel(), "rate", lambda at: f"job '{jobs.ids[at // t]}' on '{types[at % t]}'", least=0.0)
+        check_values(
+            table.ravel(), "rate", lambda at: f"job '{jobs.ids[at // t]}' on '{types[at % t]}'", least=0.0
+        )
         return cls(
             jobs=jobs,
-            columns=Columns(np.repeat(np.arange(n), t), np.tile(np.arange(t), n), np.repeat(jobs.gpus, t), table.ravel()),
+            columns=Columns(
+                np.repeat(np.arange(n), t), np.tile(np.arange(t), n), np.repeat(jobs.gpus, t), table.ravel()
+            ),
             worker_types=types,
             capacity=cast(Floats, capacity),
             price_per_gpu_hour=cast(Floats, price_per_gpu_hour),

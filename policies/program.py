@@ -14,18 +14,21 @@ inequality is how the max-min policies find out who is stuck, and where.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from policies.errors import SolverFailure
-from policies.problem import Allocation, Floats, Ints, Problem
+from policies.problem import Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8
+# Within this part of what was asked for, it was met.
+MET = 1e-7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +46,12 @@ class Point:
 class Program:
     """What always holds, for one problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, allowed: Bools | None = None) -> None:
         self.problem = problem
         self.count = problem.jobs.count.astype(float)
         usable = problem.columns.first_rate > 0
+        if allowed is not None:
+            usable &= allowed
         pair = problem.columns.is_pair
         usable &= ~pair | (problem.columns.second_rate > 0)
         usable &= problem.capacity[problem.columns.worker_type] > 0
@@ -60,6 +65,33 @@ class Program:
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
         # thousand steps per second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
+
+    @cached_property
+    def best_alone(self) -> Floats:
+        """The rate of one member that has the whole cluster to itself (alone it also never runs as a pair)."""
+        columns, solo = self.problem.columns, self.usable[~self.problem.columns.is_pair[self.usable]]
+        best = np.zeros(len(self.count))
+        np.maximum.at(best, columns.first[solo], columns.first_rate[solo])
+        room = self.problem.capacity[columns.worker_type[solo]]
+        for row in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
+            own = solo[
+                columns.first[solo] == row
+            ]  # wider than the type: it cannot even have all of its time there
+            rows = sp.vstack([np.ones((1, len(own))), self.problem.occupancy[:, own]], format="csr")
+            limit = np.concatenate([[1.0], self.problem.capacity])
+            best[row] = (
+                columns.first_rate[own] @ solve_lp(LinearProgram(-columns.first_rate[own], rows, limit)).x
+            )
+        return np.where(best > 0, best, self.best_rate)
+
+    @cached_property
+    def isolated_rate(self) -> Floats:
+        """I_m, per member."""
+        return isolated_rates(self.problem)
+
+    def standing(self, count: Floats) -> tuple[sp.csr_array, Floats]:
+        """What always holds, were there so many members of each row: rows and limits."""
+        return self._standing, np.concatenate([count, self.problem.capacity])
 
     def effective(self, shares: Floats) -> Floats:
         """E_m, summed over the members of a row."""
@@ -171,7 +203,7 @@ class Program:
                 "time_share": point.shares,
                 "value": point.value,
                 "price": point.price,
-                "isolated_rate": isolated_rates(self.problem),
+                "isolated_rate": self.isolated_rate,
                 "backfill": np.ones(len(self.problem.columns), dtype=bool),
                 "optimal": point.optimal,
                 **other,

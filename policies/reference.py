@@ -7,32 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.problem import Floats, Problem
+from policies.problem import ALONE, Floats, Problem
 
 
 def rate_table(problem: Problem) -> Floats:
-    """[n × t] T_mj: the rate of the whole job m on type j, 0 where it cannot run.
-
-    That of its solo column at the requested width and empty label; failing that, of its best solo column
-    of that width; failing that, the best rate per GPU times the requested width.
-    """
-    columns = problem.columns
-    solo = ~columns.is_pair
-    row, kind, rate = columns.first[solo], columns.worker_type[solo], columns.first_rate[solo]
-    asked = problem.jobs.gpus[row]
-    as_wide = columns.gpus[solo] == asked
-    plain = as_wide & (np.fromiter((not name for name in columns.label), bool, len(columns))[solo])
-    table = _best(problem, row, kind, rate / columns.gpus[solo] * asked)
-    for better in (as_wide, plain):
-        better_table = _best(problem, row[better], kind[better], rate[better])
-        table = np.where(better_table > 0, better_table, table)
-    return table
-
-
-def _best(problem: Problem, row: np.ndarray, kind: np.ndarray, rate: Floats) -> Floats:
-    table = np.zeros((len(problem.jobs), len(problem.worker_types)))
-    np.maximum.at(table, (row, kind), rate)
-    return table
+    """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+    told, columns = problem.solo_column, problem.columns
+    if not len(columns):
+        return np.zeros(told.shape)
+    rate = columns.first_rate[told] * (problem.jobs.gpus[:, None] / columns.gpus[told])
+    return np.where(told == ALONE, 0.0, rate)
 
 
 def proportional_rates(problem: Problem) -> Floats:

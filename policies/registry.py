@@ -125,7 +125,9 @@ def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
 _MODIFIERS: dict[str, tuple[str, ...]] = {"blind": ("reference",), "packing": ()}
 
 
-def _run(found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem) -> Allocation:
+def _run(
+    found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
+) -> Allocation:
     rows, columns = runnable(problem)
     left_out = np.setdiff1d(np.arange(len(problem.jobs)), rows)
     notes: tuple[str, ...] = ()
@@ -153,7 +155,11 @@ def _run(found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[s
 
 
 def _solve(
-    found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem, columns: np.ndarray
+    found: Entry,
+    given: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
+    problem: Problem,
+    columns: np.ndarray,
 ) -> Allocation:
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
     seen = blind.problem if blind else problem
@@ -180,7 +186,9 @@ def _parse(spec: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise UnknownPolicy(f"'{spec}' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'") from None
+        raise UnknownPolicy(
+            f"'{spec}' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'"
+        ) from None
     parts: list[ast.expr] = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
         parts.append(tree.right)
@@ -194,7 +202,9 @@ def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
         return part.id, {}
     if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.args:
         return part.func.id, {word.arg: _literal(spec, word.value) for word in part.keywords if word.arg}
-    raise UnknownPolicy(f"'{spec}': cannot read '{ast.unparse(part)}'; expected name or name(parameter=value)")
+    raise UnknownPolicy(
+        f"'{spec}': cannot read '{ast.unparse(part)}'; expected name or name(parameter=value)"
+    )
 
 
 def _literal(spec: str, value: ast.expr) -> Any:

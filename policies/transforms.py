@@ -34,7 +34,11 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
     kept = np.flatnonzero(works)
     a, b = place[columns.first[kept]], place[columns.second[kept]]
     low, high = np.where(b == ALONE, a, np.minimum(a, b)), np.where(b == ALONE, ALONE, np.maximum(a, b))
-    key = np.lexsort((problem.way[kept], high, low)) if not _ascending(low, high, problem.way[kept]) else slice(None)
+    key = (
+        np.lexsort((problem.way[kept], high, low))
+        if not _ascending(low, high, problem.way[kept])
+        else slice(None)
+    )
     return rows, kept[key]
 
 
@@ -112,7 +116,11 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
     order = there[np.argsort(key[there])]
     slot = np.minimum(np.searchsorted(key[order], key), max(len(order) - 1, 0))
     twin = order[slot] if len(order) else np.zeros(len(key), dtype=np.int64)
-    has_twin = (key[twin] == key) & (columns.worker_type[twin] == kind) if len(order) else np.zeros(len(key), dtype=bool)
+    has_twin = (
+        (key[twin] == key) & (columns.worker_type[twin] == kind)
+        if len(order)
+        else np.zeros(len(key), dtype=bool)
+    )
 
     def rate(job: Ints, own: Floats, reference: Floats) -> Floats:
         alone = table[job, columns.worker_type]

@@ -1,0 +1,59 @@
+"""AlloX: the schedule with the least average completion time, and of it what runs now."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.errors import ProblemError, name_some
+from policies.matching import Schedule, shortest_schedule
+from policies.problem import ALONE, Allocation, Problem
+from policies.reference import rate_table
+from policies.registry import policy, unsolved
+from policies.steps import known_steps
+
+
+@policy("allox", reads=("id",), divisible=False)
+def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
+    """minimum-weight matching of jobs to (GPU, position from last), cost position · R_m / T_mj + t_m; the highest positions run now"""
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+        raise ProblemError(f"allox: alpha is {alpha}, must be a number from 0 to 1")
+    jobs = problem.jobs
+    wide = np.flatnonzero(jobs.gpus > 1)
+    if wide.size:
+        who = name_some(jobs.ids[row] for row in wide)
+        raise ProblemError(f"allox schedules single-GPU jobs only; these ask for more: {who}")
+    grouped = np.flatnonzero(jobs.count > 1)
+    if grouped.size:
+        raise ProblemError(
+            f"allox schedules job by job: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, give each its own row"
+        )
+    steps = known_steps(problem, "allox")
+    gpus = np.floor(problem.capacity).astype(np.int64)
+    eldest = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
+    chosen = np.sort(eldest[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
+    with np.errstate(divide="ignore"):
+        time_s = steps[:, None] / rate_table(problem)
+    schedule = shortest_schedule(time_s[chosen], gpus)
+    share = np.zeros(len(problem.columns))
+    row, kind = _running_now(schedule, time_s[chosen])
+    column = problem.solo_column[chosen[row], kind]
+    assert not np.any(column == ALONE)
+    share[column] = 1.0
+    value = schedule.cost + float(jobs.waited_s[chosen].sum())
+    return Allocation(policy="allox", time_share=share, value=value, **unsolved(problem))
+
+
+def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each position, as many jobs start as have nobody before them on their GPU: the shortest ones."""
+    rows: list[int] = []
+    kinds: list[int] = []
+    for kind in np.unique(schedule.kind[schedule.kind >= 0]).tolist():
+        before = 0
+        there = schedule.kind == kind
+        for position in range(int(schedule.position[there].max()), 0, -1):
+            members = np.flatnonzero(there & (schedule.position == position))
+            members = members[np.argsort(time_s[members, kind], kind="stable")]
+            rows += members[: len(members) - before].tolist()
+            kinds += [kind] * (len(members) - before)
+            before = len(members)
+    return np.array(rows, dtype=np.int64), np.array(kinds, dtype=np.int64)

@@ -1,0 +1,28 @@
+"""Chance that is the same every time: hashes of (seed, job id), so that a draw outlives the problem it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from policies.problem import Floats
+
+
+def draw(seed: int, ids: Sequence[str], per_id: int = 1) -> Floats:
+    """[n × per_id] numbers in [0, 1), independent of the other jobs and of their order."""
+    key = str(seed).encode()
+    base = blake2b(key=key, digest_size=8 * per_id) if per_id <= 8 else None
+    if base is None:
+        return np.concatenate(
+            [draw(seed + (block << 64), ids, min(8, per_id - block)) for block in range(0, per_id, 8)], axis=1
+        )
+    digests = bytearray()
+    for job in ids:
+        one = base.copy()
+        one.update(job.encode())
+        digests += one.digest()
+    return (
+        np.frombuffer(bytes(digests), dtype=np.uint64).reshape(len(ids), per_id) >> np.uint64(11)
+    ) / 2.0**53

@@ -1,0 +1,89 @@
+"""First come, first served, and nobody overtakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from policies.chance import draw
+from policies.errors import name_some
+from policies.problem import ALONE, Allocation, Floats, Ints, Problem
+from policies.reference import rate_table
+from policies.registry import policy, unsolved
+
+
+@policy("fifo", reads=("id",), divisible=False)
+def fifo(problem: Problem) -> Allocation:
+    """by arrival; each job takes the fastest type with room, all of the time; the value is the number of jobs that run"""
+    told, columns = problem.solo_column, problem.columns
+    free = problem.capacity.copy()
+    share = np.zeros(len(columns))
+    queue = np.lexsort(
+        (np.arange(len(problem.jobs)), -problem.jobs.waited_s)
+    )  # rows are sorted by id: the tie-break
+    fits = (told != ALONE) & (columns.gpus[told] <= problem.capacity)
+    hopeless = ~fits.any(axis=1)
+    queue = queue[~hopeless[queue]]
+    preference = _fastest_first(problem, fits)
+    running = 0
+    for place, row in enumerate(queue.tolist()):
+        left = _start(row, int(problem.jobs.count[row]), told, columns.gpus, preference, free, share)
+        running += int(problem.jobs.count[row]) - left
+        if left:
+            running += _join(problem, queue[place:], share)
+            break
+    answer = Allocation(policy="fifo", time_share=share, value=float(running), **unsolved(problem))
+    answer = replace(answer, backfill=np.zeros(len(columns), dtype=bool))
+    if hopeless.any():
+        who = name_some(problem.jobs.ids[row] for row in np.flatnonzero(hopeless))
+        answer = replace(answer, notes=(f"passed over, wider than every type it can run on: {who}",))
+    return answer
+
+
+def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
+    """The types of each job, fastest first; among equally fast ones a draw decides (so that a blind FIFO does not pile up)."""
+    rate = rate_table(problem)
+    order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
+    return [
+        [kind for kind in kinds if ok[kind]] for kinds, ok in zip(order.tolist(), fits.tolist(), strict=True)
+    ]
+
+
+def _start(
+    row: int, members: int, told: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
+) -> int:
+    """Start as many members of a row as there is room for; how many are left over."""
+    for kind in preference[row]:
+        column = told[row, kind]
+        starts = min(members, int(free[kind] // gpus[column]))
+        if starts:
+            share[column] = starts
+            free[kind] -= starts * gpus[column]
+            members -= starts
+        if not members:
+            break
+    return members
+
+
+def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
+    """With pair columns at hand, the next in line joins the running job it gets on best with; again nobody overtakes."""
+    columns, table = problem.columns, rate_table(problem)
+    pairs = np.flatnonzero(columns.is_pair)
+    if not pairs.size or (problem.jobs.count[waiting] > 1).any():
+        return 0
+    a, b, kind = columns.first[pairs], columns.second[pairs], columns.worker_type[pairs]
+    together = columns.first_rate[pairs] / table[a, kind] + columns.second_rate[pairs] / table[b, kind]
+    joined = 0
+    for row in waiting.tolist():
+        mine = np.flatnonzero((a == row) | (b == row))
+        host = problem.solo_column[np.where(a == row, b, a)[mine], kind[mine]]
+        able = (share[host] == 1.0) & (columns.gpus[host] == columns.gpus[pairs[mine]]) & (host != ALONE)
+        if not able.any():
+            break
+        best = mine[able][np.argmax(together[mine[able]])]
+        partner = b[best] if a[best] == row else a[best]
+        share[problem.solo_column[partner, kind[best]]] = 0.0
+        share[pairs[best]] = 1.0
+        joined += 1
+    return joined

@@ -1,0 +1,46 @@
+"""Nobody finishes much later than they would have in a cluster of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from policies.errors import name_some
+from policies.filling import furthest
+from policies.problem import Allocation, Floats, Problem
+from policies.program import MET, Program
+from policies.registry import policy
+
+
+@policy("finish_time_fairness", "ftf", reads=("steps_left", "waited_s", "isolated_s"))
+def finish_time_fairness(problem: Problem) -> Allocation:
+    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, whoever cannot reach it gets its best; then, held, max Σ E_m / I_m"""
+    program = Program(problem)
+    jobs, n = problem.jobs, problem.jobs.count
+    t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate
+    best_alone = program.best_alone
+    unknown = np.isinf(R)  # then the limit of the formula: I_m / E_m <= ρ
+    S = np.where(unknown, 1.0 / I, A / np.where(unknown, 1.0, R) + 1.0 / I)  # (A_m + R_m / I_m) / R_m
+    age = np.where(unknown, 0.0, t / np.where(unknown, 1.0, R))  # t_m / R_m
+
+    def rate(u: float) -> Floats:
+        """E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
+        left = S / max(u, 1e-300) - age
+        return np.where(left > 1.0 / best_alone, 1.0 / np.maximum(left, 1.0 / best_alone), best_alone)
+
+    top = float((S / (age + 1.0 / best_alone)).max())
+    u, point = furthest(program, lambda u: n * rate(u), top)
+    best = program.improve(point, program.per_rate(1.0 / I), floor=n * rate(u))
+    E = np.maximum(program.effective(best.shares) / n, rate(u))
+    rho = (age + 1.0 / E) / S
+    beyond = np.flatnonzero(rho > (1.0 + MET) / u)
+    notes: tuple[str, ...] = ()
+    if beyond.size:
+        who = name_some(jobs.ids[row] for row in beyond)
+        notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {who}",)
+    step = u * 1e-6
+    slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step
+    price = -point.price / (slope * u**2) if slope > 0 else np.zeros_like(point.price)
+    answer = program.allocation("finish_time_fairness", replace(best, value=float(rho.max()), price=price))
+    return replace(answer, notes=notes)

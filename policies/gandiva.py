@@ -1,0 +1,84 @@
+"""Gandiva's way of sharing: random pairs that stay together as long as they do more than taking turns would."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.chance import draw
+from policies.errors import ProblemError
+from policies.problem import Allocation, Bools, Columns, Floats, Ints, Problem
+from policies.reference import best_rates, rate_table
+from policies.registry import policy, unsolved
+
+
+@policy("gandiva", reads=("id",), divisible=False, pairs=True)
+def gandiva(problem: Problem) -> Allocation:
+    """seeded random pairs of equal width when over-subscribed; each of the K combinations gets c_j / (K g_k) of every type"""
+    jobs = problem.jobs
+    grouped = np.flatnonzero(jobs.count > 1)
+    if grouped.size:
+        raise ProblemError(
+            f"gandiva draws pairs of jobs: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, give each its own row"
+        )
+    partner = np.full(len(jobs), -1)
+    if jobs.gpus.sum() > problem.capacity.sum():
+        for a, b in zip(*_random_pairs(problem), strict=True):
+            partner[a], partner[b] = b, a
+        partner = _known(problem, partner)
+    while True:
+        share, good = _slices(problem, partner)
+        if good.all():
+            break
+        partner = np.where(good, partner, -1)
+    rate = problem.rates @ share
+    value = float((jobs.gpus * rate / best_rates(problem)).sum())
+    return Allocation(policy="gandiva", time_share=share, value=value, **unsolved(problem))
+
+
+def _random_pairs(problem: Problem) -> tuple[list[int], list[int]]:
+    """Jobs of equal width in a drawn order; each odd one with the next."""
+    order = np.lexsort((draw(problem.seed, problem.jobs.ids)[:, 0], problem.jobs.gpus))
+    width = problem.jobs.gpus[order].tolist()
+    first, second, at = [], [], 0
+    while at + 1 < len(width):
+        if width[at] == width[at + 1]:
+            first.append(int(order[at]))
+            second.append(int(order[at + 1]))
+            at += 1
+        at += 1
+    return first, second
+
+
+def _known(problem: Problem, partner: Ints) -> Ints:
+    """Only pairs for which there is a column at all."""
+    columns = problem.columns
+    drawn = columns.is_pair & (partner[columns.first] == columns.second)
+    known = np.zeros(len(partner), dtype=bool)
+    known[columns.first[drawn]] = known[columns.second[drawn]] = True
+    return np.where(known, partner, -1)
+
+
+def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
+    """Every combination's slice of the cluster, and which jobs are better off as they stand than apart."""
+    columns, n = problem.columns, len(partner)
+    combinations = n - int((partner >= 0).sum()) // 2
+    alone = np.zeros(len(columns), dtype=bool)
+    alone[problem.solo_column[problem.solo_column >= 0]] = True
+    runs = np.where(
+        columns.is_pair, partner[columns.first] == columns.second, alone & (partner[columns.first] < 0)
+    )
+    share = np.where(runs, problem.capacity[columns.worker_type] / (combinations * columns.gpus), 0.0)
+    together = np.maximum(1.0, np.bincount(columns.first, share, minlength=n))
+    share = share / together[columns.first]
+    return share, _get_on(problem, columns, share, partner)
+
+
+def _get_on(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:
+    table, n = rate_table(problem), len(partner)
+    pair = np.flatnonzero(columns.is_pair & (share > 0))
+    a, b, kind = columns.first[pair], columns.second[pair], columns.worker_type[pair]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worth = columns.first_rate[pair] / table[a, kind] + columns.second_rate[pair] / table[b, kind]
+    got = np.bincount(a, share[pair] * worth, minlength=n) + np.bincount(b, share[pair] * worth, minlength=n)
+    time = np.bincount(a, share[pair], minlength=n) + np.bincount(b, share[pair], minlength=n)
+    return np.asarray((partner < 0) | (got >= time))

@@ -1,0 +1,87 @@
+"""Fairness between tenants, and inside each by its own rule; trees of any depth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.errors import ProblemError
+from policies.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, Tree, fill
+from policies.problem import Allocation, Floats, Ints, Problem, Tenant
+from policies.program import Program
+from policies.reference import proportional_rates
+from policies.registry import policy
+
+
+@policy("hierarchical", reads=("tenant",))
+def hierarchical(problem: Problem) -> Allocation:
+    """v_m = g_m E_m / P_m rises for all unsaturated jobs at once, at rates that tenants pass down by weight (fairness) or to the earliest (fifo)"""
+    program = Program(problem)
+    filled = fill(program, _Tree(problem).at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
+    return program.allocation("hierarchical", filled.point(value=filled.level))
+
+
+class _Tree:
+    """The tenants that have jobs, by path; a tenant that is not listed has weight 1 and is fair."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.jobs = problem.jobs
+        self.tenants = {tenant.name: tenant for tenant in problem.tenants}
+        self.rows: dict[str, Ints] = {}
+        self.children: dict[str, list[str]] = {"": []}
+        path_of = np.array(problem.jobs.tenant, dtype=object)
+        for path in sorted(set(problem.jobs.tenant)):
+            self.rows[path] = np.flatnonzero(path_of == path)
+            self._hang(path)
+        for path, below in self.children.items():
+            if not path or not below:
+                continue
+            if path in self.rows:
+                job = problem.jobs.ids[self.rows[path][0]]
+                raise ProblemError(
+                    f"job '{job}': tenant '{path}' has tenants below it ('{below[0]}'), so its jobs must belong to one of them"
+                )
+            if self.tenant(path).policy == "fifo":
+                raise ProblemError(
+                    f"tenant '{path}': fifo orders jobs, but it has tenants below it ('{below[0]}')"
+                )
+
+    def _hang(self, path: str) -> None:
+        """Put a path, and all that is above it, into the tree."""
+        if path in self.children:
+            return
+        self.children[path] = []
+        above = path.rpartition("/")[0]
+        if path:
+            self._hang(above)
+            self.children[above].append(path)
+
+    def tenant(self, path: str) -> Tenant:
+        """The tenant of a path, listed or not."""
+        return self.tenants.get(path) or Tenant(path)
+
+    def at_caps(self, cap: Floats) -> Tree:
+        """The tree to pour through when each job stops at its cap."""
+        root = self._node("", cap)
+        assert not isinstance(root, QueuedJobs)  # the root is no tenant, so it has no policy
+        return root  # type: ignore[return-value]
+
+    def _node(self, path: str, cap: Floats) -> Share:
+        if path in self.rows and not self.children[path]:
+            return self._jobs(path, cap)
+        paths = list(self.children[path])
+        children = [self._node(below, cap) for below in paths]
+        weight = np.array([self.tenant(below).weight for below in paths])
+        if path in self.rows:  # jobs without a tenant, beside tenants: one more child of weight 1
+            children.append(self._jobs(path, cap))
+            weight = np.append(weight, 1.0)
+        room = np.array([child.room for child in children])
+        return FairTenants(children, Fair(weight, room, np.ones(len(children))))
+
+    def _jobs(self, path: str, cap: Floats) -> Share:
+        rows, jobs = self.rows[path], self.jobs
+        if path and self.tenant(path).policy == "fifo":
+            rows = rows[
+                np.argsort(-jobs.waited_s[rows], kind="stable")
+            ]  # rows come sorted by id, which breaks ties
+            return QueuedJobs(rows, cap[rows], jobs.count[rows].astype(float))
+        return FairJobs(rows, Fair(jobs.weight[rows], cap[rows], jobs.count[rows].astype(float)))

@@ -1,0 +1,22 @@
+"""All jobs done as early as can be, when every one of them is here already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policies.problem import Allocation, Problem
+from policies.program import Program
+from policies.registry import policy
+from policies.steps import known_steps
+
+
+@policy("makespan", "min_total_duration", reads=("steps_left",))
+def makespan(problem: Problem) -> Allocation:
+    """max u: E_m >= u R_m for all m; then, u held, max Σ E_m / R_m; the value is 1/u in seconds"""
+    program = Program(problem)
+    R = known_steps(problem, "makespan")
+    need = problem.jobs.count * R
+    slowest = program.raise_all(need)
+    best = program.improve(slowest, program.per_rate(1.0 / R), floor=slowest.value * need)
+    u = slowest.value
+    return program.allocation("makespan", replace(best, value=1.0 / u, price=-best.price / u**2))

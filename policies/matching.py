@@ -1,0 +1,114 @@
+"""Jobs to (worker type, position from last) at the least sum of position × time: an exact matching.
+
+All GPUs of a type are alike, so a slot is (type, position) with room for as many jobs as the type has GPUs,
+and there are few slots. Jobs come one at a time; each takes the shortest augmenting path: into a slot, pushing
+a job on from it if it is full, and so on until a slot has room. After each path the matching is the cheapest
+one for the jobs so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.errors import ProblemError
+from policies.problem import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Type and position from last (1 = last) of each job."""
+
+    kind: Ints
+    position: Ints
+    cost: float
+
+
+def shortest_schedule(time_s: Floats, gpus: Ints) -> Schedule:
+    """The schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
+    jobs, kinds = time_s.shape
+    usable = np.where(gpus[None, :] > 0, time_s, np.inf)
+    if not np.isfinite(usable).any(axis=1).all():
+        raise ProblemError("matching: a job can run on no type that has a GPU")
+    slots = _Slots(usable, gpus)
+    for job in np.argsort(-usable.min(axis=1), kind="stable").tolist():
+        slots.insert(job)
+    kind = slots.kind[slots.slot_of]
+    position = slots.position[slots.slot_of]
+    cost = float((usable[np.arange(jobs), kind] * position).sum())
+    return Schedule(kind, position, cost)
+
+
+class _Slots:
+    """The slots in use and one empty layer above them, who is in which, and what pushing somebody on would cost."""
+
+    def __init__(self, time_s: Floats, gpus: Ints) -> None:
+        self.time_s, self.gpus = time_s, gpus
+        self.kind = np.zeros(0, dtype=np.int64)
+        self.position = np.zeros(0, dtype=np.int64)
+        self.members: list[list[int]] = []
+        self.slot_of = np.full(len(time_s), -1, dtype=np.int64)
+        self.push = np.zeros((0, 0))  # [from, to] the least extra cost of moving one member
+        self.pushed = np.zeros((0, 0), dtype=np.int64)  # and which one
+        for kind in np.flatnonzero(gpus > 0).tolist():
+            self._open(kind, 1)
+
+    def insert(self, job: int) -> None:
+        """Along the cheapest path, so that the matching stays the cheapest."""
+        start = self.position * self.time_s[job, self.kind]
+        room = np.array([len(m) for m in self.members]) < self.gpus[self.kind]
+        reach, before = start.copy(), np.full(len(start), -1)
+        while True:  # no cycle can pay, so this ends after at most as many rounds as there are slots
+            via = reach[:, None] + self.push
+            origin = via.argmin(axis=0)
+            through = via[origin, np.arange(len(reach))]
+            better = through < reach - 1e-12 * np.abs(reach) if np.isfinite(reach).all() else through < reach
+            if not better.any():
+                break
+            reach = np.where(better, through, reach)
+            before = np.where(better, origin, before)
+        end = int(np.argmin(np.where(room, reach, np.inf)))
+        self._move(job, end, before)
+
+    def _move(self, job: int, end: int, before: Ints) -> None:
+        path = [end]
+        while before[path[-1]] >= 0:
+            path.append(int(before[path[-1]]))
+            if len(path) > len(before):
+                raise ProblemError("matching: times too far apart to compare")
+        path.reverse()
+        for at, slot in enumerate(path):
+            self.members[slot].append(job)
+            self.slot_of[job] = slot
+            if at + 1 < len(path):
+                job = int(self.pushed[slot, path[at + 1]])
+                self.members[slot].remove(job)
+        kind, position = int(self.kind[end]), int(self.position[end])
+        if position == self.position[self.kind == kind].max():
+            self._open(kind, position + 1)
+        for slot in path:
+            self._price(slot)
+
+    def _open(self, kind: int, position: int) -> None:
+        """One more position on every GPU of a type."""
+        self.kind, self.position = np.append(self.kind, kind), np.append(self.position, position)
+        self.members.append([])
+        size = len(self.kind)
+        push, pushed = np.full((size, size), np.inf), np.full((size, size), -1)
+        push[:-1, :-1], pushed[:-1, :-1] = self.push, self.pushed
+        self.push, self.pushed = push, pushed
+        for slot in range(size):
+            self._price(slot)
+
+    def _price(self, slot: int) -> None:
+        members = np.array(self.members[slot], dtype=np.int64)
+        if len(members) < self.gpus[self.kind[slot]]:  # there is room: nobody needs to be pushed on
+            self.push[slot] = np.inf
+            return
+        cost = self.time_s[np.ix_(members, self.kind)] * self.position
+        extra = cost - cost[:, [slot]]
+        who = extra.argmin(axis=0)
+        self.push[slot] = extra[who, np.arange(len(self.kind))]
+        self.pushed[slot] = members[who]
+        self.push[slot, slot] = np.inf

@@ -1,0 +1,18 @@
+"""The shorter a job, the more a second of a GPU is worth to it."""
+
+from __future__ import annotations
+
+from policies.problem import Allocation, Problem
+from policies.program import Program
+from policies.registry import policy
+from policies.steps import known_steps
+
+
+@policy("shortest_job_first", "sjf", reads=("steps_left",))
+def shortest_job_first(problem: Problem) -> Allocation:
+    """max Σ w_m E_m / R_m"""
+    program = Program(problem)
+    R = known_steps(problem, "shortest_job_first")
+    return program.allocation(
+        "shortest_job_first", program.maximise(program.per_rate(problem.jobs.weight / R))
+    )

@@ -1,0 +1,107 @@
+"""Nobody gains by lying about their speeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import clarabel
+import numpy as np
+import scipy.sparse as sp
+
+from policies.errors import ProblemError
+from policies.problem import Allocation, Floats, Problem
+from policies.program import Program
+from policies.registry import policy
+from policies.solvers import run_clarabel
+
+
+@policy("strategy_proof", reads=())
+def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
+    """X* = argmax Σ log E_m; job m gets d_m X*_m, d_m = Π_{m' ≠ m} E_m'(X*) / E_m'(X* without m)"""
+    if isinstance(exact, bool) or not isinstance(exact, int) or exact < 0:
+        raise ProblemError(f"strategy_proof: exact is {exact}, must be a whole number of at least 0")
+    program = Program(problem)
+    count = program.count
+    best = _proportionally_fair(program, count)
+    notes: tuple[str, ...] = (
+        "what discounts take away is not given to others: idle GPUs keep everybody honest",
+    )
+    if len(count) <= exact:
+        discount = np.array([_discount(program, best, row) for row in range(len(count))])
+    else:
+        # Removing m changes Σ log E by less than what m pays at these prices, so this never gives too much.
+        discount = np.exp(-best.spent)
+        notes += (
+            f"{len(count)} kinds of jobs are more than exact={exact}: discounts are first-order bounds",
+        )
+    columns = problem.columns
+    second = np.where(columns.is_pair, columns.second, columns.first)
+    share = best.shares * np.minimum(discount[columns.first], discount[second])
+    return Allocation(
+        policy="strategy_proof",
+        time_share=share,
+        value=float(count @ np.log(best.rate)),
+        price=best.price,
+        isolated_rate=program.isolated_rate,
+        backfill=np.zeros(len(columns), dtype=bool),
+        optimal=best.optimal,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fair:
+    shares: Floats
+    rate: Floats  # of one member
+    price: Floats
+    spent: Floats  # by one member, out of a budget of 1
+    optimal: bool
+
+
+def _discount(program: Program, best: _Fair, row: int) -> float:
+    """Π over the others of what they have with m around to what they would have without."""
+    others = program.count.copy()
+    others[row] -= 1
+    if not others.any():
+        return 1.0
+    without = _proportionally_fair(program, others)
+    left = others > 0
+    return min(1.0, float(np.exp(others[left] @ np.log(best.rate[left] / without.rate[left]))))
+
+
+def _proportionally_fair(program: Program, count: Floats) -> _Fair:
+    """max Σ count_m log E_m over the rows with members; τ_m <= log E_m as an exponential cone each."""
+    problem, usable = program.problem, program.usable
+    present = np.flatnonzero(count > 0)
+    n, k = len(present), usable.size
+    size = (program.best_rate * count)[present]
+    standing, limit = program.standing(count)
+    rates = program.rates[present]
+    scaled = sp.diags_array(1.0 / size) @ rates
+    # Per job three rows: τ, 1, E; interleaved by one permutation.
+    top = sp.hstack([sp.csr_array((n, k)), -sp.eye_array(n)])
+    middle = sp.csr_array((n, k + n))
+    bottom = sp.hstack([-scaled, sp.csr_array((n, n))])
+    order = np.arange(3 * n).reshape(3, n).T.ravel()
+    cones_block = sp.vstack([top, middle, bottom], format="csr")[order]
+    rows = sp.vstack(
+        [
+            sp.hstack([standing, sp.csr_array((len(limit), n))]),
+            sp.hstack([-sp.eye_array(k), sp.csr_array((k, n))]),
+            cones_block,
+        ],
+        format="csc",
+    )
+    bounds = np.concatenate([limit, np.zeros(k), np.tile([0.0, 1.0, 0.0], n)])
+    cones: list[object] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]
+    found = run_clarabel(np.concatenate([np.zeros(k), -count[present]]), rows, bounds, cones)
+    x = np.maximum(np.asarray(found.x)[:k], 0.0)
+    shares = np.zeros(len(problem.columns))
+    shares[usable] = x
+    rate = np.ones(len(count))
+    rate[present] = (rates @ x) / count[present]
+    dual = np.asarray(found.z)[: len(limit)]
+    spent = np.zeros(len(count))
+    spent[present] = np.clip(1.0 - dual[: len(count)][present], 0.0, 1.0)
+    price = np.maximum(dual[len(count) :], 0.0)
+    return _Fair(shares, rate, price, spent, found.status == clarabel.SolverStatus.Solved)

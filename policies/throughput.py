@@ -1,0 +1,23 @@
+"""As much work as the cluster can do, whoever it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from policies.problem import Allocation, Problem
+from policies.program import Program
+from policies.reference import best_rates
+from policies.registry import policy
+from policies.steps import deadline_floor
+
+
+@policy("max_throughput", reads=("deadline_s",))
+def max_throughput(problem: Problem, *, raw: bool = False) -> Allocation:
+    """max Σ g_m E_m / T_m^best (raw=true: the plain Σ E_m), deadlines kept where they can be"""
+    program = Program(problem)
+    floor, notes = deadline_floor(program, "max_throughput")
+    per_rate = np.ones(len(problem.jobs)) if raw else problem.jobs.gpus / best_rates(problem)
+    best = program.maximise(program.per_rate(per_rate), floor=floor)
+    return replace(program.allocation("max_throughput", best), notes=notes)

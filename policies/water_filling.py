@@ -1,0 +1,24 @@
+"""Max-min fairness to the end: when some can rise no further, the others still do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.filling import Fair, FairJobs, Tree, fill
+from policies.problem import Allocation, Floats, Problem
+from policies.program import Program
+from policies.reference import proportional_rates
+from policies.registry import policy
+
+
+@policy("water_filling")
+def water_filling(problem: Problem) -> Allocation:
+    """lexicographic max-min of g_m E_m / (w_m P_m)"""
+    program = Program(problem)
+    jobs, P = problem.jobs, proportional_rates(problem)
+
+    def everybody(cap: Floats) -> Tree:
+        return FairJobs(np.arange(len(jobs)), Fair(jobs.weight, cap, program.count))
+
+    filled = fill(program, everybody, unit=P / jobs.gpus)
+    return program.allocation("water_filling", filled.point(value=float((filled.v / jobs.weight).min())))
