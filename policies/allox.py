@@ -14,7 +14,9 @@ from policies.steps import known_steps
 
 @policy("allox", reads=("id",), divisible=False)
 def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
-    """minimum-weight matching of jobs to (GPU, position from last), cost position · R_m / T_mj + t_m; the highest positions run now"""
+    """minimum-weight matching of jobs to (GPU, position from last), cost position · R_m / T_mj + t_m;
+    on each GPU the job in the highest position runs now
+    """
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise ProblemError(f"allox: alpha is {alpha}, must be a number from 0 to 1")
     jobs = problem.jobs
@@ -25,7 +27,8 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     grouped = np.flatnonzero(jobs.count > 1)
     if grouped.size:
         raise ProblemError(
-            f"allox schedules job by job: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, give each its own row"
+            f"allox schedules job by job: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, "
+            "give each its own row"
         )
     steps = known_steps(problem, "allox")
     gpus = np.floor(problem.capacity).astype(np.int64)

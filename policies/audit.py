@@ -6,12 +6,14 @@ question. The planner's own checks would share its blind spots.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import scipy.sparse as sp
 from scipy.optimize import linprog
 
 from policies.errors import name_some
 from policies.problem import Allocation, Floats, Problem
+from policies.sparse import scale_rows, stack
 
 TOLERANCE = 1e-6
 
@@ -90,10 +92,11 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     rates = problem.rates
     had = rates @ allocation.time_share
     size = np.maximum(rates.max(axis=1).toarray().ravel() * problem.jobs.count, 1e-300)
-    scaled = sp.diags_array(1.0 / size) @ rates
-    found = linprog(
+    scaled = scale_rows(1.0 / size, rates)
+    solver: Any = linprog  # whose stubs do not know that constraints may be sparse
+    found = solver(
         -np.asarray(scaled.sum(axis=0)).ravel(),
-        A_ub=sp.vstack([problem.membership, problem.occupancy, -scaled], format="csr"),
+        A_ub=stack(problem.membership, problem.occupancy, -scaled),
         b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / size * (1 - 1e-9)]),
         method="highs",
     )

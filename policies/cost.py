@@ -34,7 +34,9 @@ def throughput_per_cost(problem: Problem) -> Allocation:
 
 @policy("min_cost", reads=("deadline_s",))
 def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
-    """no job pays more than (1 + premium) × its cheapest price per step; then max Σ g_m E_m / T_m^best, then min Σ p_j g_k x_k"""
+    """no job pays more than (1 + premium) × its cheapest price per step; max Σ g_m E_m / T_m^best;
+    then, held, min Σ p_j g_k x_k
+    """
     if isinstance(premium, bool) or not isinstance(premium, int | float) or not 0 <= premium < np.inf:
         raise ProblemError(f"min_cost: premium is {premium}, must be a number of at least 0")
     price = _known_prices(problem, "min_cost")
@@ -55,7 +57,10 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
 
 
 def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
-    """Columns on which no member pays more per step than its cheapest solo column plus the premium. Pairs halve the bill."""
+    """Columns on which no member pays more per step than on its cheapest solo column, plus the premium.
+
+    The two jobs of a pair halve the bill.
+    """
     columns = problem.columns
     members = np.where(columns.is_pair, 2.0, 1.0)
     bill = price[columns.worker_type] * columns.gpus / members

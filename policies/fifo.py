@@ -15,7 +15,10 @@ from policies.registry import policy, unsolved
 
 @policy("fifo", reads=("id",), divisible=False)
 def fifo(problem: Problem) -> Allocation:
-    """by arrival; each job takes the fastest type with room, all of the time; the value is the number of jobs that run"""
+    """by arrival; each job takes the fastest type with room, all of the time, and nobody overtakes
+
+    The value is the number of jobs that run.
+    """
     told, columns = problem.solo_column, problem.columns
     free = problem.capacity.copy()
     share = np.zeros(len(columns))
@@ -42,7 +45,7 @@ def fifo(problem: Problem) -> Allocation:
 
 
 def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
-    """The types of each job, fastest first; among equally fast ones a draw decides (so that a blind FIFO does not pile up)."""
+    """The types of each job, fastest first. Among equally fast ones a draw decides: a blind FIFO must not pile up."""
     rate = rate_table(problem)
     order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
     return [
@@ -67,7 +70,7 @@ def _start(
 
 
 def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
-    """With pair columns at hand, the next in line joins the running job it gets on best with; again nobody overtakes."""
+    """With pairs at hand, the next in line joins the running job it gets on best with; again nobody overtakes."""
     columns, table = problem.columns, rate_table(problem)
     pairs = np.flatnonzero(columns.is_pair)
     if not pairs.size or (problem.jobs.count[waiting] > 1).any():

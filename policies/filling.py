@@ -183,7 +183,7 @@ class Filled:
 
 
 def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Filled:
-    """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate (E = count · v · unit)."""
+    """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
     n = len(program.count)
     cap = program.best_rate / unit
     first: tuple[float, Floats] | None = None
@@ -198,7 +198,7 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
             return v
 
         def demand(level: float) -> Floats:
-            return heights(level) * program.count * unit  # noqa: B023 - used up within this turn of the loop
+            return np.asarray(heights(level) * program.count * unit)
 
         s, point = furthest(program, demand, root.fair.top)
         v = heights(s)
@@ -246,8 +246,11 @@ def _free_reach(program: Program, point: Point) -> Floats:
 
 
 def _held(program: Program, point: Point, rate: Floats) -> Bools:
-    """Jobs whose rate has a price of its own. (Alone on its GPUs a job is stuck just when no free column is faster; a pair
-    also needs its partner's consent, and then only this tells.)"""
+    """Jobs whose rate has a price of its own.
+
+    Alone on its GPUs a job is stuck just when no free column is faster; a pair also needs its partner's
+    consent, and then only this tells.
+    """
     if not program.problem.columns.is_pair.any():
         return np.zeros(len(rate), dtype=bool)
     room = (program.effective(point.shares) / program.count - rate) / program.best_rate

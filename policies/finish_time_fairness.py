@@ -15,7 +15,9 @@ from policies.registry import policy
 
 @policy("finish_time_fairness", "ftf", reads=("steps_left", "waited_s", "isolated_s"))
 def finish_time_fairness(problem: Problem) -> Allocation:
-    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, whoever cannot reach it gets its best; then, held, max Σ E_m / I_m"""
+    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, whoever cannot reach it gets its best;
+    then, held, max Σ E_m / I_m
+    """
     program = Program(problem)
     jobs, n = problem.jobs, problem.jobs.count
     t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate

@@ -13,12 +13,15 @@ from policies.registry import policy, unsolved
 
 @policy("gandiva", reads=("id",), divisible=False, pairs=True)
 def gandiva(problem: Problem) -> Allocation:
-    """seeded random pairs of equal width when over-subscribed; each of the K combinations gets c_j / (K g_k) of every type"""
+    """seeded random pairs of equal width when over-subscribed;
+    each of the K combinations gets c_j / (K g_k) of every type
+    """
     jobs = problem.jobs
     grouped = np.flatnonzero(jobs.count > 1)
     if grouped.size:
         raise ProblemError(
-            f"gandiva draws pairs of jobs: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, give each its own row"
+            f"gandiva draws pairs of jobs: '{jobs.ids[grouped[0]]}' stands for {jobs.count[grouped[0]]} jobs, "
+            "give each its own row"
         )
     partner = np.full(len(jobs), -1)
     if jobs.gpus.sum() > problem.capacity.sum():

@@ -144,7 +144,7 @@ class Grouping:
         return a, b, source, share
 
     def _pair_column(self, a: Ints, b: Ints, way: Ints) -> Ints:
-        """The problem's own column for each pair of jobs and way. (Grouping keeps the set of ways, so their numbers agree.)"""
+        """The problem's own column for each pair of jobs and way (grouping keeps the ways, so their numbers agree)."""
         pairs = np.flatnonzero(self.problem.columns.is_pair)
         n, ways = len(self.problem.jobs), _ways(self.problem)
         columns = self.problem.columns

@@ -14,7 +14,9 @@ from policies.registry import policy
 
 @policy("hierarchical", reads=("tenant",))
 def hierarchical(problem: Problem) -> Allocation:
-    """v_m = g_m E_m / P_m rises for all unsaturated jobs at once, at rates that tenants pass down by weight (fairness) or to the earliest (fifo)"""
+    """v_m = g_m E_m / P_m rises for all unsaturated jobs at once, at rates that tenants pass down
+    by weight (fairness) or to the earliest (fifo)
+    """
     program = Program(problem)
     filled = fill(program, _Tree(problem).at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
     return program.allocation("hierarchical", filled.point(value=filled.level))
@@ -38,7 +40,8 @@ class _Tree:
             if path in self.rows:
                 job = problem.jobs.ids[self.rows[path][0]]
                 raise ProblemError(
-                    f"job '{job}': tenant '{path}' has tenants below it ('{below[0]}'), so its jobs must belong to one of them"
+                    f"job '{job}': tenant '{path}' has tenants below it ('{below[0]}'), "
+                    "so its jobs must belong to one of them"
                 )
             if self.tenant(path).policy == "fifo":
                 raise ProblemError(

@@ -27,7 +27,7 @@ class Schedule:
 
 def shortest_schedule(time_s: Floats, gpus: Ints) -> Schedule:
     """The schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
-    jobs, kinds = time_s.shape
+    jobs = len(time_s)
     usable = np.where(gpus[None, :] > 0, time_s, np.inf)
     if not np.isfinite(usable).any(axis=1).all():
         raise ProblemError("matching: a job can run on no type that has a GPU")

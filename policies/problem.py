@@ -16,11 +16,11 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from policies.checks import at, check_values, floats, integers, strings
 from policies.errors import ProblemError, name_some
+from policies.sparse import Sparse, from_entries
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -106,12 +106,12 @@ class Columns:
     @property
     def is_pair(self) -> Bools:
         """Columns in which two jobs share the GPUs."""
-        return self.second != ALONE
+        return np.asarray(self.second != ALONE)
 
     def take(self, rows: Ints | Bools) -> Columns:
         """These rows, in this order."""
-        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        return replace(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
+        return replace(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,7 @@ class Problem:
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         told = np.full(shape, ALONE, dtype=np.int64)
         solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
-        row, kind = columns.first[solo], columns.worker_type[solo]
-        as_wide = columns.gpus[solo] == self.jobs.gpus[row]
+        as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
         plain = np.ones(len(solo), dtype=bool)
         if any(columns.label):
             plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
@@ -272,11 +271,11 @@ class Problem:
         return told
 
     @cached_property
-    def rates(self) -> sp.csr_array:
+    def rates(self) -> Sparse:
         """[n × k] steps per second that each column gives to each row."""
         columns, k = self.columns, np.arange(len(self.columns))
         pair = columns.is_pair
-        return _sparse(
+        return from_entries(
             np.concatenate([columns.first_rate, columns.second_rate[pair]]),
             np.concatenate([columns.first, columns.second[pair]]),
             np.concatenate([k, k[pair]]),
@@ -284,18 +283,20 @@ class Problem:
         )
 
     @cached_property
-    def membership(self) -> sp.csr_array:
+    def membership(self) -> Sparse:
         """[n × k] how many members of the row a column occupies: 1, or 2 for a pair within one group."""
         columns, k = self.columns, np.arange(len(self.columns))
         pair = columns.is_pair
         rows = np.concatenate([columns.first, columns.second[pair]])
-        return _sparse(np.ones(len(rows)), rows, np.concatenate([k, k[pair]]), (len(self.jobs), len(columns)))
+        return from_entries(
+            np.ones(len(rows)), rows, np.concatenate([k, k[pair]]), (len(self.jobs), len(columns))
+        )
 
     @cached_property
-    def occupancy(self) -> sp.csr_array:
+    def occupancy(self) -> Sparse:
         """[t × k] GPUs of each type that a column holds while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
-        return _sparse(
+        return from_entries(
             columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns))
         )
 
@@ -385,10 +386,6 @@ class Allocation:
 
 
 Policy = Callable[[Problem], Allocation]
-
-
-def _sparse(values: Floats, rows: Ints, cols: Ints, shape: tuple[int, int]) -> sp.csr_array:
-    return sp.csr_array(sp.coo_array((values, (rows, cols)), shape=shape))
 
 
 def _store(table: object, field: str, value: object) -> None:

@@ -18,12 +18,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from policies.errors import SolverFailure
 from policies.problem import Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp
+from policies.sparse import Sparse, beside, column, diagonal, identity, row, scale_rows, stack, zeros
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8
@@ -56,10 +56,8 @@ class Program:
         usable &= ~pair | (problem.columns.second_rate > 0)
         usable &= problem.capacity[problem.columns.worker_type] > 0
         self.usable: Ints = np.flatnonzero(usable)
-        self.rates: sp.csr_array = problem.rates[:, self.usable]
-        self._standing = sp.vstack(
-            [problem.membership[:, self.usable], problem.occupancy[:, self.usable]], format="csr"
-        )
+        self.rates: Sparse = problem.rates[:, self.usable]
+        self._standing = stack(problem.membership[:, self.usable], problem.occupancy[:, self.usable])
         self._standing_limit = np.concatenate([self.count, problem.capacity])
         best = self.rates.max(axis=1).toarray().ravel() if self.usable.size else np.zeros(len(self.count))
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
@@ -73,13 +71,13 @@ class Program:
         best = np.zeros(len(self.count))
         np.maximum.at(best, columns.first[solo], columns.first_rate[solo])
         room = self.problem.capacity[columns.worker_type[solo]]
-        for row in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
+        for job in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
             own = solo[
-                columns.first[solo] == row
+                columns.first[solo] == job
             ]  # wider than the type: it cannot even have all of its time there
-            rows = sp.vstack([np.ones((1, len(own))), self.problem.occupancy[:, own]], format="csr")
+            rows = stack(row(np.ones(len(own))), self.problem.occupancy[:, own])
             limit = np.concatenate([[1.0], self.problem.capacity])
-            best[row] = (
+            best[job] = (
                 columns.first_rate[own] @ solve_lp(LinearProgram(-columns.first_rate[own], rows, limit)).x
             )
         return np.where(best > 0, best, self.best_rate)
@@ -89,7 +87,7 @@ class Program:
         """I_m, per member."""
         return isolated_rates(self.problem)
 
-    def standing(self, count: Floats) -> tuple[sp.csr_array, Floats]:
+    def standing(self, count: Floats) -> tuple[Sparse, Floats]:
         """What always holds, were there so many members of each row: rows and limits."""
         return self._standing, np.concatenate([count, self.problem.capacity])
 
@@ -111,15 +109,15 @@ class Program:
         if floor is not None:
             held = np.flatnonzero(floor > 0)
             size = (self.best_rate * self.count)[held]
-            rows.append(-sp.diags_array(1.0 / size) @ self.rates[held])
+            rows.append(scale_rows(-1.0 / size, self.rates[held]))
             limits.append(-floor[held] / size)
         if hold is not None:
-            row, least = hold[0][self.usable], hold[1]
-            size = max(abs(least), 1e-300)
-            rows.append(sp.csr_array(-row[None, :] / size))
-            limits.append(np.array([-least / size]))
+            held_gain, least = hold[0][self.usable], hold[1]
+            unit = max(abs(least), 1e-300)
+            rows.append(row(-held_gain / unit))
+            limits.append(np.array([-least / unit]))
         scale = float(np.abs(gain).max(initial=0.0)) or 1.0
-        program = LinearProgram(-gain / scale, sp.vstack(rows, format="csr"), np.concatenate(limits))
+        program = LinearProgram(-gain / scale, stack(*rows), np.concatenate(limits))
         answer = solve_lp(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
@@ -142,15 +140,11 @@ class Program:
         if not np.any(wanted > 0):
             raise SolverFailure("nothing is needed by any job")
         unit = 1.0 / float(wanted.max())  # no level above it is possible: the program's own λ lies in [0, 1]
-        lift = sp.csr_array((wanted * unit)[:, None])
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
-            rows=sp.vstack(
-                [
-                    sp.hstack([self._standing, sp.csr_array((len(self._standing_limit), 1))]),
-                    sp.hstack([-sp.diags_array(1.0 / size) @ self.rates, lift]),
-                ],
-                format="csr",
+            rows=stack(
+                beside(self._standing, zeros(len(self._standing_limit), 1)),
+                beside(scale_rows(-1.0 / size, self.rates), column(wanted * unit)),
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
         )
@@ -161,7 +155,7 @@ class Program:
         return self._point(answer, level, dual, dual[len(self._standing_limit) :] / size)
 
     def least_shortfall(self, need: Floats) -> Floats:
-        """Who must miss: s_m in [0, 1] with E_m >= (1 - s_m) * need_m, their sum over all members as small as can be."""
+        """Who must miss: s_m in [0, 1] with E_m >= (1 - s_m) * need_m and the least sum over all members."""
         late = np.flatnonzero(need > 0)
         program = self._shortfall(late, need[late])
         answer = solve_lp(program)
@@ -170,7 +164,7 @@ class Program:
         return short
 
     def most_kept(self, need: Floats) -> tuple[Floats, bool]:
-        """The same with s_m either 0 or 1: the greatest number of needs that can be met together, and whether that is proven."""
+        """The same with s_m either 0 or 1: the most needs that can be met together, and whether that is proven."""
         late = np.flatnonzero(need > 0)
         program = self._shortfall(late, need[late])
         k = self.usable.size
@@ -181,16 +175,12 @@ class Program:
 
     def _shortfall(self, late: Ints, need: Floats) -> LinearProgram:
         k, size = self.usable.size, (self.best_rate * self.count)[late]
-        lift = -sp.diags_array(1.0 / size) @ self.rates[late]
         return LinearProgram(
             cost=np.concatenate([np.zeros(k), self.count[late]]),
-            rows=sp.vstack(
-                [
-                    sp.hstack([self._standing, sp.csr_array((len(self._standing_limit), len(late)))]),
-                    sp.hstack([lift, -sp.diags_array(need / size)]),
-                    sp.hstack([sp.csr_array((len(late), k)), sp.eye_array(len(late))]),
-                ],
-                format="csr",
+            rows=stack(
+                beside(self._standing, zeros(len(self._standing_limit), len(late))),
+                beside(scale_rows(-1.0 / size, self.rates[late]), diagonal(-need / size)),
+                beside(zeros(len(late), k), identity(len(late))),
             ),
             limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(late))]),
         )

@@ -44,8 +44,8 @@ class Entry:
 
     @property
     def objective(self) -> str:
-        """The first line of the docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        """The first paragraph of the docstring, on one line."""
+        return " ".join((inspect.getdoc(self.function) or "").partition("\n\n")[0].split())
 
     @property
     def parameters(self) -> Mapping[str, Any]:

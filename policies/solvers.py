@@ -12,18 +12,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import clarabel
 import numpy as np
+import scipy.optimize
 import scipy.sparse as sp
-from scipy.optimize import LinearConstraint, linprog, milp
 
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
+from policies.sparse import Sparse, identity, stack
 
 # A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
+
+_scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
 
 _stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
 
@@ -49,7 +53,7 @@ class LinearProgram:
     """minimise cost @ x  subject to  rows @ x <= limit, x >= 0."""
 
     cost: Floats
-    rows: sp.csr_array
+    rows: Sparse
     limit: Floats
 
 
@@ -88,7 +92,7 @@ def solve_lp(program: LinearProgram) -> Answer:
 
 def _clarabel(program: LinearProgram) -> Answer:
     m, k = program.rows.shape
-    rows = sp.vstack([program.rows, -sp.eye_array(k)], format="csc")
+    rows = stack(program.rows, identity(k, -1.0))
     limit = np.concatenate([program.limit, np.zeros(k)])
     solution = run_clarabel(program.cost, rows, limit, [clarabel.NonnegativeConeT(m + k)])
     return Answer(
@@ -100,23 +104,22 @@ def _clarabel(program: LinearProgram) -> Answer:
 
 def run_clarabel(
     cost: Floats,
-    rows: sp.csc_array,
+    rows: Sparse,
     limit: Floats,
-    cones: list[object],
-    quadratic: sp.csc_array | None = None,
-) -> clarabel.DefaultSolution:
+    cones: list[Any],
+    quadratic: Sparse | None = None,
+) -> Any:
     """One conic program, with our tolerances; raises when there is nothing usable."""
     k = len(cost)
-    square = sp.csc_array((k, k)) if quadratic is None else quadratic
-    solver = clarabel.DefaultSolver(_csc(square), cost, _csc(rows), limit, cones, clarabel_settings())
-    solution = solver.solve()
+    square = sp.csc_matrix((k, k) if quadratic is None else quadratic)
+    solution = clarabel.DefaultSolver(square, cost, sp.csc_matrix(rows), limit, cones, _settings()).solve()
     usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
     if solution.status not in usable:
         raise SolverFailure(str(solution.status))
     return solution
 
 
-def clarabel_settings() -> clarabel.DefaultSettings:
+def _settings() -> Any:
     """Exact enough for a policy, and the same answer every time."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
@@ -130,10 +133,10 @@ def clarabel_settings() -> clarabel.DefaultSettings:
 
 
 def _highs(program: LinearProgram) -> Answer:
-    options = {"presolve": True}
-    if np.isfinite(time_left_s()):
-        options["time_limit"] = max(time_left_s(), 1e-3)
-    found = linprog(program.cost, A_ub=program.rows, b_ub=program.limit, method="highs", options=options)
+    options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
+    found = _scipy.linprog(
+        program.cost, A_ub=program.rows, b_ub=program.limit, method="highs", options=options
+    )
     if found.x is None or found.ineqlin.marginals is None:
         raise SolverFailure(str(found.message))
     return Answer(np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0), found.status == 0)
@@ -144,7 +147,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
 
     x = cp.Variable(len(program.cost), nonneg=True)
     rows = program.rows @ x <= program.limit
-    task = cp.Problem(cp.Minimize(program.cost @ x), [rows])
+    task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
     try:
         task.solve()
     except cp.SolverError as error:
@@ -168,9 +171,9 @@ def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
     upper = np.full(len(program.cost), np.inf)
     upper[whole] = 1.0
     options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
-    found = milp(
+    found = _scipy.milp(
         program.cost,
-        constraints=LinearConstraint(program.rows, -np.inf, program.limit),
+        constraints=_scipy.LinearConstraint(program.rows, -np.inf, program.limit),
         integrality=integrality,
         bounds=(0, upper),
         options=options,
@@ -180,10 +183,6 @@ def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
     return Answer(np.maximum(found.x, 0.0), np.zeros(len(program.limit)), found.status == 0)
 
 
-def _csc(matrix: sp.csc_array) -> sp.csc_matrix:
-    return sp.csc_matrix(matrix)
-
-
-def zero_and_nonnegative(equal: int, less: int) -> list[object]:
+def zero_and_nonnegative(equal: int, less: int) -> list[Any]:
     """Cones for `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
     return [clarabel.ZeroConeT(equal), clarabel.NonnegativeConeT(less)]

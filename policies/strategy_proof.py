@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import clarabel
 import numpy as np
-import scipy.sparse as sp
 
 from policies.errors import ProblemError
 from policies.problem import Allocation, Floats, Problem
 from policies.program import Program
 from policies.registry import policy
 from policies.solvers import run_clarabel
+from policies.sparse import beside, identity, scale_rows, stack, zeros
 
 
 @policy("strategy_proof", reads=())
@@ -77,23 +78,16 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     size = (program.best_rate * count)[present]
     standing, limit = program.standing(count)
     rates = program.rates[present]
-    scaled = sp.diags_array(1.0 / size) @ rates
-    # Per job three rows: τ, 1, E; interleaved by one permutation.
-    top = sp.hstack([sp.csr_array((n, k)), -sp.eye_array(n)])
-    middle = sp.csr_array((n, k + n))
-    bottom = sp.hstack([-scaled, sp.csr_array((n, n))])
-    order = np.arange(3 * n).reshape(3, n).T.ravel()
-    cones_block = sp.vstack([top, middle, bottom], format="csr")[order]
-    rows = sp.vstack(
-        [
-            sp.hstack([standing, sp.csr_array((len(limit), n))]),
-            sp.hstack([-sp.eye_array(k), sp.csr_array((k, n))]),
-            cones_block,
-        ],
-        format="csc",
+    tau = beside(zeros(n, k), identity(n, -1.0))
+    had = beside(scale_rows(-1.0 / size, rates), zeros(n, n))
+    job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()  # each job's cone is the three rows (τ, 1, E)
+    rows = stack(
+        beside(standing, zeros(len(limit), n)),
+        beside(identity(k, -1.0), zeros(k, n)),
+        stack(tau, zeros(n, k + n), had)[job_by_job],
     )
     bounds = np.concatenate([limit, np.zeros(k), np.tile([0.0, 1.0, 0.0], n)])
-    cones: list[object] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]
+    cones: list[Any] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]
     found = run_clarabel(np.concatenate([np.zeros(k), -count[present]]), rows, bounds, cones)
     x = np.maximum(np.asarray(found.x)[:k], 0.0)
     shares = np.zeros(len(problem.columns))

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 
 from policies.errors import ProblemError, SolverFailure
 from policies.problem import ALONE, Bools, Floats, Ints, Problem
 from policies.reference import rate_table
 from policies.solvers import run_clarabel, zero_and_nonnegative
+from policies.sparse import from_entries, identity, stack
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
@@ -98,7 +98,7 @@ class Blind:
         over = grouped.occupancy @ wanted - grouped.capacity
         if np.all(over <= 1e-9 * np.maximum(grouped.capacity, 1.0)):
             return wanted
-        return _nearest(grouped, wanted, bundle, np.bincount(bundle, time_share), time_share)
+        return _nearest(grouped, wanted, bundle, np.bincount(bundle, time_share).astype(float), time_share)
 
 
 def _way_without_type(problem: Problem) -> Ints:
@@ -144,12 +144,12 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
 def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, given: Floats) -> Floats:
     """min |x - wanted|²: the same total per bundle of columns, no type beyond its capacity."""
     k = len(wanted)
-    same = sp.csr_array((np.ones(k), (bundle, np.arange(k))), shape=(len(total), k))
-    rows = sp.vstack([same, problem.occupancy, -sp.eye_array(k)], format="csc")
+    same = from_entries(np.ones(k), bundle, np.arange(k), (len(total), k))
+    rows = stack(same, problem.occupancy, identity(k, -1.0))
     limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ given), np.zeros(k)])
     cones = zero_and_nonnegative(len(total), len(limit) - len(total))
     try:
-        found = run_clarabel(-wanted, rows, limit, cones, quadratic=sp.eye_array(k, format="csc"))
+        found = run_clarabel(-wanted, rows, limit, cones, quadratic=identity(k))
     except SolverFailure:
         return given
-    return np.maximum(np.asarray(found.x), 0.0)
+    return np.asarray(np.maximum(np.asarray(found.x), 0.0))
