@@ -1,0 +1,180 @@
+"""Problems for tests: by hand, one line per way of running something; at random, one switch per feature.
+
+    by_hand({"v100": 2}, alone("a", "v100", 4.0), together(("a", "b"), "v100", (3.0, 2.0)))
+    random_problem(7, jobs=12, kinds=4, pairs=True)
+    @given(problems(pairs=st.just(True)))
+
+Random problems are made of *kinds*: jobs of one kind are interchangeable, which is what grouping merges.
+"""
+
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from policies.problem import ALONE, Columns, Jobs, Problem, Tenant
+
+TENANTS = (
+    Tenant("lab", weight=2.0),
+    Tenant("lab/vision", weight=1.0),
+    Tenant("lab/speech", weight=3.0),
+    Tenant("shop", weight=1.0, policy="fifo"),
+)
+
+
+class Way(NamedTuple):
+    """One way of running something, by name: a column before it is a number."""
+
+    jobs: tuple[str, ...]
+    worker_type: str
+    rates: tuple[float, ...]
+    gpus: int = 1
+    label: str = ""
+
+
+def alone(job: str, worker_type: str, rate: float, gpus: int = 1, label: str = "") -> Way:
+    """One job on its own GPUs."""
+    return Way((job,), worker_type, (rate,), gpus, label)
+
+
+def together(
+    jobs: tuple[str, str], worker_type: str, rates: tuple[float, float], gpus: int = 1, label: str = ""
+) -> Way:
+    """Two jobs sharing the same GPUs."""
+    return Way(jobs, worker_type, rates, gpus, label)
+
+
+def by_hand(capacity: dict[str, float], *ways: Way, ids: tuple[str, ...] = (), **facts: Any) -> Problem:
+    """A problem of these ways; jobs are numbered as they first appear, unless `ids` says otherwise.
+
+    Other keywords go to the jobs (`gpus=2`, `weight=[1, 5]`) or, where it has them, to the problem.
+    """
+    named = ids or tuple(dict.fromkeys(job for way in ways for job in way.jobs))
+    types = tuple(capacity)
+    of_problem = {key: facts.pop(key) for key in tuple(facts) if key in Problem.__dataclass_fields__}
+    columns = Columns(
+        first=np.array([named.index(way.jobs[0]) for way in ways], dtype=np.int64),
+        second=np.array([named.index(w.jobs[1]) if len(w.jobs) > 1 else ALONE for w in ways], dtype=np.int64),
+        worker_type=np.array([types.index(way.worker_type) for way in ways], dtype=np.int64),
+        gpus=np.array([way.gpus for way in ways], dtype=np.int64),
+        first_rate=np.array([way.rates[0] for way in ways], dtype=float),
+        second_rate=np.array([way.rates[1] if len(way.rates) > 1 else 0.0 for way in ways], dtype=float),
+        label=tuple(way.label for way in ways),
+    )
+    return Problem(
+        jobs=Jobs(named, **facts),
+        columns=columns,
+        worker_types=types,
+        capacity=np.array(list(capacity.values()), dtype=float),
+        **of_problem,
+    )
+
+
+def random_problem(
+    seed: int,
+    jobs: int = 8,
+    *,
+    types: int = 3,
+    kinds: int | None = None,
+    widths: tuple[int, ...] = (1, 2),
+    zero_rates: bool = False,
+    empty_type: bool = False,
+    weights: bool = False,
+    pairs: bool = False,
+    variants: bool = False,
+    tenants: bool = False,
+    deadlines: bool = False,
+    facts_by_kind: bool = True,
+) -> Problem:
+    """A problem with these features, the same for the same arguments. `kinds=None`: all jobs are different.
+
+    Steps left, ages and prices are always known, so that every policy can read what it needs; with
+    `facts_by_kind=False` steps and ages are drawn job by job.
+    """
+    rng = np.random.default_rng(seed)
+    k = jobs if kinds is None else min(kinds, jobs)
+    kind = np.concatenate([np.arange(k), rng.integers(0, max(k, 1), jobs - k)]).astype(np.int64)
+    ids = tuple(f"job{i:02d}" for i in rng.permutation(jobs))
+    names = tuple(f"type{j}" for j in range(types))
+    rate = np.round(np.exp(rng.uniform(-1.0, 2.5, (k, types))), 3)
+    if zero_rates:
+        rate *= rng.random((k, types)) < 0.7
+    capacity = rng.integers(1, 6, types).astype(float)
+    if empty_type:
+        capacity[rng.integers(types)] = 0.0
+    gpus = rng.choice(widths, k)
+    ways = [
+        way
+        for i in range(jobs)
+        for way in _solo_ways(ids[i], names, rate[kind[i]], int(gpus[kind[i]]), variants)
+    ]
+    if pairs:
+        ways += _pair_ways(rng, ids, names, rate, gpus, kind)
+    told = kind if facts_by_kind else np.arange(jobs)
+    of_jobs = {
+        "gpus": gpus[kind],
+        "weight": rng.choice([1.0, 2.0, 5.0], k)[kind] if weights else 1.0,
+        "steps_left": np.round(rng.uniform(1e3, 1e5, jobs))[told],
+        "waited_s": np.round(rng.uniform(0, 5e3, jobs))[told],
+        "isolated_s": np.round(rng.uniform(0, 5e3, jobs))[told],
+    }
+    if tenants:
+        leaves = ("lab/vision", "lab/speech", "shop")
+        of_jobs |= {"tenant": tuple(leaves[i] for i in rng.integers(0, 3, k)[kind]), "tenants": TENANTS}
+    if deadlines:
+        due = np.where(rng.random(jobs) < 0.6, np.round(rng.uniform(500.0, 1e5, jobs)), np.inf)
+        of_jobs["deadline_s"] = due[told]
+    price = np.round(rng.uniform(0.5, 4.0, types), 2)
+    rows = dict(zip(names, capacity.tolist(), strict=True))
+    return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **of_jobs)
+
+
+def _solo_ways(job: str, names: tuple[str, ...], rate: np.ndarray, gpus: int, variants: bool) -> list[Way]:
+    """One column per type; as variants also twice the width, and the same width spread over nodes."""
+    ways = [alone(job, name, r, gpus) for name, r in zip(names, rate.tolist(), strict=True)]
+    if variants:
+        ways.append(alone(job, names[0], 1.7 * rate[0], 2 * gpus))
+        ways.append(alone(job, names[-1], 0.8 * rate[-1], gpus, "unconsolidated"))
+    return ways
+
+
+def _pair_ways(
+    rng: np.random.Generator,
+    ids: tuple[str, ...],
+    names: tuple[str, ...],
+    rate: np.ndarray,
+    gpus: np.ndarray,
+    kind: np.ndarray,
+) -> list[Way]:
+    """Most pairs of kinds of equal width, on every type: all the jobs of the one with all those of the other."""
+    ways = []
+    for c, d in combinations_with_replacement(range(len(gpus)), 2):
+        if gpus[c] != gpus[d] or rng.random() < 0.3:
+            continue
+        slowed = rng.uniform(0.3, 1.0, (2, len(names)))
+        if c == d:
+            slowed[1] = slowed[0]  # alike: neither of the two is the slower one
+        members = [(a, b) for a in np.flatnonzero(kind == c) for b in np.flatnonzero(kind == d)]
+        for a, b in members:
+            if c == d and a >= b:
+                continue
+            for j, name in enumerate(names):
+                both = (slowed[0, j] * rate[c, j], slowed[1, j] * rate[d, j])
+                ways.append(together((ids[a], ids[b]), name, both, int(gpus[c])))
+    return ways
+
+
+def problems(**features: st.SearchStrategy[Any]) -> st.SearchStrategy[Problem]:
+    """Any problem of up to ten jobs; a keyword pins or narrows a feature: `pairs=st.just(True)`."""
+    switches = (
+        "zero_rates", "empty_type", "weights", "pairs", "variants", "tenants", "deadlines", "facts_by_kind",
+    )  # fmt: skip
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "seed": st.integers(0, 2**32 - 1),
+        "jobs": st.integers(1, 10),
+        "types": st.integers(1, 4),
+        "kinds": st.none() | st.integers(1, 4),
+        **{name: st.booleans() for name in switches},
+    }
+    return st.builds(random_problem, **(drawn | features))
