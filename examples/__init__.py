@@ -1,0 +1,1 @@
+"""Problems and programs that run as they are."""

@@ -1,0 +1,99 @@
+"""The `gavel` command: what can be asked of it, and nothing yet of how it is done.
+
+A command's body lives in a module of its own that is imported when the command runs, so that `gavel --help`
+and shell completion answer at once. Whatever is wrong with what the user gave ends as one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import click
+
+import gavel
+
+SEED_MAX = 2**63 - 1
+
+
+class Fault(click.ClickException):
+    """Something is wrong with what the user gave: one line on stderr, exit code 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        """`gavel allocate: cluster.yaml: jobs[3].gpus: must be …`"""
+        context = click.get_current_context(silent=True)
+        click.echo(f"{context.command_path if context else 'gavel'}: {self.message}", err=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(gavel.__version__, prog_name="gavel")
+def main() -> None:
+    """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type."""
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a terminal that lacks a character gets a substitute, not a traceback
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _duration(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"must be a number of seconds above 0, got {value:g}")
+    return value
+
+
+def _complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from gavel.cli.policy_list import completions
+
+    return completions(incomplete)
+
+
+@main.command()
+@click.argument("problem", type=click.Path(allow_dash=True))
+@click.option(
+    "--policy",
+    "spec",
+    default="las",
+    show_default=True,
+    metavar="SPEC",
+    shell_complete=_complete_policy,
+    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="For policies that draw lots; replaces the file's."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--all-jobs", is_flag=True, help="Show every job, however many there are.")
+@click.option(
+    "--plot", type=click.Path(), metavar="FILE", help="Draw the answer too: a .png, .svg or .pdf file."
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=float,
+    callback=_duration,
+    metavar="SECONDS",
+    help="Stop solving after so long, with the best answer until then.",
+)
+def allocate(**options: Any) -> None:
+    """Divide the cluster in PROBLEM among its jobs.
+
+    PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
+    runs on each type. docs/problem-format.md has every field.
+    """
+    from gavel.cli.allocate import allocate
+
+    allocate(**options)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def policies(as_json: bool) -> None:
+    """List the policies: what each maximises and what it needs to know."""
+    from gavel.cli.policy_list import show
+
+    show(as_json)

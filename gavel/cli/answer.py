@@ -1,0 +1,131 @@
+"""An allocation in the terms of its reader: who runs where, how fast, and what is scarce."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from policies.problem import Allocation, Bools, Floats, Ints, Problem
+from policies.reference import isolated_rates
+from policies.transforms import runnable
+
+SHARE_LEAST = 1e-9  # smaller shares are the noise of a solver
+PRICE_LEAST = 1e-6  # of the value: GPUs of a type whose capacity is worth less than this are not scarce
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A problem and what a policy said to it."""
+
+    problem: Problem
+    allocation: Allocation
+
+    @cached_property
+    def used(self) -> Ints:
+        """The columns that run at all."""
+        return np.flatnonzero(self.allocation.time_share > SHARE_LEAST)
+
+    @cached_property
+    def effective_rate(self) -> Floats:
+        """[n] E_m, steps per second."""
+        return np.asarray(self.problem.rates @ self.allocation.time_share)
+
+    @cached_property
+    def times_isolated(self) -> Floats:
+        """[n] E_m / I_m: against a slice of the cluster of one's own; NaN for a job that can run nowhere.
+
+        I_m is taken from the rates as they are: what a blind policy believes of them is no measure.
+        """
+        rows, columns = runnable(self.problem)
+        alone = np.zeros(len(self.problem.jobs))
+        if rows.size:
+            alone[rows] = isolated_rates(self.problem.restrict(rows, columns))
+        return np.divide(self.effective_rate, alone, out=np.full(len(alone), np.nan), where=alone > 0)
+
+    @cached_property
+    def gpus_in_use(self) -> Floats:
+        """[t] GPUs, on average over time."""
+        return np.asarray(self.problem.occupancy @ self.allocation.time_share)
+
+    @cached_property
+    def utilisation(self) -> Floats:
+        """[t] the part of each type in use; NaN where there are none."""
+        capacity = self.problem.capacity
+        return np.divide(self.gpus_in_use, capacity, out=np.full(len(capacity), np.nan), where=capacity > 0)
+
+    @cached_property
+    def binding(self) -> Bools:
+        """[t] types of which one more GPU would better the objective."""
+        worth = np.nan_to_num(np.abs(self.allocation.price)) * np.maximum(self.problem.capacity, 1.0)
+        return np.asarray(worth > PRICE_LEAST * max(abs(self.allocation.value), PRICE_LEAST))
+
+    @cached_property
+    def share_by_type(self) -> Floats:
+        """[n × t] the part of its time that each job runs on each type, in whatever way."""
+        columns, share = self.problem.columns, self.allocation.time_share
+        shares = self.packed_by_type.copy()
+        solo = ~columns.is_pair
+        np.add.at(shares, (columns.first[solo], columns.worker_type[solo]), share[solo])
+        return shares
+
+    @cached_property
+    def packed_by_type(self) -> Floats:
+        """[n × t] the part of that in which the job shares its GPUs with another."""
+        columns, share = self.problem.columns, self.allocation.time_share
+        packed = np.zeros((len(self.problem.jobs), len(self.problem.worker_types)))
+        pair = columns.is_pair
+        for member in (columns.first, columns.second):
+            np.add.at(packed, (member[pair], columns.worker_type[pair]), share[pair])
+        return packed
+
+    @cached_property
+    def price_per_hour(self) -> float:
+        """What the GPUs in use cost; NaN where a price is missing."""
+        used = self.gpus_in_use > SHARE_LEAST
+        return float((self.gpus_in_use[used] * self.problem.price_per_gpu_hour[used]).sum())
+
+    def columns_of(self, row: int) -> Ints:
+        """The columns in which a job runs, the greatest share first."""
+        mine = self._used_by_job.get(row, [])
+        return np.array(sorted(mine, key=lambda k: (-self.allocation.time_share[k], k)), dtype=np.int64)
+
+    @cached_property
+    def _used_by_job(self) -> dict[int, list[int]]:
+        by_job: dict[int, list[int]] = {}
+        columns = self.problem.columns
+        for k in self.used.tolist():
+            for row in {int(columns.first[k]), int(columns.second[k])} - {-1}:
+                by_job.setdefault(row, []).append(k)
+        return by_job
+
+    def as_data(self) -> dict[str, Any]:
+        """What `--json` prints: plain data without NaN or infinity."""
+        problem, allocation = self.problem, self.allocation
+        columns, ids = problem.columns, problem.jobs.ids
+        return {
+            "policy": allocation.policy,
+            "value": _plain(allocation.value),
+            "optimal": bool(allocation.optimal),
+            "solve_s": _plain(allocation.solve_s),
+            "shares": [
+                {
+                    "jobs": [ids[row] for row in (columns.first[k], columns.second[k]) if row >= 0],
+                    "worker_type": problem.worker_types[columns.worker_type[k]],
+                    "gpus": int(columns.gpus[k]),
+                    "label": columns.label[k],
+                    "share": float(allocation.time_share[k]),
+                }
+                for k in self.used
+            ],
+            "effective_rates": dict(zip(ids, map(_plain, self.effective_rate), strict=True)),
+            "prices": dict(zip(problem.worker_types, map(_plain, allocation.price), strict=True)),
+            "notes": list(allocation.notes),
+        }
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,0 +1,127 @@
+"""An answer as tables: who runs where and how fast, which types are scarce, what the value means."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+from rich.text import Text
+
+from gavel.cli.answer import Answer
+from gavel.cli.terminal import name_cell, new_table, print_all
+from gavel.cli.value_words import duration, value_words
+from gavel.cli.wording import count_of, printable, shortened
+
+JOBS_SHOWN = 40
+WAYS_SHOWN = 3
+LABEL_CHARACTERS = 20
+NOTHING = 1e-6  # a rate of less than this part of the isolated one is the noise of a solver
+SHARE_SHOWN = 5e-4  # less than this beside a far greater share is rounding
+
+
+def print_answer(answer: Answer, all_jobs: bool = False) -> None:
+    """Everything that `gavel allocate` says without `--json`."""
+    total = len(answer.problem.jobs)
+    shown = total if all_jobs else min(total, JOBS_SHOWN)
+    parts: list[Table | Text] = [_headline(answer), job_table(answer, shown)]
+    if shown < total:
+        rest = f"… and {count_of(total - shown, 'more job')}; --all-jobs shows them, --json has them all"
+        parts.append(Text(rest + "\n", style="dim"))
+    parts += [type_table(answer), Text.assemble(("value  ", "bold"), value_words(answer.allocation))]
+    parts += [Text.assemble(("note   ", "bold yellow"), printable(note)) for note in answer.allocation.notes]
+    print_all(*parts)
+
+
+def _headline(answer: Answer) -> Text:
+    allocation, problem = answer.allocation, answer.problem
+    gpus = count_of(round(float(problem.capacity.sum())), "GPU")
+    kinds = count_of(len(problem.worker_types), "type")
+    solved = f"solved in {duration(allocation.solve_s)}" + (
+        "" if allocation.optimal else ", not proven optimal"
+    )
+    return Text.assemble(
+        (printable(allocation.policy), "bold"),
+        f" · {count_of(len(problem.jobs), 'job')} on {gpus} of {kinds} · {solved}",
+    )
+
+
+def job_table(answer: Answer, shown: int) -> Table:
+    """One row per job: its share of time on each type, its rate, and how that compares with a slice of its own."""
+    problem = answer.problem
+    table = new_table()
+    table.add_column("job", no_wrap=True)
+    table.add_column("GPUs", justify="right")
+    for name in problem.worker_types:
+        table.add_column(name_cell(name), justify="right", no_wrap=True)
+    table.add_column("steps/s", justify="right")
+    table.add_column("× isolated", justify="right")
+    for row in range(shown):
+        rate, times = answer.effective_rate[row], answer.times_isolated[row]
+        table.add_row(
+            name_cell(problem.jobs.ids[row]),
+            str(problem.jobs.gpus[row]),
+            *_share_cells(answer, row),
+            Text(f"{rate:.4g}") if times > NOTHING else Text("0", style="red"),
+            Text(
+                "–" if math.isnan(times) else f"{times:.2f}",
+                style="green" if times >= 1.0 - NOTHING else "yellow",
+            ),
+        )
+    return table
+
+
+def _share_cells(answer: Answer, row: int) -> list[Text]:
+    columns = answer.problem.columns
+    ways: list[list[str]] = [[] for _ in answer.problem.worker_types]
+    mine = answer.columns_of(row)
+    share = answer.allocation.time_share[mine]
+    for k in mine[share >= min(SHARE_SHOWN, 1e-3 * share.max(initial=0.0))]:
+        ways[columns.worker_type[k]].append(_way(answer, row, int(k)))
+    cells = []
+    for kind, lines in enumerate(ways):
+        if len(lines) > WAYS_SHOWN:
+            lines = [*lines[:WAYS_SHOWN], f"{len(lines) - WAYS_SHOWN} more ways"]
+        mostly = answer.share_by_type[row, kind] >= 0.5
+        cells.append(Text("\n".join(lines) or "·", style="bold" if mostly else "" if lines else "dim"))
+    return cells
+
+
+def _way(answer: Answer, row: int, k: int) -> str:
+    """`60.0%`, and what is out of the ordinary about it: another width, a label, a partner."""
+    columns, jobs = answer.problem.columns, answer.problem.jobs
+    words = []
+    if columns.gpus[k] != jobs.gpus[row]:
+        words.append(f"on {columns.gpus[k]}")
+    if columns.label[k]:
+        words.append(shortened(columns.label[k], LABEL_CHARACTERS))
+    if columns.second[k] >= 0:
+        partner = columns.second[k] if columns.first[k] == row else columns.first[k]
+        words.append(f"with {shortened(jobs.ids[partner], LABEL_CHARACTERS)}")
+    return " ".join([percent(answer.allocation.time_share[k]), *words])
+
+
+def type_table(answer: Answer) -> Table:
+    """One row per worker type: how much of it is in use, and what one more GPU would change."""
+    problem, price = answer.problem, answer.allocation.price
+    table = new_table()
+    table.add_column("type", no_wrap=True)
+    table.add_column("GPUs", justify="right")
+    table.add_column("in use", justify="right")
+    table.add_column("one more GPU changes the value by", justify="right")
+    for kind, name in enumerate(problem.worker_types):
+        binding = bool(answer.binding[kind])
+        worth = f"{price[kind]:+.4g} (binding)" if binding else "–" if math.isnan(price[kind]) else "nothing"
+        table.add_row(
+            name_cell(name, "bold" if binding else ""),
+            f"{problem.capacity[kind]:g}",
+            percent(answer.utilisation[kind]),
+            Text(worth, style="bold magenta" if binding else "dim"),
+        )
+    return table
+
+
+def percent(part: float) -> str:
+    """A share of something."""
+    if math.isnan(part):
+        return "–"
+    return f"{part:.1%}" if part >= 0.0005 else "<0.1%" if part > 0 else "0.0%"
