@@ -22,22 +22,23 @@ class Fault(click.ClickException):
 
     exit_code = 2
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.command = click.get_current_context().command_path
+
     def show(self, file: Any = None) -> None:
         """`gavel allocate: cluster.yaml: jobs[3].gpus: must be …`"""
-        context = click.get_current_context(silent=True)
-        click.echo(f"{context.command_path if context else 'gavel'}: {self.message}", err=True)
+        click.echo(f"{self.command}: {self.message}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gavel.__version__, prog_name="gavel")
 def main() -> None:
     """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type."""
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # a terminal that lacks a character gets a substitute, not a traceback
+    # A terminal that lacks a character gets a substitute, not a traceback.
+    for stream, substitute in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=substitute)
 
 
 def _duration(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:

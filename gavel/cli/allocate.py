@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import click
@@ -30,6 +31,8 @@ def allocate(
         policy = resolve(spec, time_limit_s)
     except UnknownPolicy as error:
         raise Fault(f"--policy: {printable(str(error))}") from None
+    except RecursionError:
+        raise Fault("--policy: too long a chain of modifiers") from None
     if plot is not None:
         _check_writable(plot)
     name = "standard input" if problem == "-" else printable(problem)
@@ -39,6 +42,8 @@ def allocate(
     except (BadFile, PolicyError) as error:
         raise Fault(f"{name}: {printable(str(error))}") from None
 
+    if plot is not None:
+        _draw(answer, plot)
     if as_json:
         click.echo(json.dumps(answer.as_data(), indent=2, allow_nan=False))
     else:
@@ -50,8 +55,6 @@ def allocate(
         click.echo(
             f"gavel allocate: note: not proven optimal{limit}; this is the best answer found", err=True
         )
-    if plot is not None:
-        _draw(answer, plot)
 
 
 def _check_writable(path: str) -> None:
@@ -73,7 +76,11 @@ def _draw(answer: Answer, path: str) -> None:
     from gavel.cli.plot import draw_answer
 
     try:
-        draw_answer(answer).savefig(path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "Glyph"
+            )  # a name in a script that the font lacks: boxes will do
+            draw_answer(answer).savefig(path)
     except OSError as error:
         raise _unwritable(path, error) from None
     click.echo(f"plot: {printable(path)}", err=True)

@@ -40,7 +40,7 @@ class Fields:
         if type(value) is not str:
             hint = ", in quotes" if type(value) in (int, float, bool) else ""
             raise fault((*self.path, field), f"must be text{hint}, got {shown(value)}")
-        return value
+        return unicode((*self.path, field), value)
 
     def name(self, field: str, default: Any = REQUIRED) -> str:
         """Text that is not empty."""
@@ -100,6 +100,16 @@ def mapping(path: Path, value: Any) -> dict[str, Any]:
     for key in value:
         if type(key) is not str:
             raise fault(path, f"key {shown(key)} must be text, in quotes")
+        unicode(path, key)
+    return value
+
+
+def unicode(path: Path, value: str) -> str:
+    """Text that can be written anywhere; JSON's escapes can spell half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise fault(path, f"{quoted(value)} is not Unicode text (half of a surrogate pair)") from None
     return value
 
 

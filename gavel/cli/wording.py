@@ -71,7 +71,8 @@ def place(path: Sequence[str | int]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean "v100"?`, or what there is to choose from."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1) or [k for k in names if k.lower() == name.lower()]
+    near = difflib.get_close_matches(name, names, n=1)
+    near = near or [known for known in names if name and known.lower().startswith(name.lower())]
     if near:
         return f"; did you mean {quoted(near[0])}?"
     if not names:

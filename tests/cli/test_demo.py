@@ -1,0 +1,44 @@
+"""The demo of `make demo` and the problem that it divides."""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from examples import allocate_demo
+from gavel.cli.problem_file import read_problem
+from policies.audit import audit
+from policies.registry import names, resolve
+
+
+def test_the_demo_shows_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twenty jobs under four policies: shares, comparison, what knowing the rates is worth, and a picture."""
+    monkeypatch.setattr(allocate_demo, "PICTURE", tmp_path / "out" / "demo.png")
+    allocate_demo.main()
+    shown = capsys.readouterr().out
+    for words in (
+        "las+blind",
+        "las+packing",
+        "makespan",
+        "tabular",
+        "× the speed on average",
+        "out/demo.png",
+    ):
+        assert words in shown
+    assert imread(tmp_path / "out" / "demo.png").std() > 0.05
+
+
+def test_knowing_the_rates_pays() -> None:
+    """What the demo claims: on its problem no job is slower than under the blind policy, and all gain a tenth."""
+    problem = read_problem(str(allocate_demo.PROBLEM))
+    aware, blind = (problem.rates @ resolve(spec)(problem).time_share for spec in ("las", "las+blind"))
+    assert (aware / blind).min() > 1.1
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "allox"])
+def test_the_example_suits_every_policy(name: str) -> None:
+    """mixed_cluster.yaml has what each policy needs to know. (allox takes jobs of one GPU only.)"""
+    problem = read_problem(str(allocate_demo.PROBLEM))
+    assert audit(problem, resolve(name)(problem)) == []
