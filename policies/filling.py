@@ -12,7 +12,7 @@ there are about as many stages as worker types, not as many as jobs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -207,16 +207,23 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
         if first is None or not scarce:
             first = first or (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal:
-            return Filled(v, first[0], first[1], point.shares, optimal)
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
         reach = _free_reach(program, point) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
         if stuck.all():
-            return Filled(v, first[0], first[1], point.shares, optimal)
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
         if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         done = stuck
         cap = np.where(stuck, v, np.minimum(cap, np.maximum(reach, v)))
     raise SolverFailure("levels did not settle")
+
+
+def _filled(program: Program, v: Floats, unit: Floats, first: tuple[float, Floats], point: Point) -> Filled:
+    """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
+    if program.problem.columns.is_pair.any() and point.optimal:
+        point = program.improve(point, program.per_rate(1.0 / unit), floor=v * unit * program.count)
+    return Filled(v, first[0], first[1], point.shares, point.optimal)
 
 
 def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:

@@ -175,8 +175,9 @@ class Problem:
         ):
             bad = np.flatnonzero((rows >= size) | (rows < (ALONE if field == "second" else 0)))
             if bad.size:
+                named = "" if field == "first" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
-                    f"column {bad[0]}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
+                    f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from policies.errors import SolverFailure
-from policies.problem import Allocation, Bools, Floats, Ints, Problem
+from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp
 from policies.sparse import Sparse, beside, column, diagonal, identity, row, scale_rows, stack, zeros
@@ -59,6 +59,8 @@ class Program:
         self.rates: Sparse = problem.rates[:, self.usable]
         self._standing = stack(problem.membership[:, self.usable], problem.occupancy[:, self.usable])
         self._standing_limit = np.concatenate([self.count, problem.capacity])
+        alone = not problem.columns.is_pair[self.usable].any()
+        self._block = problem.columns.first[self.usable] if alone else None
         best = self.rates.max(axis=1).toarray().ravel() if self.usable.size else np.zeros(len(self.count))
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
         # thousand steps per second look alike to a solver.
@@ -117,7 +119,7 @@ class Program:
             rows.append(row(-held_gain / unit))
             limits.append(np.array([-least / unit]))
         scale = float(np.abs(gain).max(initial=0.0)) or 1.0
-        program = LinearProgram(-gain / scale, stack(*rows), np.concatenate(limits))
+        program = LinearProgram(-gain / scale, stack(*rows), np.concatenate(limits), self._block)
         answer = solve_lp(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
@@ -147,6 +149,7 @@ class Program:
                 beside(scale_rows(-1.0 / size, self.rates), column(wanted * unit)),
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
+            block=self._blocks(np.array([ALONE])),
         )
         answer = solve_lp(program)
         level = float(answer.x[-1]) * unit
@@ -183,6 +186,7 @@ class Program:
                 beside(zeros(len(late), k), identity(len(late))),
             ),
             limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(late))]),
+            block=self._blocks(late),
         )
 
     def allocation(self, policy: str, point: Point, **other: Any) -> Allocation:
@@ -199,6 +203,10 @@ class Program:
                 **other,
             }
         )
+
+    def _blocks(self, further: Ints) -> Ints | None:
+        """The job of each usable column, and of further columns behind them."""
+        return None if self._block is None else np.concatenate([self._block, further])
 
     def _point(self, answer: Answer, value: float, dual: Floats, worth: Floats) -> Point:
         shares = np.zeros(len(self.problem.columns))

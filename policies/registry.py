@@ -149,9 +149,9 @@ def _run(
     answer.time_share[columns] = inner.time_share
     answer.backfill[columns] = inner.backfill
     answer.isolated_rate[rows] = inner.isolated_rate
-    return replace(
-        answer, value=inner.value, price=inner.price, optimal=inner.optimal, notes=notes + inner.notes
-    )
+    # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
+    price = np.where(problem.capacity > 0, inner.price, np.nan)
+    return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes + inner.notes)
 
 
 def _solve(

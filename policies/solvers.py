@@ -1,7 +1,8 @@
 """The chain of solvers behind every policy, and the time they may take.
 
-A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Clarabel (interior
-point) answers almost always; HiGHS and then whatever cvxpy finds installed take over when it does not.
+A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
+apart into jobs go to our own interior-point method, the others to Clarabel; HiGHS and then whatever cvxpy
+finds installed take over where those give up.
 An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
 """
 
@@ -20,12 +21,14 @@ import scipy.optimize
 import scipy.sparse as sp
 
 from policies.errors import SolverFailure
+from policies.interior import solve_blocks
 from policies.problem import Floats, Ints
 from policies.sparse import Sparse, identity, stack
 
 # A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
+MANY_COLUMNS = 600  # below it, a general solver is as quick
 
 _scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
 
@@ -55,6 +58,7 @@ class LinearProgram:
     cost: Floats
     rows: Sparse
     limit: Floats
+    block: Ints | None = None  # the job that each column belongs to (-1: many); None where columns join jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,13 @@ def solve_lp(program: LinearProgram) -> Answer:
     if best is not None:
         return best
     raise SolverFailure("; ".join(said))
+
+
+def _interior(program: LinearProgram) -> Answer:
+    if program.block is None or len(program.cost) < MANY_COLUMNS:
+        raise SolverFailure("left to the others")
+    x, dual = solve_blocks(program.cost, program.rows, program.limit, program.block)
+    return Answer(x, dual, True)
 
 
 def _clarabel(program: LinearProgram) -> Answer:
@@ -158,6 +169,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
 
 
 _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer]]] = [
+    ("blocks", _interior),
     ("Clarabel", _clarabel),
     ("HiGHS", _highs),
     ("cvxpy", _cvxpy),

@@ -88,10 +88,7 @@ class Blind:
     def spread(self, grouped: Problem, time_share: Floats) -> Floats:
         """Each job's time over the types it can run on, in proportion to their size: the nearest feasible to that."""
         columns = grouped.columns
-        way = _way_without_type(grouped)
-        low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
-        _, bundle = np.unique(np.stack([low, high, way]), axis=1, return_inverse=True)
-        bundle = bundle.ravel()
+        bundle = _bundles(grouped)
         size = grouped.capacity[columns.worker_type]
         total, among = np.bincount(bundle, time_share)[bundle], np.bincount(bundle, size)[bundle]
         wanted = total * size / among
@@ -101,42 +98,36 @@ class Blind:
         return _nearest(grouped, wanted, bundle, np.bincount(bundle, time_share).astype(float), time_share)
 
 
-def _way_without_type(problem: Problem) -> Ints:
+def _bundles(problem: Problem) -> Ints:
+    """A number per column, the same for columns that differ in their worker type alone."""
     columns = problem.columns
-    return columns.gpus * (int(problem.label_code.max(initial=0)) + 1) + problem.label_code
+    low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
+    way = columns.gpus * (int(problem.label_code.max(initial=0)) + 1) + problem.label_code
+    key = (low * (len(problem.jobs) + 1) + high) * (int(way.max(initial=0)) + 1) + way
+    return np.asarray(np.unique(key, return_inverse=True)[1])
 
 
 def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
-    """Every column at the rate it has on type `kind`; where it has none there, at the same ratio to its solo rate."""
-    columns = problem.columns
-    way, n = _way_without_type(problem), len(problem.jobs) + 1
-    low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
-    key = (low * n + high + 1) * (int(way.max(initial=0)) + 1) + way
-    there = np.flatnonzero(columns.worker_type == kind)
-    order = there[np.argsort(key[there])]
-    slot = np.minimum(np.searchsorted(key[order], key), max(len(order) - 1, 0))
-    twin = order[slot] if len(order) else np.zeros(len(key), dtype=np.int64)
-    has_twin = (
-        (key[twin] == key) & (columns.worker_type[twin] == kind)
-        if len(order)
-        else np.zeros(len(key), dtype=bool)
-    )
+    """Every column of a bundle at one rate: that on type `kind`, or else in the same ratio to the solo rate there."""
+    columns, bundle = problem.columns, _bundles(problem)
+    order = np.lexsort((columns.worker_type, columns.worker_type != kind, bundle))
+    model = order[np.unique(bundle[order], return_index=True)[1]][bundle]
 
-    def rate(job: Ints, own: Floats, reference: Floats) -> Floats:
-        alone = table[job, columns.worker_type]
+    def rate(job: Ints, own: Floats) -> Floats:
+        alone = table[job, columns.worker_type[model]]
         ratio = np.divide(own, alone, out=np.ones_like(own), where=alone > 0)
-        return np.where(has_twin, reference, ratio * seen[job])
+        return np.where(columns.worker_type[model] == kind, own, ratio * seen[job])
 
-    turned = columns.first[twin] != columns.first
-    first_there = np.where(turned, columns.second_rate[twin], columns.first_rate[twin])
-    second_there = np.where(turned, columns.first_rate[twin], columns.second_rate[twin])
-    second = np.where(columns.is_pair, columns.second, columns.first)
+    turned = columns.first[model] != columns.first
+    first = np.where(turned, columns.second_rate[model], columns.first_rate[model])
+    second = np.where(turned, columns.first_rate[model], columns.second_rate[model])
+    partner = np.where(columns.is_pair, columns.second, columns.first)
     return replace(
         problem,
         columns=replace(
             columns,
-            first_rate=rate(columns.first, columns.first_rate, first_there),
-            second_rate=np.where(columns.is_pair, rate(second, columns.second_rate, second_there), 0.0),
+            first_rate=rate(columns.first, first),
+            second_rate=np.where(columns.is_pair, rate(partner, second), 0.0),
         ),
     )
 

@@ -1,0 +1,216 @@
+"""How long does each policy take, and where does the time go?
+
+    python -m benchmarks.policies [--quick] [--only las,ftf] [--published] [--json FILE]
+
+Every row is one fresh problem (fixed seed), solved in a process of its own and audited. Columns: time to
+group, to build and solve (everything between grouped problem and grouped answer), to split, in total, and
+the greatest memory the process held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import PUBLISHED, add_pairs, cluster, published_rates, random_rates
+from policies.audit import audit
+from policies.grouping import group
+from policies.problem import Allocation, Problem
+from policies.registry import entry, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row of the table."""
+
+    policy: str
+    jobs: int
+    kinds: int | None  # None: all different
+    goal_s: float
+    load: float = 4.0
+    tenants: int = 0
+    single_gpu: bool = False
+    partners: int | None = None  # +packing of all-different jobs: the best few of each
+
+    @property
+    def name(self) -> str:
+        """As the table says it."""
+        extra = {True: ", under-subscribed"}.get(self.load < 1, "")
+        return f"{self.jobs:,} {'all different' if self.kinds is None else f'of {self.kinds} kinds'}{extra}"
+
+
+def questions() -> Iterator[Question]:
+    """The figures that are to be reached."""
+    for policy in ("las", "max_throughput", "throughput_per_cost", "min_cost"):
+        for jobs, kinds, goal_s in (
+            (2048, 80, 0.03),
+            (2048, None, 0.15),
+            (102400, 80, 0.5),
+            (102400, None, 10.0),
+        ):
+            yield Question(policy, jobs, kinds, goal_s)
+    for policy in ("sjf", "makespan"):
+        yield Question(policy, 2048, None, 0.15)
+        yield Question(policy, 102400, None, 10.0)
+    yield Question("las+packing", 2048, 80, 0.1)
+    yield Question("las+packing", 2048, None, 3.0, partners=8)
+    yield Question("las+packing", 102400, 80, 1.0)
+    for policy, tenants in (("water_filling", 0), ("hierarchical", 20)):
+        yield Question(policy, 2048, 80, 0.3, tenants=tenants)
+        yield Question(policy, 2048, None, 1.0, tenants=tenants)
+        yield Question(policy, 2048, None, 6.0, load=0.5, tenants=tenants)
+        yield Question(policy, 102400, 80, 2.0, tenants=tenants)
+        yield Question(policy, 102400, None, 30.0, tenants=tenants)
+    yield Question("ftf", 2048, None, 0.4)
+    yield Question("ftf", 102400, None, 15.0)
+    yield Question("strategy_proof", 128, 80, 1.0)
+    yield Question("strategy_proof", 128, None, 5.0)
+    yield Question("allox", 512, None, 0.3, single_gpu=True)
+    yield Question("allox", 2048, None, 3.0, single_gpu=True)
+    for policy in ("gandiva", "fifo", "isolated"):
+        for jobs, goal_s in ((2048, 0.05), (102400, 1.0)):
+            for kinds in (80, None):
+                yield Question(policy, jobs, kinds, goal_s)
+
+
+def answer(question: Question, published: bool) -> dict[str, Any]:
+    """Build, solve in the three steps that are timed, and audit."""
+    problem = cluster(
+        question.jobs,
+        question.kinds,
+        load=question.load,
+        single_gpu=question.single_gpu,
+        tenants=question.tenants,
+        rates=published_rates if published else random_rates,
+    )
+    warm_up()
+    if question.policy.endswith("+packing") and question.kinds is not None:
+        timing, checked, allocation = _packed_kinds(question, problem)
+    else:
+        if question.partners is not None:
+            problem = add_pairs(problem, question.partners)
+        timing, checked, allocation = _plain(question, problem)
+    faults = audit(checked, allocation)
+    timing["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {**timing, "value": allocation.value, "optimal": allocation.optimal, "faults": faults}
+
+
+def warm_up() -> None:
+    """First use of a library costs what no later call does."""
+    resolve("las")(cluster(4, None))
+
+
+def _plain(question: Question, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
+    started = time.perf_counter()
+    allocation = resolve(question.policy)(problem)
+    total = time.perf_counter() - started
+    problem = cluster_again(problem)
+    started = time.perf_counter()
+    _, ungroup = group(problem, entry(question.policy.partition("+")[0]).reads)
+    grouped = time.perf_counter()
+    if ungroup.grouped is not problem:
+        ungroup(_on(ungroup.grouped, allocation))
+    split = time.perf_counter()
+    timing = {"group_s": grouped - started, "split_s": split - grouped, "total_s": total}
+    return {**timing, "solve_s": max(0.0, total - timing["group_s"] - timing["split_s"])}, problem, allocation
+
+
+def cluster_again(problem: Problem) -> Problem:
+    """The same problem without what is cached in it."""
+    from dataclasses import replace
+
+    return replace(problem)
+
+
+def _on(grouped: Problem, allocation: Allocation) -> Allocation:
+    """An answer of the right shape, to time a split with."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    k = len(grouped.columns)
+    return replace(
+        allocation,
+        time_share=np.full(k, 0.01),
+        backfill=np.ones(k, dtype=bool),
+        isolated_rate=np.ones(len(grouped.jobs)),
+    )
+
+
+def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
+    """Pairs are known by kind: group the jobs, add all pairs of kinds, solve, split into pairs of jobs."""
+    add_pairs(group(problem, ())[0], None)  # the pair rates come from outside; drawing them is not timed
+    problem = cluster_again(problem)
+    started = time.perf_counter()
+    grouped, ungroup = group(problem, ())
+    after_group = time.perf_counter()
+    paired = add_pairs(grouped, None)
+    before_solve = time.perf_counter()
+    allocation = resolve(question.policy)(paired)
+    solved = time.perf_counter()
+    whole, split = ungroup.split(paired, allocation)
+    ended = time.perf_counter()
+    timing = {
+        "group_s": after_group - started,
+        "solve_s": solved - before_solve,
+        "split_s": ended - solved,
+    }
+    return {**timing, "total_s": sum(timing.values())}, whole, split
+
+
+HEADER = (
+    f"{'policy':<20}{'jobs':<34}{'group':>8}{'solve':>9}{'split':>8}{'total':>9}{'goal':>8}{'MB':>7}  audit"
+)
+
+
+def line(question: Question, found: dict[str, Any]) -> str:
+    """One row as text."""
+    verdict = (
+        "ok" if not found["faults"] and found["optimal"] else "; ".join(found["faults"]) or "not optimal"
+    )
+    mark = " " if found["total_s"] <= question.goal_s else "*"
+    return (
+        f"{question.policy:<20}{question.name:<34}{found['group_s']:>8.3f}{found['solve_s']:>9.3f}"
+        f"{found['split_s']:>8.3f}{found['total_s']:>8.3f}{mark}{question.goal_s:>8g}"
+        f"{found['memory_mb']:>7.0f}  {verdict}"
+    )
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="only problems of up to 2,048 jobs")
+    parser.add_argument("--only", default="", help="only these policies, separated by commas")
+    parser.add_argument("--published", action="store_true", help="rates from the published table")
+    parser.add_argument("--json", type=Path, help="write the rows to a file as well")
+    options = parser.parse_args()
+    if options.published and not PUBLISHED.exists():
+        print(f"--published needs {PUBLISHED.name}, which is not there", file=sys.stderr)
+        return 2
+    only = [name for name in options.only.split(",") if name]
+    rows = []
+    print(HEADER, flush=True)
+    for question in questions():
+        if (only and question.policy not in only) or (options.quick and question.jobs > 2048):
+            continue
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one:  # its memory is its own
+            found = one.submit(answer, question, options.published).result()
+        rows.append({**asdict(question), **found})
+        print(line(question, found), flush=True)
+    print("* above the goal; times in seconds, on this machine, at this moment")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 1 if any(row["faults"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
