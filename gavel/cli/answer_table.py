@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.answer import Answer
 from gavel.cli.terminal import name_cell, new_table, print_all
 from gavel.cli.value_words import duration, value_words
-from gavel.cli.wording import count_of, printable, shortened
+from gavel.cli.wording import count_of, printable
+from policies.problem import Ints
 
 JOBS_SHOWN = 40
-WAYS_SHOWN = 3
-LABEL_CHARACTERS = 20
+WAYS_SHOWN = 20
 NOTHING = 1e-6  # a rate of less than this part of the isolated one is the noise of a solver
 SHARE_SHOWN = 5e-4  # less than this beside a far greater share is rounding
 
@@ -27,6 +28,11 @@ def print_answer(answer: Answer, all_jobs: bool = False) -> None:
     if shown < total:
         rest = f"… and {count_of(total - shown, 'more job')}; --all-jobs shows them, --json has them all"
         parts.append(Text(rest + "\n", style="dim"))
+    if len(special := _special_ways(answer)):
+        parts.append(way_table(answer, special[:WAYS_SHOWN]))
+        if len(special) > WAYS_SHOWN:
+            rest = f"… and {len(special) - WAYS_SHOWN:,} more such ways; --json has them all"
+            parts.append(Text(rest + "\n", style="dim"))
     parts += [type_table(answer), Text.assemble(("value  ", "bold"), value_words(answer.allocation))]
     parts += [Text.assemble(("note   ", "bold yellow"), printable(note)) for note in answer.allocation.notes]
     print_all(*parts)
@@ -71,33 +77,47 @@ def job_table(answer: Answer, shown: int) -> Table:
 
 
 def _share_cells(answer: Answer, row: int) -> list[Text]:
-    columns = answer.problem.columns
-    ways: list[list[str]] = [[] for _ in answer.problem.worker_types]
-    mine = answer.columns_of(row)
-    share = answer.allocation.time_share[mine]
-    for k in mine[share >= min(SHARE_SHOWN, 1e-3 * share.max(initial=0.0))]:
-        ways[columns.worker_type[k]].append(_way(answer, row, int(k)))
+    special = set(answer.problem.columns.worker_type[_special_ways(answer, answer.columns_of(row))].tolist())
+    least = min(SHARE_SHOWN, 1e-3 * answer.share_by_type[row].max())
     cells = []
-    for kind, lines in enumerate(ways):
-        if len(lines) > WAYS_SHOWN:
-            lines = [*lines[:WAYS_SHOWN], f"{len(lines) - WAYS_SHOWN} more ways"]
-        mostly = answer.share_by_type[row, kind] >= 0.5
-        cells.append(Text("\n".join(lines) or "·", style="bold" if mostly else "" if lines else "dim"))
+    for kind, share in enumerate(answer.share_by_type[row]):
+        if share <= max(least, 0.0):
+            cells.append(Text("· ", style="dim"))
+        else:
+            cells.append(
+                Text(percent(share) + ("+" if kind in special else " "), style="bold" if share >= 0.5 else "")
+            )
     return cells
 
 
-def _way(answer: Answer, row: int, k: int) -> str:
-    """`60.0%`, and what is out of the ordinary about it: another width, a label, a partner."""
-    columns, jobs = answer.problem.columns, answer.problem.jobs
-    words = []
-    if columns.gpus[k] != jobs.gpus[row]:
-        words.append(f"on {columns.gpus[k]}")
-    if columns.label[k]:
-        words.append(shortened(columns.label[k], LABEL_CHARACTERS))
-    if columns.second[k] >= 0:
-        partner = columns.second[k] if columns.first[k] == row else columns.first[k]
-        words.append(f"with {shortened(jobs.ids[partner], LABEL_CHARACTERS)}")
-    return " ".join([percent(answer.allocation.time_share[k]), *words])
+def _special_ways(answer: Answer, among: Ints | None = None) -> Ints:
+    """Columns in use that say more than job and type: a pair, another width than asked for, a label."""
+    columns = answer.problem.columns
+    used = answer.used if among is None else among
+    used = used[answer.allocation.time_share[used] >= SHARE_SHOWN]
+    labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
+    other_width = columns.gpus[used] != answer.problem.jobs.gpus[columns.first[used]]
+    return used[columns.is_pair[used] | other_width | labelled]
+
+
+def way_table(answer: Answer, ways: Ints) -> Table:
+    """One row per way of running that the shares by type, marked with a plus there, do not tell in full."""
+    columns, ids = answer.problem.columns, answer.problem.jobs.ids
+    table = new_table()
+    for title in ("+ of which", "type", "GPUs", "label", "share"):
+        table.add_column(title, justify="right" if title in ("GPUs", "share") else "left", no_wrap=True)
+    for k in ways:
+        who = name_cell(ids[columns.first[k]])
+        if columns.second[k] >= 0:
+            who = Text.assemble(who, " with ", name_cell(ids[columns.second[k]]))
+        table.add_row(
+            who,
+            name_cell(answer.problem.worker_types[columns.worker_type[k]]),
+            str(columns.gpus[k]),
+            name_cell(columns.label[k]),
+            percent(answer.allocation.time_share[k]),
+        )
+    return table
 
 
 def type_table(answer: Answer) -> Table:

@@ -52,7 +52,7 @@ def to_problem(data: Any, seed: int | None = None) -> Problem:
     top = Fields((), data, TOP)
     types = _worker_types(top)
     tenants = _tenants(top)
-    jobs = _Jobs(types=list(types), tenants={tenant.name for tenant in tenants})
+    jobs = _Jobs(types=list(types), tenants=dict.fromkeys(tenant.name for tenant in tenants))
     for i, item in enumerate(top.items("jobs")):
         jobs.add(("jobs", i), item)
     for i, item in enumerate(top.items("pairs", [])):

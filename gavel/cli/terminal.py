@@ -1,4 +1,4 @@
-"""Tables on a terminal: colours only there, and never a cell cut off where nobody can widen the window."""
+"""Tables on a terminal or in a file: colours only on the former, and no figure ever cut off."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 from gavel.cli.wording import shortened
 
 NAME_CHARACTERS = 32
+PAGE_CHARACTERS = 100
 
 
 def new_table(**options: Any) -> Table:
@@ -28,11 +29,11 @@ def name_cell(name: str, style: str = "") -> Text:
 
 
 def print_all(*parts: Table | Text | Padding) -> None:
-    """Print to standard output; into a pipe or file as wide as the widest table needs."""
+    """Print to standard output: words as wide as the window, a table as wide as it has to be."""
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        unbounded = console.options.update(max_width=10_000)
-        tables = [part for part in parts if isinstance(part, Table)]
-        console.width = max([100, *(Measurement.get(console, unbounded, table).maximum for table in tables)])
+    window = console.width if console.is_terminal else PAGE_CHARACTERS
+    unbounded = console.options.update(max_width=10_000)
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text) and not console.is_terminal)
+        table = Measurement.get(console, unbounded, part).maximum if isinstance(part, Table) else 0
+        console.width = max(window, table)
+        console.print(part)

@@ -79,19 +79,28 @@ def test_defaults_are_the_documented_ones() -> None:
 
 
 def test_pairs_and_variants_are_visible(gavel: Gavel) -> None:
-    """Who shares with whom stands in the table; another width or label does too."""
-    data = {
+    """Pairs, other widths and labels stand in a table of their own, marked by a plus in the first."""
+    data: Any = {
         "worker_types": {"v": {"gpus": 1}},
         "jobs": [{"id": "a", "rates": {"v": 1.0}}, {"id": "b", "rates": {"v": 1.0}}],
         "pairs": [{"jobs": ["a", "b"], "rates": {"v": [0.9, 0.9]}}],
     }
-    shown = gavel("allocate", "-", "--policy", "las+packing", input=json.dumps(data)).stdout
-    assert ("100.0% with b" in shown, "100.0% with a" in shown) == (True, True)
-    data["jobs"] = [
-        {"id": "a", "gpus": 2, "variants": [{"worker_type": "v", "gpus": 1, "rate": 1, "label": "tp1"}]}
-    ]
-    del data["pairs"]
-    assert "100.0% on 1 tp1" in gavel("allocate", "-", input=json.dumps(data)).stdout
+    packed = gavel("allocate", "-", "--policy", "las+packing", input=json.dumps(data)).stdout
+    assert packed.count("100.0%+") == 2
+    assert re.search(r"a with b +v +1 +100\.0%", packed)
+    plain = gavel("allocate", "-", input=json.dumps(data)).stdout
+    assert ("+ of which" in plain, "50.0%+" in plain) == (False, False)
+    data = {**data, "pairs": [], "jobs": [{"id": "a", "gpus": 2}]}
+    data["jobs"][0]["variants"] = [{"worker_type": "v", "gpus": 1, "rate": 1, "label": "tp1"}]
+    assert re.search(r"a +v +1 +tp1 +100\.0%", gavel("allocate", "-", input=json.dumps(data)).stdout)
+
+
+def test_no_figure_is_cut_off(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However narrow the window, every share is there to be read."""
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = gavel("allocate", MIXED, "--policy", "las+packing").stdout
+    assert ("\x1b[" in shown, "…" in shown) == (True, False)
 
 
 def test_formats_are_told_apart_on_standard_input(gavel: Gavel, small: Any) -> None:
