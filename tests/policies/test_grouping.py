@@ -5,7 +5,7 @@ Interchangeable is meant literally: swap any two members of a group and the tabl
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,38 +16,14 @@ from policies import grouping
 from policies.audit import audit
 from policies.errors import ProblemError
 from policies.grouping import Grouping, group
-from policies.problem import ALONE, Allocation, Columns, Problem
+from policies.problem import ALONE, Allocation, Problem
 from policies.registry import Entry, entry, names
-from policies.transforms import runnable
-from tests.support.problems import alone, by_hand, problems, random_problem, together
+from tests.support.problems import alone, by_hand, canonical, problems, random_problem, shuffled, together
 
 # Conic answers are exact to about 1e-8 of their scale; the search of `ftf` and the levels add to that.
 TOLERANCE = 1e-5
 FACTS = ("weight", "tenant", "steps_left", "waited_s", "isolated_s", "deadline_s")
 KINDS = {"kinds": st.integers(1, 4), "widths": st.just((1,))}
-
-
-def canonical(problem: Problem) -> Problem:
-    """What the registry hands to a policy, but for the grouping: what can run, sorted."""
-    return problem.restrict(*runnable(problem))
-
-
-def shuffled(problem: Problem, seed: int) -> Problem:
-    """The same jobs and columns in another order, the pairs turned round at random."""
-    rng = np.random.default_rng(seed)
-    other = problem.restrict(rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns)))
-    columns = other.columns
-    turn = columns.is_pair & (rng.random(len(columns)) < 0.5)
-    return replace(
-        other,
-        columns=replace(
-            columns,
-            first=np.where(turn, columns.second, columns.first),
-            second=np.where(turn, columns.first, columns.second),
-            first_rate=np.where(turn, columns.second_rate, columns.first_rate),
-            second_rate=np.where(turn, columns.first_rate, columns.second_rate),
-        ),
-    )
 
 
 def groups(problem: Problem, there: Grouping) -> list[list[int]]:
@@ -176,129 +152,6 @@ def test_an_unknown_key_is_refused() -> None:
         group(random_problem(1), ["steps"])
 
 
-# --------------------------------------------------------------------------------------- the way back
-
-
-def used_pairs(problem: Problem, answer: Allocation, there: Grouping) -> dict[tuple[int, int], set[tuple]]:
-    """Job-level pairs that have time, by the pair of groups that they belong to, whatever the way."""
-    columns, found = problem.columns, defaultdict(set)
-    for k in np.flatnonzero(columns.is_pair & (answer.time_share > 0)):
-        jobs = sorted((int(columns.first[k]), int(columns.second[k])))
-        found[tuple(sorted(there.group_of[jobs].tolist()))].add(tuple(jobs))
-    return found
-
-
-def every_column(problem: Problem) -> Allocation:
-    """A made-up answer in which every column of a problem has some time."""
-    k = len(problem.columns)
-    share = 1e-3 * (1.0 + np.arange(k))
-    return Allocation("test", share, 1.0, problem.capacity, problem.jobs.weight, np.arange(k) % 2 == 0)
-
-
-@given(problem=problems(jobs=st.integers(2, 14), kinds=st.integers(1, 3), pairs=st.just(True)))
-@settings(max_examples=100)
-def test_pairs_of_jobs_stay_few(problem: Problem) -> None:
-    """However pair time is given out, n_c + n_d - 1 pairs of jobs carry it; n within one group. None is lost."""
-    smaller, there = group(problem, ["steps_left"])
-    made = every_column(smaller)
-    split = there(made)
-    for (c, d), pairs in used_pairs(problem, split, there).items():
-        n_c, n_d = smaller.jobs.count[[c, d]]
-        assert len(pairs) <= (n_c + n_d - 1 if c != d else n_c)
-    assert split.time_share.sum() == pytest.approx(made.time_share.sum())
-    held = problem.occupancy @ split.time_share
-    assert held == pytest.approx(smaller.occupancy @ made.time_share)
-    busy = (smaller.membership @ made.time_share) / smaller.jobs.count
-    assert problem.membership @ split.time_share == pytest.approx(busy[there.group_of])
-    rate = (smaller.rates @ made.time_share) / smaller.jobs.count
-    assert problem.rates @ split.time_share == pytest.approx(rate[there.group_of])
-
-
-@given(problem=problems(jobs=st.integers(2, 10), kinds=st.integers(1, 3), pairs=st.just(True)))
-@settings(max_examples=60)
-def test_backfill_is_the_same_for_all_members(problem: Problem) -> None:
-    """A column may take idle GPUs just when the column that stands for it may."""
-    smaller, there = group(problem)
-    made = every_column(smaller)
-    back = there(made).backfill
-    say = {}
-    for k in range(len(smaller.columns)):
-        say[_way_of(smaller, k, np.arange(len(smaller.jobs)))] = made.backfill[k]
-    for k in range(len(problem.columns)):
-        assert back[k] == say[_way_of(problem, k, there.group_of)]
-
-
-def _way_of(problem: Problem, k: int, row: np.ndarray) -> tuple:
-    c = problem.columns
-    rows = [int(row[c.first[k]])] + ([int(row[c.second[k]])] if c.second[k] != ALONE else [])
-    return (*sorted(rows), int(c.worker_type[k]), int(c.gpus[k]), c.label[k])
-
-
-def alike_on_one_gpu(n: int) -> Problem:
-    """So many jobs alike, each of which runs well beside any other."""
-    jobs = [f"j{m}" for m in range(n)]
-    return by_hand(
-        {"v100": 1},
-        *(alone(job, "v100", 10.0) for job in jobs),
-        *(together(pair, "v100", (8.0, 8.0)) for pair in combinations(jobs, 2)),
-    )
-
-
-def test_pairs_within_one_group_stand_in_a_circle() -> None:
-    """Five jobs alike, always two at a time: each is paired with two others, and has two fifths of the time."""
-    problem = alike_on_one_gpu(5)
-    smaller, there = group(problem)
-    assert smaller.jobs.count.tolist() == [5]
-    assert smaller.membership.toarray().tolist() == [[1.0, 2.0]]
-    split = there(entry("las").function(smaller))
-    pairs = used_pairs(problem, split, there)[0, 0]
-    assert Counter(job for pair in pairs for job in pair) == dict.fromkeys(range(5), 2)
-    assert problem.membership @ split.time_share == pytest.approx([0.4] * 5, abs=1e-6)
-
-
-def test_a_group_of_two_is_one_pair() -> None:
-    """The smallest circle: two jobs, one pair, all of its time."""
-    problem = alike_on_one_gpu(2)
-    smaller, there = group(problem)
-    split = there(entry("las").function(smaller))
-    assert split.time_share == pytest.approx([0.0, 0.0, 1.0], abs=1e-6)
-
-
-def test_pairs_known_between_kinds_only() -> None:
-    """Pair rates known per kind are added to the merged problem; `split` names the jobs that share GPUs."""
-    solo = canonical(random_problem(5, jobs=12, kinds=3, widths=(1,)))
-    smaller, there = group(solo)
-    slow = 0.8 * smaller.columns.first_rate.reshape(3, 3)  # [kind, type]: two jobs on a GPU run at 0.8 each
-    both = [(c, d, j) for c in range(3) for d in range(c, 3) for j in range(3)]
-    c, d, j = np.array(both).T
-    paired = Columns(
-        first=np.append(smaller.columns.first, d),  # the later kind first: the order of a pair is no matter
-        second=np.append(smaller.columns.second, c),
-        worker_type=np.append(smaller.columns.worker_type, j),
-        gpus=np.append(smaller.columns.gpus, np.ones(len(both), int)),
-        first_rate=np.append(smaller.columns.first_rate, slow[d, j]),
-        second_rate=np.append(smaller.columns.second_rate, slow[c, j]),
-    )
-    solved = replace(smaller, columns=paired)
-    answer = entry("las").function(solved)
-    problem, split = there.split(solved, answer)
-    assert problem.jobs.ids == solo.jobs.ids
-    assert audit(problem, split) == []
-    used = used_pairs(problem, split, there)
-    assert used
-    for (a, b), jobs in used.items():
-        assert len(jobs) <= (smaller.jobs.count[[a, b]].sum() - 1 if a != b else smaller.jobs.count[a])
-    rate = (solved.rates @ answer.time_share) / smaller.jobs.count
-    assert problem.rates @ split.time_share == pytest.approx(rate[there.group_of], abs=1e-6)
-
-
-def test_split_wants_the_rows_it_merged() -> None:
-    """An answer to another problem is refused, not spread over the wrong jobs."""
-    _, there = group(random_problem(5, jobs=12, kinds=3))
-    with pytest.raises(ProblemError, match="does not have the rows of the grouped one"):
-        there.split(random_problem(5, jobs=2), every_column(random_problem(5, jobs=2)))
-
-
 # ------------------------------------------------------------------------------------------ what is merged
 
 
@@ -366,7 +219,7 @@ def test_nothing_to_merge_is_fine() -> None:
     for problem in (by_hand({"v100": 1}), by_hand({"v100": 1}, ids=("a",)), random_problem(2, kinds=None)):
         smaller, there = group(problem)
         assert smaller.jobs.ids == problem.jobs.ids
-        assert there(every_column(problem)).time_share.tolist() == every_column(problem).time_share.tolist()
+        assert there.group_of.tolist() == list(range(len(problem.jobs)))
 
 
 # --------------------------------------------------------------------------- a hash proposes, it never decides

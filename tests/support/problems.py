@@ -7,6 +7,7 @@
 Random problems are made of *kinds*: jobs of one kind are interchangeable, which is what grouping merges.
 """
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from policies.problem import ALONE, Columns, Jobs, Problem, Tenant
+from policies.transforms import runnable
 
 TENANTS = (
     Tenant("lab", weight=2.0),
@@ -178,3 +180,26 @@ def problems(**features: st.SearchStrategy[Any]) -> st.SearchStrategy[Problem]:
         **{name: st.booleans() for name in switches},
     }
     return st.builds(random_problem, **(drawn | features))
+
+
+def canonical(problem: Problem) -> Problem:
+    """What the registry hands to a policy, but for the grouping: what can run, sorted."""
+    return problem.restrict(*runnable(problem))
+
+
+def shuffled(problem: Problem, seed: int) -> Problem:
+    """The same jobs and columns in another order, the pairs turned round at random."""
+    rng = np.random.default_rng(seed)
+    other = problem.restrict(rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns)))
+    columns = other.columns
+    turn = columns.is_pair & (rng.random(len(columns)) < 0.5)
+    return replace(
+        other,
+        columns=replace(
+            columns,
+            first=np.where(turn, columns.second, columns.first),
+            second=np.where(turn, columns.first, columns.second),
+            first_rate=np.where(turn, columns.second_rate, columns.first_rate),
+            second_rate=np.where(turn, columns.first_rate, columns.second_rate),
+        ),
+    )

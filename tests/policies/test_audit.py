@@ -1,0 +1,146 @@
+"""The checker is checked: a good answer passes, and each kind of wrong one is found and named."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from policies.audit import audit, could_gain
+from policies.grouping import group
+from policies.problem import Allocation, Problem, Tenant
+from policies.registry import resolve
+from tests.support.problems import alone, by_hand, problems, together
+
+NAN = float("nan")
+CLUSTER = by_hand(
+    {"v100": 2, "k80": 2},
+    alone("a", "v100", 4.0),
+    alone("a", "k80", 1.0),
+    alone("b", "v100", 6.0, 2),
+    alone("b", "k80", 0.0, 2),
+    together(("a", "c"), "k80", (0.5, 0.0)),
+    together(("a", "c"), "v100", (3.0, 2.0)),
+    gpus=[1, 2, 1],
+)
+
+
+def shares(*time_share: float, problem: Problem = CLUSTER, policy: str = "test") -> Allocation:
+    """An answer with these shares, and nothing wrong with the rest of it."""
+    k, t, n = len(problem.columns), len(problem.worker_types), len(problem.jobs)
+    return Allocation(policy, np.array(time_share), 1.0, np.zeros(t), np.ones(n), np.ones(k, dtype=bool))
+
+
+def test_a_good_answer_has_no_faults() -> None:
+    """All the time and all the GPUs may be given out, to the last hair."""
+    assert audit(CLUSTER, shares(0.0, 0.0, 0.5, 0.0, 0.0, 1.0)) == []
+    assert audit(CLUSTER, shares(0.5, 0.5, 0.75, 0.0, 0.0, 0.0)) == []
+    assert audit(CLUSTER, shares(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)) == []
+    assert audit(CLUSTER, shares(0.5, 0.5 + 1e-9, 0.75 + 1e-9, 0.0, 1e-9, 0.0)) == []
+
+
+FAULTS = [
+    ("a negative share", [-0.1, 0, 0, 0, 0, 0], "share of 'a' on 1 × v100 is -0.1, outside 0 to 1"),
+    ("more than all the time", [0, 1.5, 0, 0, 0, 0], "share of 'a' on 1 × k80 is 1.5, outside 0 to 1"),
+    ("no number", [0, 0, NAN, 0, 0, 0], "share of 'b' on 2 × v100 is nan"),
+    ("time on a type where it cannot run", [0, 0, 0, 0.5, 0, 0], "'b' on 2 × k80 has share 0.5 but rate 0"),
+    ("a pair in which one stands still", [0, 0, 0, 0, 0.5, 0], "'a' + 'c' on 1 × k80 has share 0.5 but rate 0"),
+    ("a type given out twice", [0.5, 0, 1.0, 0, 0, 0], "2.5 GPUs of v100 given out, there are 2"),
+    ("in two places at once", [0.6, 0.6, 0, 0, 0, 0], "job 'a' runs 1.2 of its 1 times all the time"),
+    ("alone and in a pair at once", [0.4, 0, 0, 0, 0, 0.7], "job 'a' runs 1.1 of its 1 times all the time"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "time_share", "words"), FAULTS, ids=[fault for fault, _, _ in FAULTS])
+def test_a_fault_is_found_and_named(fault: str, time_share: list[float], words: str) -> None:
+    """Whose share, of what, and by how much."""
+    assert words in audit(CLUSTER, shares(*time_share))
+
+
+def test_the_partner_in_a_pair_is_watched_too() -> None:
+    """The second job of a pair has no more time than the first."""
+    problem = by_hand(
+        {"v100": 3}, alone("b", "v100", 1.0), together(("a", "b"), "v100", (1.0, 1.0)), ids=("a", "b")
+    )
+    assert audit(problem, shares(0.6, 0.6, problem=problem)) == [
+        "job 'b' runs 1.2 of its 1 times all the time"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("time_share", np.zeros(5), "time_share has shape (5,), expected (6,)"),
+        ("backfill", np.ones(2, bool), "backfill has shape (2,), expected (6,)"),
+        ("price", np.float64(1.0), "price has shape (), expected (2,)"),
+        ("isolated_rate", np.zeros((3, 1)), "isolated_rate has shape (3, 1), expected (3,)"),
+    ],
+)
+def test_arrays_of_the_wrong_shape(field: str, value: np.ndarray, words: str) -> None:
+    """Nothing else is looked at in an answer to some other problem."""
+    assert audit(CLUSTER, replace(shares(0, 0, 0, 0, 0, 0), **{field: value})) == [words]
+
+
+GROUPED = by_hand(
+    {"v100": 9}, alone("a", "v100", 1.0), together(("a", "a"), "v100", (0.8, 0.8)), count=5
+)  # fmt: skip
+
+
+def test_a_group_has_the_time_of_its_members() -> None:
+    """Five members run five times all the time, two and a half times in pairs among themselves."""
+    assert audit(GROUPED, shares(5.0, 0.0, problem=GROUPED)) == []
+    assert audit(GROUPED, shares(0.0, 2.5, problem=GROUPED)) == []
+    assert audit(GROUPED, shares(1.0, 2.0, problem=GROUPED)) == []
+    assert audit(GROUPED, shares(0.0, 2.6, problem=GROUPED)) == [
+        "share of 'a' + 'a' on 1 × v100 is 2.6, outside 0 to 2.5",
+        "job 'a' runs 5.2 of its 5 times all the time",
+    ]
+    assert audit(GROUPED, shares(2.0, 2.0, problem=GROUPED)) == ["job 'a' runs 6 of its 5 times all the time"]
+
+
+def test_a_tenant_waiting_beside_idle_gpus() -> None:
+    """The published hierarchy must not stop early: whose jobs wait while GPUs that suit them stand idle, is said."""
+    problem = by_hand(
+        {"v100": 2, "k80": 1},
+        alone("a", "v100", 4.0),
+        alone("b", "k80", 1.0),
+        tenant=("lab", "shop"),
+        tenants=(Tenant("lab"), Tenant("shop")),
+    )
+    early = shares(0.5, 1.0, problem=problem, policy="hierarchical")
+    assert audit(problem, early) == ["tenant 'lab' has jobs waiting beside idle GPUs"]
+    assert audit(problem, replace(early, policy="max_throughput")) == []
+    assert audit(problem, shares(1.0, 1.0, problem=problem, policy="hierarchical")) == []
+
+
+def test_somebody_could_have_had_more() -> None:
+    """A GPU left idle beside a job that could use it, and how much it could have."""
+    problem = by_hand({"v100": 1, "k80": 1}, alone("a", "v100", 4.0), alone("b", "k80", 2.0))
+    assert could_gain(problem, shares(1.0, 1.0, problem=problem)) == []
+    assert could_gain(problem, shares(1.0, 0.25, problem=problem)) == ["job 'b' could have 2 instead of 0.5"]
+    swapped = by_hand(
+        {"v100": 1, "k80": 1},
+        *(alone(job, kind, rate) for job, kind, rate in (
+            ("a", "v100", 4.0), ("a", "k80", 1.0), ("b", "v100", 2.0), ("b", "k80", 2.0)
+        )),
+    )  # fmt: skip
+    assert could_gain(swapped, shares(0.0, 1.0, 1.0, 0.0, problem=swapped)) == [
+        "job 'a' could have 4 instead of 1"
+    ]  # they are on each other's GPU: a gains by the exchange, and b loses nothing
+
+
+def test_answers_that_cannot_be_are_told_apart_from_poor_ones() -> None:
+    """Where an answer gives out more than there is, nothing keeps what everybody has."""
+    problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), alone("b", "v100", 4.0))
+    assert "no feasible answer" in could_gain(problem, shares(1.0, 1.0, problem=problem))[0]
+
+
+@given(problem=problems())
+@settings(max_examples=60)
+def test_too_much_of_a_good_answer_is_found(problem: Problem) -> None:
+    """Random problems, merged or not: an answer of `max_throughput` passes; a tenth more of it does not."""
+    for which in (problem, group(problem)[0]):
+        answer = resolve("max_throughput+packing")(which)
+        assert audit(which, answer) == []
+        assume(answer.value > 1e-3)  # then some limit binds: with a tenth more it would be a better answer
+        assert audit(which, replace(answer, time_share=1.1 * answer.time_share)) != []
