@@ -171,7 +171,6 @@ class Filled:
     """Where every job stands at the end, and the first stage that scarce GPUs ended."""
 
     v: Floats
-    level: float
     price: Floats
     shares: Floats
     optimal: bool
@@ -186,7 +185,7 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
     """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
     n = len(program.count)
     cap = program.best_rate / unit
-    first: tuple[float, Floats] | None = None
+    price: Floats | None = None
     optimal = True
     done = np.zeros(n, dtype=bool)
     for _ in range(n + 1):
@@ -204,14 +203,14 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
         v = heights(s)
         optimal &= point.optimal
         scarce = s < root.fair.top
-        if first is None or not scarce:
-            first = first or (s, point.price / _slope(point.worth, demand, s))
+        if price is None:
+            price = point.price / _slope(point.worth, demand, s)
         if not scarce or not point.optimal:
-            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+            return _filled(program, v, unit, price, replace(point, optimal=optimal))
         reach = _free_reach(program, point) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
         if stuck.all():
-            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+            return _filled(program, v, unit, price, replace(point, optimal=optimal))
         if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         done = stuck
@@ -219,11 +218,11 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
     raise SolverFailure("levels did not settle")
 
 
-def _filled(program: Program, v: Floats, unit: Floats, first: tuple[float, Floats], point: Point) -> Filled:
+def _filled(program: Program, v: Floats, unit: Floats, price: Floats, point: Point) -> Filled:
     """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
     if program.problem.columns.is_pair.any() and point.optimal:
         point = program.improve(point, program.per_rate(1.0 / unit), floor=v * unit * program.count)
-    return Filled(v, first[0], first[1], point.shares, point.optimal)
+    return Filled(v, price, point.shares, point.optimal)
 
 
 def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:

@@ -11,7 +11,7 @@ from policies.reference import best_rates, rate_table
 from policies.registry import policy, unsolved
 
 
-@policy("gandiva", reads=("id",), divisible=False, pairs=True)
+@policy("gandiva", reads=("id",), spread=False, pairs=True)
 def gandiva(problem: Problem) -> Allocation:
     """seeded random pairs of equal width when over-subscribed;
     each of the K combinations gets c_j / (K g_k) of every type

@@ -116,10 +116,9 @@ class Grouping:
         return replace(self.problem, columns=joined), answer
 
     def _solo_shares(self, allocation: Allocation) -> Floats:
-        return np.asarray(
-            allocation.time_share[self.solo_source]
-            / self.grouped.jobs.count[self.group_of[self.problem.columns.first[self.solo]]]
-        )
+        row = self.problem.columns.first[self.solo]
+        part = self.problem.jobs.count[row] / self.grouped.jobs.count[self.group_of[row]]
+        return np.asarray(allocation.time_share[self.solo_source] * part)
 
     def _members(self) -> list[Ints]:
         order = np.argsort(self.group_of, kind="stable")
@@ -226,7 +225,8 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
         for mine, other, r_mine, r_other in ((a, b, ra, rb), (b, a, rb, ra)):
             sight = _hash(_hash(_hash(_bits(colour[other]), 1) ^ way, 2) ^ r_mine, 3)
             np.add.at(word, mine, _hash(sight ^ _hash(r_other, 4), 5))
-        _, finer = np.unique(_hash(word ^ _hash(_bits(colour), 6), 7), return_inverse=True)
+        # Refined, never replaced: a hash that collides can only leave together what already was, and this ends.
+        finer = np.unique(np.stack([colour, word.view(np.int64)]), axis=1, return_inverse=True)[1].ravel()
         settled = finer.max() == colour.max()
         colour = finer.astype(np.int64)
         if settled:

@@ -16,10 +16,13 @@ from policies.registry import policy
 def hierarchical(problem: Problem) -> Allocation:
     """v_m = g_m E_m / P_m rises for all unsaturated jobs at once, at rates that tenants pass down
     by weight (fairness) or to the earliest (fifo)
+
+    The value is how high the lowest tenant below the root stands, per unit of its weight.
     """
     program = Program(problem)
-    filled = fill(program, _Tree(problem).at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
-    return program.allocation("hierarchical", filled.point(value=filled.level))
+    tree = _Tree(problem)
+    filled = fill(program, tree.at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
+    return program.allocation("hierarchical", filled.point(value=tree.lowest(filled.v)))
 
 
 class _Tree:
@@ -67,6 +70,16 @@ class _Tree:
         root = self._node("", cap)
         assert not isinstance(root, QueuedJobs)  # the root is no tenant, so it has no policy
         return root  # type: ignore[return-value]
+
+    def lowest(self, v: Floats) -> float:
+        """Σ v per weight of the lowest tenant below the root, or v per weight of the lowest job where there is none."""
+        jobs, below = self.jobs, self.children[""]
+        if not below:
+            return float((v / jobs.weight).min())
+        top = np.array([path.partition("/")[0] for path in jobs.tenant], dtype=object)
+        standing = [float((v * jobs.count)[top == path].sum()) / self.tenant(path).weight for path in below]
+        loose = float((v * jobs.count)[top == ""].sum())  # jobs of no tenant stand beside the tenants
+        return min(standing + ([loose] if "" in self.rows else []))
 
     def _node(self, path: str, cap: Floats) -> Share:
         if path in self.rows and not self.children[path]:

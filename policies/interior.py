@@ -149,7 +149,10 @@ def _factor(block: Floats) -> tuple[Floats, Floats]:
 def solve_blocks(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> tuple[Floats, Floats]:
     """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together."""
     blocks = _arrange(cost, rows, limit, block)
-    x, y = _Iteration(blocks).run()
+    with np.errstate(
+        over="ignore", divide="ignore", invalid="ignore"
+    ):  # a step that goes astray is seen and given up
+        x, y = _Iteration(blocks).run()
     return x[blocks.place], y[blocks.spot] / blocks.unit
 
 
@@ -344,5 +347,14 @@ def _filled(
         for q in range(c)
     )
     return _Blocks(
-        place, spot, own, tie, level_own.reshape(p, R, n), level_tie, full_cost, full_limit, unit, active
+        place=place,
+        spot=spot,
+        own=own,
+        tie=planes,
+        level_own=level_own.reshape(p, R, n),
+        level_tie=level_tie,
+        cost=full_cost,
+        limit=full_limit,
+        unit=unit,
+        active=active,
     )

@@ -63,7 +63,9 @@ class _Slots:
             via = reach[:, None] + self.push
             origin = via.argmin(axis=0)
             through = via[origin, np.arange(len(reach))]
-            better = through < reach - 1e-12 * np.abs(reach) if np.isfinite(reach).all() else through < reach
+            # Ties in the last bit must not go round and round.
+            margin = 1e-12 * np.where(np.isfinite(reach), np.abs(reach), 0.0)
+            better = through < reach - margin
             if not better.any():
                 break
             reach = np.where(better, through, reach)

@@ -39,7 +39,7 @@ class Entry:
     aliases: tuple[str, ...]
     function: Callable[..., Allocation]
     reads: tuple[str, ...]  # facts beyond rates, width and weight; jobs that differ in them are not merged
-    divisible: bool  # False: shares are 0 or 1 by design, so +blind must not spread them over types
+    spread: bool  # over types by +blind; False where it matters which type was chosen
     pairs: bool  # always sees pair columns, with or without +packing
 
     @property
@@ -59,12 +59,12 @@ _names: dict[str, str] = {}
 
 
 def policy(
-    *names: str, reads: Sequence[str] = (), divisible: bool = True, pairs: bool = False
+    *names: str, reads: Sequence[str] = (), spread: bool = True, pairs: bool = False
 ) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
     """Register a pure function `Problem -> Allocation` under a name and its aliases."""
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
-        entry = Entry(names[0], names[1:], function, tuple(reads), divisible, pairs)
+        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs)
         for name in names:
             if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
                 raise UnknownPolicy(f"two policies call themselves '{name}'")
@@ -132,7 +132,7 @@ def _run(
     left_out = np.setdiff1d(np.arange(len(problem.jobs)), rows)
     notes: tuple[str, ...] = ()
     if left_out.size:
-        ids = (problem.jobs.ids[row] for row in left_out)
+        ids = sorted(problem.jobs.ids[row] for row in left_out)
         notes = (f"left out, no positive rate on any type that the cluster has: {name_some(ids)}",)
     answer = Allocation(
         policy=found.name,
@@ -151,7 +151,17 @@ def _run(
     answer.isolated_rate[rows] = inner.isolated_rate
     # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
     price = np.where(problem.capacity > 0, inner.price, np.nan)
-    return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes + inner.notes)
+    return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes)
+
+
+def _too_wide(problem: Problem, answer: Allocation) -> tuple[str, ...]:
+    """Time on a type that has fewer GPUs than the column holds is right on paper, and can never be had."""
+    columns = problem.columns
+    wide = (columns.gpus > problem.capacity[columns.worker_type]) & (answer.time_share > 1e-6)
+    if not wide.any():
+        return ()
+    ids = dict.fromkeys(problem.jobs.ids[row] for row in columns.first[wide].tolist())
+    return (f"part of the share is on a type with fewer GPUs than the job is wide: {name_some(ids)}",)
 
 
 def _solve(
@@ -173,7 +183,7 @@ def _solve(
         answer = entry("isolated").function(grouped)
         why = f"no solver answered ({failure}): these are the isolated shares instead"
         answer = replace(answer, optimal=False, notes=(*answer.notes, why))
-    if blind and found.divisible:
+    if blind and found.spread:
         answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
     answer = ungroup(answer)
     shares, backfill = np.zeros(len(keep)), np.zeros(len(keep), dtype=bool)

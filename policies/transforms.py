@@ -21,9 +21,10 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
     works &= ~columns.is_pair | (columns.second_rate > 0)
+    # A job of which only its company is known has no rate of its own to be fair by.
     can = np.zeros(len(problem.jobs), dtype=bool)
-    can[columns.first[works]] = True
-    can[columns.second[works & columns.is_pair]] = True
+    can[columns.first[works & ~columns.is_pair]] = True
+    works &= can[columns.first] & (~columns.is_pair | can[columns.second])
     rows = np.flatnonzero(can)
     ids = problem.jobs.ids
     if not all(map(str.__lt__, ids, ids[1:])):
