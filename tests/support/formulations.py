@@ -59,9 +59,9 @@ class Plain:
         """Ē_m: the rate that each job could have if the whole cluster were its own."""
         best = np.zeros(len(self.problem.jobs))
         solo = (self.problem.columns.second < 0).astype(float)
-        for m in range(len(best)):
-            mine = (self.problem.columns.first == m) * solo * self.rate[m]
-            best[m] = self.best(mine @ self.x)
+        for m, size in enumerate(self.rate.max(axis=1)):  # a rate of 1e-9 is nothing to a solver
+            mine = (self.problem.columns.first == m) * solo * self.rate[m] / size
+            best[m] = self.best(mine @ self.x) * size
         return best
 
 
