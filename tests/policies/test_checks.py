@@ -87,7 +87,7 @@ def test_a_bad_column_by_itself(change: dict[str, object], words: str) -> None:
 UNFIT = [
     ({"first": [0, 2, 1]}, "column 1: first is 2, but there are 2 job rows (0 to 1)"),
     ({"first": [-1, 1, 1]}, "column 0: first is -1, but there are 2 job rows (0 to 1)"),
-    ({"second": [-1, -1, 9]}, "column 2: second is 9, but there are 2 job rows (0 to 1)"),
+    ({"second": [-1, -1, 9]}, "column 2 ('b'): second is 9, but there are 2 job rows (0 to 1)"),
     (
         {"first_rate": [4, NAN, 1]},
         "'b' on 1 × v100: first_rate is nan, must be a finite number of at least 0",
@@ -105,6 +105,8 @@ UNFIT = [
         {"second": [0, -1, -1]},
         "column 0: pairs job 'a' with itself, which only a row that stands for two or more jobs can do",
     ),
+    ({"worker_type": [2, 0, 1]}, "column 0 ('a'): worker_type is 2, but there are 2 worker types (0 to 1)"),
+    ({"worker_type": [0, 0, -1]}, "column 2 ('b'): worker_type is -1, but there are 2 worker types (0 to 1)"),
     (
         {"worker_type": [0, 0, 0]},
         "columns 1 and 2 say the same thing twice: 'b' on 1 × v100",
@@ -116,17 +118,6 @@ UNFIT = [
 def test_a_column_that_does_not_fit_the_jobs(change: dict[str, object], words: str) -> None:
     """Put together with its jobs, a column is described by their names."""
     assert refusal(lambda: replace(GOOD, columns=replace(GOOD.columns, **change))) == words
-
-
-@pytest.mark.parametrize(("row", "job", "value"), [(0, "a", 2), (2, "b", -1)])
-def test_a_worker_type_that_is_missing(row: int, job: str, value: int) -> None:
-    """A column on a type that is not in the problem: job, field and value are named."""
-    kinds = GOOD.columns.worker_type.copy()
-    kinds[row] = value
-    words = refusal(lambda: replace(GOOD, columns=replace(GOOD.columns, worker_type=kinds)))
-    assert f"column {row}" in words
-    assert f"'{job}'" in words
-    assert f"worker_type is {value}, but there are 2 worker types" in words
 
 
 def test_a_second_rate_without_a_second_job() -> None:

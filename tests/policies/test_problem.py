@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
+from policies.errors import ProblemError
 from policies.problem import ALONE, Problem, Tenant
 from policies.reference import rate_table
 from policies.registry import resolve
@@ -137,11 +138,13 @@ def test_restricting_keeps_the_order_asked_for() -> None:
 
 
 def test_columns_far_too_wide_are_still_told_apart() -> None:
-    """A width in the trillions is a strange wish, not an overflow that merges columns."""
-    widths = [2**40, 2**40 + 1, 2**50]
+    """An absurd width is a strange wish, not an overflow that merges columns."""
+    widths = [2**50, 2**55, 2**55 + 1]
     ways = [alone(f"job{i}", "v100", 1.0, gpus=g) for i in range(50) for g in widths]
     problem = by_hand({"v100": 1}, *ways)
     assert len(np.unique(problem.column_key)) == len(ways)
+    with pytest.raises(ProblemError, match="columns 1 and 150 say the same thing twice: 'job0' on"):
+        by_hand({"v100": 1}, *ways, ways[1])
 
 
 def test_a_problem_does_not_change() -> None:

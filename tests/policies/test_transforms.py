@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies import transforms
 from policies.audit import audit
-from policies.errors import ProblemError
+from policies.errors import ProblemError, SolverFailure
 from policies.problem import ALONE, Problem
 from policies.reference import rate_table
 from policies.registry import names, resolve
@@ -242,6 +243,18 @@ def _blend(rng: np.random.Generator, one: np.ndarray, other: np.ndarray) -> np.n
     """Somewhere between two that keep the rules, and so keeps them too."""
     part = rng.random()
     return part * one + (1 - part) * other
+
+
+def test_without_a_solver_time_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest spread is for fairness to blindness only: when it cannot be found, the answer stands as it was."""
+    problem = Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3])
+    blind, share = Blind.of(problem), np.array([0.0, 1.0, 1.0, 0.0])
+
+    def fails(*program: object, **options: object) -> None:
+        raise SolverFailure("had a bad day")
+
+    monkeypatch.setattr(transforms, "run_clarabel", fails)
+    assert blind.spread(problem, share).tolist() == share.tolist()
 
 
 def test_policies_of_whole_gpus_are_not_spread() -> None:
