@@ -51,7 +51,11 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         faults.append(
             f"job '{problem.jobs.ids[row]}' runs {busy[row]:.9g} of its {count[row]} times all the time"
         )
-    if allocation.policy.startswith("hierarchical") and "blind" not in allocation.policy:
+    if (
+        allocation.optimal
+        and allocation.policy.startswith("hierarchical")
+        and "blind" not in allocation.policy
+    ):
         faults += _idle_beside_waiting(problem, held, busy)
     return faults
 

@@ -40,7 +40,10 @@ def furthest(program: Program, demand: Callable[[float], Floats], top: float) ->
 
         if excess(s) <= 0:  # the cut is as tight as arithmetic allows
             return s, point
-        nearer = float(brentq(excess, 0.0, s, xtol=1e-300, rtol=1e-14))
+        try:
+            nearer = float(brentq(excess, 0.0, s, xtol=1e-300, rtol=1e-14))
+        except (ValueError, RuntimeError) as error:
+            raise SolverFailure(f"the path does not cross its bound: {error}") from None
         if nearer >= s * (1.0 - 1e-13):
             return s, point
         s = nearer
@@ -168,24 +171,32 @@ Tree = FairJobs | FairTenants
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Where every job stands at the end, and the first stage that scarce GPUs ended."""
+    """Where every job stands at the end, and the first level at which scarce GPUs held somebody back."""
 
     v: Floats
-    price: Floats
+    scarce_level: float  # infinite when nothing was scarce
+    scarce_price: Floats
     shares: Floats
     optimal: bool
 
     def point(self, value: float) -> Point:
-        """The same as a point of the program, with the prices of that first stage."""
+        """The same as a point of the program whose value is the standing of the lowest."""
+        close = 1e-6 * self.scarce_level if np.isfinite(self.scarce_level) else 0.0
+        if value < self.scarce_level - close:
+            price = np.zeros_like(self.scarce_price)  # the lowest is as fast as it can be
+        elif value <= self.scarce_level + close:
+            price = self.scarce_price
+        else:
+            price = np.full_like(self.scarce_price, np.nan)  # it was held back later, by what others left
         none = np.zeros(0)
-        return Point(self.shares, value, self.price, none, none, self.optimal)
+        return Point(self.shares, value, price, none, none, self.optimal)
 
 
 def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Filled:
     """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
     n = len(program.count)
     cap = program.best_rate / unit
-    price: Floats | None = None
+    first: tuple[float, Floats] | None = None
     optimal = True
     done = np.zeros(n, dtype=bool)
     for _ in range(n + 1):
@@ -203,14 +214,14 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
         v = heights(s)
         optimal &= point.optimal
         scarce = s < root.fair.top
-        if price is None:
-            price = point.price / _slope(point.worth, demand, s)
+        if scarce and first is None:
+            first = (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal:
-            return _filled(program, v, unit, price, replace(point, optimal=optimal))
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
         reach = _free_reach(program, point) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
         if stuck.all():
-            return _filled(program, v, unit, price, replace(point, optimal=optimal))
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
         if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         done = stuck
@@ -218,11 +229,14 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
     raise SolverFailure("levels did not settle")
 
 
-def _filled(program: Program, v: Floats, unit: Floats, price: Floats, point: Point) -> Filled:
+def _filled(
+    program: Program, v: Floats, unit: Floats, first: tuple[float, Floats] | None, point: Point
+) -> Filled:
     """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
     if program.problem.columns.is_pair.any() and point.optimal:
         point = program.improve(point, program.per_rate(1.0 / unit), floor=v * unit * program.count)
-    return Filled(v, price, point.shares, point.optimal)
+    level, price = first or (np.inf, np.zeros(len(program.problem.capacity)))
+    return Filled(v, level, price, point.shares, point.optimal)
 
 
 def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:

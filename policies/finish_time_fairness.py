@@ -43,6 +43,9 @@ def finish_time_fairness(problem: Problem) -> Allocation:
         notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {who}",)
     step = u * 1e-6
     slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step
-    price = -point.price / (slope * u**2) if slope > 0 else np.zeros_like(point.price)
+    worst = int(rho.argmax())
+    # A job that has its best and is still the worst off gains nothing by more GPUs.
+    helped = slope > 0 and rate(u)[worst] < best_alone[worst] * (1.0 - MET)
+    price = -point.price / (slope * u**2) if helped else np.zeros_like(point.price)
     answer = program.allocation("finish_time_fairness", replace(best, value=float(rho.max()), price=price))
     return replace(answer, notes=notes)

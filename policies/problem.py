@@ -175,7 +175,7 @@ class Problem:
         ):
             bad = np.flatnonzero((rows >= size) | (rows < (ALONE if field == "second" else 0)))
             if bad.size:
-                named = "" if field == "first" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
+                named = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
                     f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
                 )
@@ -195,7 +195,8 @@ class Problem:
         stray = np.flatnonzero(~columns.is_pair & (columns.second_rate != 0))
         if stray.size:
             raise ProblemError(
-                f"column {stray[0]}: second_rate is {columns.second_rate[stray[0]]}, but second is -1"
+                f"column {stray[0]}, {self.describe(int(stray[0]))}: "
+                f"second_rate is {columns.second_rate[stray[0]]}, but second is -1"
             )
         key = self.column_key
         if key.size and not np.all(np.diff(key) > 0):

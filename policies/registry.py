@@ -68,7 +68,7 @@ def policy(
         for name in names:
             if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
                 raise UnknownPolicy(f"two policies call themselves '{name}'")
-            _names[name] = entry.name
+        _names.update(dict.fromkeys(names, entry.name))
         _entries[entry.name] = entry
         return function
 
@@ -151,6 +151,7 @@ def _run(
     answer.isolated_rate[rows] = inner.isolated_rate
     # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
     price = np.where(problem.capacity > 0, inner.price, np.nan)
+    notes += inner.notes + _too_wide(problem, answer)
     return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes)
 
 
@@ -211,7 +212,9 @@ def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
     if isinstance(part, ast.Name):
         return part.id, {}
     if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.args:
-        return part.func.id, {word.arg: _literal(spec, word.value) for word in part.keywords if word.arg}
+        named = {word.arg: _literal(spec, word.value) for word in part.keywords if word.arg}
+        if len(named) == len(part.keywords):
+            return part.func.id, named
     raise UnknownPolicy(
         f"'{spec}': cannot read '{ast.unparse(part)}'; expected name or name(parameter=value)"
     )

@@ -82,7 +82,12 @@ def solve_lp(program: LinearProgram) -> Answer:
             break
         try:
             answer = solver(program)
-        except SolverFailure as failure:
+        except (
+            SolverFailure,
+            ValueError,
+            ArithmeticError,
+            RuntimeError,
+        ) as failure:  # a library's trouble is no end
             said.append(f"{name}: {failure}")
             continue
         if answer.optimal:
