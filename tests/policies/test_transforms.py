@@ -247,8 +247,8 @@ def _blend(rng: np.random.Generator, one: np.ndarray, other: np.ndarray) -> np.n
 
 def test_without_a_solver_time_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest spread is for fairness to blindness only: when it cannot be found, the answer stands as it was."""
-    problem = Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3])
-    blind, share = Blind.of(problem), np.array([0.0, 1.0, 1.0, 0.0])
+    problem = canonical(Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3]))
+    blind, share = Blind.of(problem), np.array([0.0, 1.0, 1.0])
 
     def fails(*program: object, **options: object) -> None:
         raise SolverFailure("had a bad day")
