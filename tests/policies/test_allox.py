@@ -1,0 +1,91 @@
+"""`allox`: schedules short enough to try out."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.errors import ProblemError
+from policies.problem import Problem
+from policies.registry import resolve
+from tests.support.references import allox
+
+
+def test_the_short_job_runs_before_the_long_one() -> None:
+    """One GPU: 1 s then 10 s end after 1 + 11 s; the other way round it would be 10 + 11."""
+    answer = resolve("allox")(Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[10.0, 1.0]))
+    assert answer.time_share.tolist() == [0.0, 1.0]
+    assert answer.value == pytest.approx(12.0)
+
+
+def test_waiting_counts_but_decides_nothing() -> None:
+    """t_m is part of every completion time, whatever the schedule."""
+    problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[10.0, 1.0], waited_s=[500.0, 3.0])
+    answer = resolve("allox")(problem)
+    assert answer.time_share.tolist() == [0.0, 1.0]
+    assert answer.value == pytest.approx(515.0)
+
+
+def test_waiting_for_the_fast_gpu_can_pay() -> None:
+    """A GPU ten times as fast: both jobs queue for it (1 + 2 s) rather than have one take 10 s elsewhere."""
+    problem = Problem.from_rates([[1.0, 10.0], [1.0, 10.0]], 1, [1, 1], steps_left=10.0)
+    answer = resolve("allox")(problem)
+    assert answer.value == pytest.approx(3.0)
+    assert answer.time_share.reshape(2, 2).sum(axis=0).tolist() == [0.0, 1.0]
+
+
+def test_wide_jobs_are_refused_by_name() -> None:
+    """A job of two GPUs has no place in a matching of jobs to GPUs."""
+    problem = Problem.from_rates([[1.0]] * 3, [1, 2, 4], [4], ids=list("abc"), steps_left=1.0)
+    with pytest.raises(ProblemError, match="single-GPU jobs only; these ask for more: 'b', 'c'"):
+        resolve("allox")(problem)
+
+
+@pytest.mark.parametrize("alpha", ["-0.1", "1.1", "'half'", "false"])
+def test_alpha_is_a_share(alpha: str) -> None:
+    """From 0 to 1, or the error names the parameter."""
+    with pytest.raises(ProblemError, match=r"allox: alpha is .*, must be a number from 0 to 1"):
+        resolve(f"allox(alpha={alpha})")(Problem.from_rates([[1.0]], 1, [1], steps_left=1.0))
+
+
+def test_alpha_leaves_the_young_out() -> None:
+    """Half of six jobs on one GPU: of the three eldest the shortest runs, though a young one is shorter still."""
+    problem = Problem.from_rates(
+        [[1.0]] * 6,
+        1,
+        [1],
+        ids=list("abcdef"),
+        steps_left=[30.0, 20.0, 40.0, 1.0, 2.0, 3.0],
+        waited_s=[90.0, 80.0, 70.0, 3.0, 2.0, 1.0],
+    )
+    share = resolve("allox(alpha=0.5)")(problem).time_share
+    assert problem.jobs.ids[int(share.argmax())] == "b"
+    assert share.sum() == 1.0
+    assert resolve("allox")(problem).time_share.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_there_are_always_as_many_jobs_as_gpus() -> None:
+    """alpha = 0 still fills the GPUs, with the eldest."""
+    problem = Problem.from_rates([[1.0]] * 4, 1, [2], steps_left=5.0, waited_s=[1.0, 2.0, 3.0, 4.0])
+    assert resolve("allox(alpha=0)")(problem).time_share.tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_schedule_is_better(data: st.DataObject) -> None:
+    """Against every way to put up to five jobs on two types of GPU, each queue shortest first."""
+    n = data.draw(st.integers(1, 5))
+    rates = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2 * n, max_size=2 * n))
+    steps = data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 7.0]), min_size=n, max_size=n))
+    problem = Problem.from_rates(np.reshape(rates, (n, 2)), 1, [1, 1], steps_left=steps)
+    time_s = problem.jobs.steps_left[:, None] / np.reshape(rates, (n, 2))
+
+    def ends(choice: tuple[int, ...]) -> float:
+        queues = [sorted(time_s[m, j] for m in range(n) if choice[m] == j) for j in (0, 1)]
+        return sum(float(np.cumsum(queue).sum()) for queue in queues if queue)
+
+    least = min(ends(choice) for choice in product((0, 1), repeat=n))
+    assert resolve("allox")(problem).value == pytest.approx(least, rel=1e-9)
+    assert allox(problem).value == pytest.approx(least, rel=1e-9)

@@ -1,0 +1,92 @@
+"""`isolated`, a closed form, and `strategy_proof`, which makes honesty pay."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.errors import ProblemError
+from policies.problem import Problem
+from policies.registry import resolve
+from tests.support.references import rates
+
+
+def test_a_slice_of_everything() -> None:
+    """Two jobs on 2 + 1 GPUs: each has one GPU of the first type and half of one of the second, cut to all its time."""
+    share = resolve("isolated")(Problem.from_rates([[1.0, 2.0]] * 2, 1, [2, 1])).time_share.reshape(2, 2)
+    assert share == pytest.approx(np.array([[2 / 3, 1 / 3]] * 2), rel=1e-12)
+
+
+def test_a_wide_job_has_its_slice_for_less_time() -> None:
+    """Four GPUs for two jobs: two each; a job of four runs half of the time."""
+    problem = Problem.from_rates([[1.0], [1.0]], [4, 1], [4])
+    answer = resolve("isolated")(problem)
+    assert answer.time_share == pytest.approx([0.5, 1.0], rel=1e-12)
+    assert answer.isolated_rate == pytest.approx([0.5, 1.0], rel=1e-12)
+
+
+def test_time_where_it_cannot_run_is_lost() -> None:
+    """The slice of a type on which the job does not run is nobody's."""
+    answer = resolve("isolated")(Problem.from_rates([[1.0, 0.0], [1.0, 1.0]], 1, [1, 1]))
+    assert answer.time_share.reshape(2, 2) == pytest.approx(np.array([[0.5, 0.0], [0.5, 0.5]]), rel=1e-12)
+
+
+def test_one_gpu_for_two_equals() -> None:
+    """X* gives each half; without the other each would have all: d = 1/2, so a quarter of the time."""
+    answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
+    assert answer.time_share == pytest.approx([0.25, 0.25], rel=1e-5)
+    assert answer.value == pytest.approx(np.log(1.0) + np.log(3.0), abs=1e-6)
+
+
+def test_who_is_in_nobodys_way_keeps_all() -> None:
+    """With a GPU each, discounts are 1."""
+    answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [2]))
+    assert answer.time_share == pytest.approx([1.0, 1.0], rel=1e-5)
+
+
+def test_weights_do_not_count() -> None:
+    """A weight is a claim too."""
+    rate = [[3.0, 1.0], [2.0, 2.0]]
+    plain = resolve("strategy_proof")(Problem.from_rates(rate, 1, [1, 1]))
+    heavy = resolve("strategy_proof")(Problem.from_rates(rate, 1, [1, 1], weight=[1.0, 50.0]))
+    assert heavy.time_share == pytest.approx(plain.time_share, abs=1e-6)
+
+
+def test_what_is_taken_away_idles() -> None:
+    """Discounted time is not for backfill, and the notes say why."""
+    answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
+    assert not answer.backfill.any()
+    assert "idle GPUs keep everybody honest" in answer.notes[0]
+
+
+def test_bounds_instead_of_exact_discounts() -> None:
+    """Beyond `exact` kinds of jobs discounts are bounds: named in the notes, and never more than the exact answer."""
+    problem = Problem.from_rates([[3.0, 1.0], [2.0, 2.0], [1.0, 4.0]], 1, [1, 1])
+    exact, bound = resolve("strategy_proof")(problem), resolve("strategy_proof(exact=2)")(problem)
+    assert (rates(problem, bound.time_share) <= rates(problem, exact.time_share) * (1 + 1e-6)).all()
+    assert "first-order bounds" in bound.notes[1]
+    assert len(exact.notes) == 1
+
+
+@pytest.mark.parametrize("exact", ["-1", "2.5", "true", "'all'"])
+def test_exact_is_a_count(exact: str) -> None:
+    """Or the error names the parameter."""
+    with pytest.raises(ProblemError, match="strategy_proof: exact is"):
+        resolve(f"strategy_proof(exact={exact})")(Problem.from_rates([[1.0]], 1, [1]))
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_no_lie_pays(data: st.DataObject) -> None:
+    """Whatever job 0 claims of its speeds, it truly gets no more than by telling the truth."""
+    speed = st.sampled_from([1.0, 1.5, 2.0, 3.0, 5.0])
+    n = data.draw(st.integers(2, 4))
+    truth = np.reshape(data.draw(st.lists(speed, min_size=2 * n, max_size=2 * n)), (n, 2))
+    claim = truth.copy()
+    claim[0] = data.draw(st.lists(speed, min_size=2, max_size=2))
+
+    def truly(claimed: np.ndarray) -> float:
+        share = resolve("strategy_proof")(Problem.from_rates(claimed, 1, [1, 1])).time_share
+        return float(share[:2] @ truth[0])
+
+    assert truly(claim) <= truly(truth) * (1 + 1e-4)

@@ -1,0 +1,41 @@
+"""`water_filling`: levels that can be checked in the head."""
+
+import numpy as np
+import pytest
+
+from policies.problem import Problem
+from policies.registry import resolve
+from tests.support.formulations import proportional
+from tests.support.references import rates
+
+
+def levels(problem: Problem) -> np.ndarray:
+    """g_m E_m / P_m."""
+    share = resolve("water_filling")(problem).time_share
+    return problem.jobs.gpus * rates(problem, share) / proportional(problem)
+
+
+def test_three_levels() -> None:
+    """A crowd of three on one GPU, two on another, one on a third, all separate: a third, a half, one (times 3)."""
+    rate = np.zeros((6, 3))
+    rate[:3, 0] = rate[3:5, 1] = rate[5, 2] = 1.0
+    problem = Problem.from_rates(rate, 1, [1, 1, 1])
+    assert levels(problem) == pytest.approx([1, 1, 1, 1.5, 1.5, 3], rel=1e-6)
+
+
+def test_the_second_lowest_counts_too() -> None:
+    """b and c divide the GPU on which c is three times as fast: evenly, where max Σ E would give c all of it."""
+    problem = Problem.from_rates([[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]], 1, [1, 1])
+    assert levels(problem) == pytest.approx([2.0, 1.0, 1.0], rel=1e-6)
+
+
+def test_rising_by_weight() -> None:
+    """Weights 1, 2 and 5 on two GPUs: 5 is full first, the others divide the second GPU as 1 : 2."""
+    problem = Problem.from_rates([[1.0]] * 3, 1, [2], weight=[1.0, 2.0, 5.0])
+    assert levels(problem) == pytest.approx([1 / 3, 2 / 3, 1.0], rel=1e-6)
+
+
+def test_value_is_the_lowest_level() -> None:
+    """The value is that of the worst off, by weight, as for max-min fairness."""
+    problem = Problem.from_rates([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]], 1, [1, 1], weight=[1.0, 2.0, 4.0])
+    assert resolve("water_filling")(problem).value == pytest.approx(resolve("las")(problem).value, rel=1e-6)
