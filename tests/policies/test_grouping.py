@@ -183,6 +183,14 @@ def test_pair_rates_within_a_group_are_even() -> None:
     assert len(group(even)[0].jobs) == 1
 
 
+def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
+    """a is the faster one beside b, b beside c, c beside a: each sees the same, and yet no two may change places."""
+    solo = [alone(job, "v100", 10.0) for job in "abc"]
+    rounds = [together(pair, "v100", (8.0, 6.0)) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
+    problem = by_hand({"v100": 1}, *solo, *rounds)
+    assert_interchangeable(problem, group(problem)[1], ())
+
+
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=100)
 def test_what_is_merged_does_not_depend_on_order(problem: Problem, seed: int) -> None:

@@ -101,13 +101,13 @@ def test_a_second_goal_under_a_first_that_is_held() -> None:
 
 def test_the_second_stage_raises_whom_it_can() -> None:
     """After the lowest is as high as can be, the others rise on; nobody falls below; value and prices stay."""
-    problem = by_hand({"v100": 1, "k80": 1}, alone("a", "k80", 1.0), alone("b", "v100", 9.0))
-    program = Program(problem)
-    need = np.array([1.0, 1.0])
+    ways = [alone("a", "v100", 1.0), alone("b", "v100", 9.0), alone("c", "k80", 3.0)]
+    program = Program(by_hand({"v100": 1, "k80": 1}, *ways))
+    need = np.ones(3)
     lowest = program.raise_all(need)
-    best = program.improve(lowest, program.per_rate(np.ones(2)), floor=lowest.value * need)
-    assert lowest.value == pytest.approx(1.0, rel=1e-6)
-    assert program.effective(best.shares) == pytest.approx([1.0, 9.0], rel=1e-5)
+    best = program.improve(lowest, program.per_rate(need), floor=lowest.value * need)
+    assert lowest.value == pytest.approx(0.9, rel=1e-6)
+    assert program.effective(best.shares) == pytest.approx([0.9, 0.9, 3.0], rel=1e-5)
     assert (best.value, best.price.tolist(), best.optimal) == (lowest.value, lowest.price.tolist(), True)
 
 
