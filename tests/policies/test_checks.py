@@ -87,7 +87,7 @@ def test_a_bad_column_by_itself(change: dict[str, object], words: str) -> None:
 UNFIT = [
     ({"first": [0, 2, 1]}, "column 1: first is 2, but there are 2 job rows (0 to 1)"),
     ({"first": [-1, 1, 1]}, "column 0: first is -1, but there are 2 job rows (0 to 1)"),
-    ({"second": [-1, -1, 9]}, "column 2 ('b'): second is 9, but there are 2 job rows (0 to 1)"),
+    ({"second": [-1, -1, 9]}, "column 2: second is 9, but there are 2 job rows (0 to 1)"),
     (
         {"first_rate": [4, NAN, 1]},
         "'b' on 1 × v100: first_rate is nan, must be a finite number of at least 0",
