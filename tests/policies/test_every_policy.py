@@ -127,7 +127,7 @@ def test_every_policy_is_compared_with_something() -> None:
     [spec for spec in SPECS if spec[0] in REFERENCES],
     ids=["+".join((name, *modifiers)) for name, modifiers in SPECS if name in REFERENCES],
 )
-@settings(max_examples=5)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_as_good_as_another_formulation(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
     """The value it reports is the optimum, and the shares it gives are worth that much."""

@@ -41,6 +41,15 @@ def test_what_the_slowest_cannot_use_goes_to_others() -> None:
     assert answer.time_share.reshape(2, 2).sum(axis=1) == pytest.approx([1.0, 1.0], rel=1e-6)
 
 
+def test_what_is_left_over_goes_by_speed_not_by_weight() -> None:
+    """λ = 2/10 (a, all of its GPU) asks 0.6 of the second GPU for b and 0.1 for c; the other 0.3 are worth more to c.
+
+    P = 1/2, 1, 1/2: a share is worth 1 to b and 2 to c, whatever they weigh.
+    """
+    problem = Problem.from_rates([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], 1, [1, 1], weight=[10.0, 3.0, 1.0])
+    assert shares(problem) == pytest.approx(np.array([[1.0, 0.0], [0.0, 0.6], [0.0, 0.4]]), abs=1e-6)
+
+
 def test_a_pair_that_loses_nothing_runs_all_the_time() -> None:
     """Two jobs that do not slow each other down share one GPU and both have everything."""
     problem = by_hand(
