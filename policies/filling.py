@@ -22,32 +22,58 @@ from policies.errors import SolverFailure
 from policies.problem import Bools, Floats, Ints
 from policies.program import MET, Point, Program
 
+MOST_CUTS = 100
+SAME = 1e-9  # levels that differ by less are one level
+ULP = 1e-13
+FEW = 1024  # jobs: below it, a sample costs as much as it saves
 FREE = 1e-5  # a column whose cost is below this part of the mean price of a GPU costs nothing
 
 
 def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
     """The greatest s in (0, top] for which demand(s) can be met, and the prices at that point."""
-    s = top
-    for _ in range(100):
-        point = program.raise_all(demand(s))
-        if point.value >= 1.0 - MET or not point.optimal:
-            return s * min(point.value, 1.0) if not point.optimal else s, point
-        bound = point.price @ program.problem.capacity + point.rent @ program.count
-        worth = point.worth
-
-        def excess(at: float, worth: Floats = worth, bound: float = float(bound)) -> float:
-            return float(worth @ demand(at)) - bound
-
-        if excess(s) <= 0:  # the cut is as tight as arithmetic allows
-            return s, point
-        try:
-            nearer = float(brentq(excess, 0.0, s, xtol=1e-300, rtol=1e-14))
-        except (ValueError, RuntimeError) as error:
-            raise SolverFailure(f"the path does not cross its bound: {error}") from None
-        if nearer >= s * (1.0 - 1e-13):
-            return s, point
-        s = nearer
+    highest = top
+    s = min(top, _guess(program, demand, top))
+    for _ in range(MOST_CUTS):
+        point = program.raise_all(demand(s), pivot=1.0)
+        if not point.optimal:
+            raise SolverFailure("a cut along a path of demands stopped before its optimum")
+        highest = min(highest, _crossing(program, point, demand, highest))
+        met = point.value >= 1.0 - MET
+        if highest <= s * (1.0 + SAME) if met else highest >= s * (1.0 - ULP):
+            return s, point  # if not met, the cut is at least as tight as arithmetic allows
+        s = highest
     raise SolverFailure("the search along a path of demands did not settle")
+
+
+def _crossing(program: Program, point: Point, demand: Callable[[float], Floats], highest: float) -> float:
+    """Where the path leaves what these prices prove to be possible."""
+    bound = float(point.price @ program.problem.capacity + point.rent @ program.count)
+
+    def excess(s: float) -> float:
+        return float(np.einsum("i,i->", point.worth, demand(s))) - bound
+
+    if excess(highest) <= 0:
+        return highest
+    try:
+        return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
+    except (ValueError, RuntimeError) as error:
+        raise SolverFailure(f"the path does not cross its bound: {error}") from None
+
+
+def _guess(program: Program, demand: Callable[[float], Floats], top: float) -> float:
+    """Where a sample of the jobs gets in its part of the cluster: a place to start from, at little cost."""
+    problem = program.problem
+    n = len(problem.jobs)
+    if n < FEW or problem.columns.is_pair.any():
+        return top
+    rows = np.arange(0, n, max(8, n // FEW))
+    size = program.count * problem.jobs.gpus
+    small = problem.restrict(rows, np.flatnonzero(np.isin(problem.columns.first, rows)))
+    small = replace(small, capacity=problem.capacity * (size[rows].sum() / size.sum()))
+    try:
+        return furthest(Program(small), lambda s: demand(s)[rows], top)[0]
+    except SolverFailure:
+        return top
 
 
 class Share(Protocol):

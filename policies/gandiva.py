@@ -71,7 +71,7 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
         columns.is_pair, partner[columns.first] == columns.second, alone & (partner[columns.first] < 0)
     )
     share = np.where(runs, problem.capacity[columns.worker_type] / (combinations * columns.gpus), 0.0)
-    together = np.maximum(1.0, np.bincount(columns.first, share, minlength=n))
+    together = np.maximum(1.0, problem.membership @ share)
     share = share / together[columns.first]
     return share, _get_on(problem, columns, share, partner)
 
