@@ -11,13 +11,13 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12
 # what there is of our packages; later ones are checked from the day they appear
-TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples)
+TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format cover bench clean distclean
+.PHONY: help setup demo test lint format cover bench docs-plots clean distclean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-10s%s\n", name, $$0}'
+	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-11s%s\n", name, $$0}'
 
 setup: $(STAMP)  ## make .venv and install the project in it, if not done yet
 
@@ -60,6 +60,9 @@ cover: $(STAMP)  ## the suite with line coverage; fails below 95 % of policies
 
 bench: $(STAMP)  ## how long each policy takes, by number of jobs
 	@$(PY) -m benchmarks.policies $(ARGS)
+
+docs-plots: $(STAMP)  ## draw the plots of docs/policies.md again
+	@$(PY) -m docs.plots
 
 clean:  ## remove caches, build outputs and out/; .venv stays
 	@rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov
