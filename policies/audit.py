@@ -98,12 +98,16 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     size = np.maximum(rates.max(axis=1).toarray().ravel() * problem.jobs.count, 1e-300)
     scaled = scale_rows(1.0 / size, rates)
     solver: Any = linprog  # whose stubs do not know that constraints may be sparse
-    found = solver(
-        -np.asarray(scaled.sum(axis=0)).ravel(),
-        A_ub=stack(problem.membership, problem.occupancy, -scaled),
-        b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / size * (1 - 1e-9)]),
-        method="highs",
-    )
+    for slack in (1e-9, 1e-7):  # what everybody has is held but for rounding, and for that of the solver
+        found = solver(
+            -np.asarray(scaled.sum(axis=0)).ravel(),
+            A_ub=stack(problem.membership, problem.occupancy, -scaled),
+            b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / size * (1 - slack)]),
+            method="highs",
+        )
+        if found.x is not None:
+            break
+        tolerance *= 10  # what many give up by a hair, one may gain
     if found.x is None:
         return [f"HiGHS finds no feasible answer that keeps what everybody has: {found.message}"]
     gain = (rates @ found.x - had) / size

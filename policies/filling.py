@@ -19,22 +19,23 @@ import numpy as np
 from scipy.optimize import brentq
 
 from policies.errors import SolverFailure
+from policies.prices import level_by_prices
 from policies.problem import Bools, Floats, Ints
 from policies.program import MET, Point, Program
 
 MOST_CUTS = 100
 SAME = 1e-9  # levels that differ by less are one level
 ULP = 1e-13
-FEW = 1024  # jobs: below it, a sample costs as much as it saves
+HAIR = 1e-9  # what is left in hand when a level is frozen, so that the next stage is not stuck on rounding
 FREE = 1e-5  # a column whose cost is below this part of the mean price of a GPU costs nothing
 
 
 def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
     """The greatest s in (0, top] for which demand(s) can be met, and the prices at that point."""
     highest = top
-    s = min(top, _guess(program, demand, top))
+    s = level_by_prices(program.problem, program.usable, demand, top)
     for _ in range(MOST_CUTS):
-        point = program.raise_all(demand(s), pivot=1.0)
+        point = program.raise_all(demand(s))
         if not point.optimal:
             raise SolverFailure("a cut along a path of demands stopped before its optimum")
         highest = min(highest, _crossing(program, point, demand, highest))
@@ -52,28 +53,12 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
     def excess(s: float) -> float:
         return float(np.einsum("i,i->", point.worth, demand(s))) - bound
 
-    if excess(highest) <= 0:
+    if excess(highest) <= HAIR * abs(bound):
         return highest
     try:
         return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
     except (ValueError, RuntimeError) as error:
         raise SolverFailure(f"the path does not cross its bound: {error}") from None
-
-
-def _guess(program: Program, demand: Callable[[float], Floats], top: float) -> float:
-    """Where a sample of the jobs gets in its part of the cluster: a place to start from, at little cost."""
-    problem = program.problem
-    n = len(problem.jobs)
-    if n < FEW or problem.columns.is_pair.any():
-        return top
-    rows = np.arange(0, n, max(8, n // FEW))
-    size = program.count * problem.jobs.gpus
-    small = problem.restrict(rows, np.flatnonzero(np.isin(problem.columns.first, rows)))
-    small = replace(small, capacity=problem.capacity * (size[rows].sum() / size.sum()))
-    try:
-        return furthest(Program(small), lambda s: demand(s)[rows], top)[0]
-    except SolverFailure:
-        return top
 
 
 class Share(Protocol):
@@ -250,8 +235,9 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
             return _filled(program, v, unit, first, replace(point, optimal=optimal))
         if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
+        can_be_met = min(1.0, point.value) - 2.0 * HAIR
+        cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
         done = stuck
-        cap = np.where(stuck, v, np.minimum(cap, np.maximum(reach, v)))
     raise SolverFailure("levels did not settle")
 
 

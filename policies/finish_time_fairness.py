@@ -33,13 +33,13 @@ def finish_time_fairness(problem: Problem) -> Allocation:
 
     top = float((S / (age + 1.0 / best_alone)).max())
     u, point = furthest(program, lambda u: n * rate(u), top)
-    best = program.improve(point, program.per_rate(1.0 / I), floor=n * rate(u))
+    best = program.improve(point, program.per_rate(1.0 / I), floor=n * rate(u) * min(1.0, point.value))
     E = np.maximum(program.effective(best.shares) / n, rate(u))
     rho = (age + 1.0 / E) / S
     beyond = np.flatnonzero(rho > (1.0 + MET) / u)
     notes: tuple[str, ...] = ()
     if beyond.size:
-        who = name_some(jobs.ids[row] for row in beyond)
+        who = name_some(problem.names_of(beyond))
         notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {who}",)
     step = u * 1e-6
     slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step

@@ -269,7 +269,8 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
         taken, first=colour[taken.first], second=np.where(taken.is_pair, colour[taken.second], ALONE)
     )
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
-    grouped = replace(problem, jobs=replace(problem.jobs.take(leader), count=count), columns=merged)
+    jobs = replace(problem.jobs.take(leader), count=count)
+    grouped = replace(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
     led_key = colour[columns.first[led]] * _ways(problem) + problem.way[led]
     order = np.argsort(led_key)
     source = order[

@@ -26,7 +26,6 @@ ITERATIONS = 200
 GAP = 1e-10  # relative; reached unless arithmetic gives out
 GOOD_GAP = 1e-8  # good enough when it does
 FEASIBLE = 1e-9
-ROUGH = 0.1
 REFINEMENTS = 2
 PATIENCE = 8  # steps without progress
 MOST_TIES = 40  # rows and columns that concern many jobs
@@ -164,27 +163,21 @@ def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
     return np.asarray(sum(both[1:], both[0])) if both else np.zeros(())
 
 
-def solve_blocks(
-    cost: Floats, rows: Sparse, limit: Floats, block: Ints, pivot: float | None = None
-) -> tuple[Floats, Floats]:
-    """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together.
-
-    With a `pivot`, it is enough to know on which side of it the optimum lies: far from it, the answer is a rough
-    point and duals that prove it.
-    """
+def solve_blocks(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> tuple[Floats, Floats]:
+    """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together."""
     blocks = _arrange(cost, rows, limit, block)
     with np.errstate(
         over="ignore", divide="ignore", invalid="ignore"
     ):  # a step that goes astray is seen and given up
-        x, y = _Iteration(blocks, pivot).run()
+        x, y = _Iteration(blocks).run()
     return x[blocks.place], y[blocks.spot] / blocks.unit
 
 
 class _Iteration:
     """Mehrotra's method on one program."""
 
-    def __init__(self, blocks: _Blocks, pivot: float | None) -> None:
-        self.blocks, self.pivot = blocks, pivot
+    def __init__(self, blocks: _Blocks) -> None:
+        self.blocks = blocks
         c, b = blocks.cost, blocks.limit
         planes = blocks.own.shape[1] * blocks.own.shape[2]
         self.planes = planes
@@ -204,7 +197,7 @@ class _Iteration:
         kept = (self.x, self.y)
         for _ in range(ITERATIONS):
             primal, dual, gap = self._measure()
-            if primal <= FEASIBLE and dual <= FEASIBLE and (gap <= GAP or self._decided()):
+            if primal <= FEASIBLE and dual <= FEASIBLE and gap <= GAP:
                 return self.x, self.y
             worst = max(primal, dual, gap)
             if not np.isfinite(worst):
@@ -233,13 +226,6 @@ class _Iteration:
         primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
         dual = float(np.abs(self.over).max()) / float(np.abs(self.z).max())
         return primal, dual, self.gap / (1e-8 + abs(value))
-
-    def _decided(self) -> bool:
-        """The duals prove a bound that lies much further from the pivot than from the optimum."""
-        if self.pivot is None:
-            return False
-        bound = -_dot(self.blocks.limit, self.y)
-        return self.gap < ROUGH * abs(bound - self.pivot)
 
     def _step(self) -> None:
         x, s, y, z = self.x, self.s, self.y, self.z

@@ -145,6 +145,9 @@ class Problem:
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0
+    merged_from: tuple[tuple[str, ...], Ints] | None = (
+        None  # after grouping: every job's id, and the row it went to
+    )
 
     def __post_init__(self) -> None:
         types = strings("problem", "worker_types", self.worker_types, None)
@@ -301,6 +304,13 @@ class Problem:
         return from_entries(
             columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns))
         )
+
+    def names_of(self, rows: Ints) -> list[str]:
+        """The jobs behind these rows: their own ids, or after grouping those of all their members."""
+        if self.merged_from is None:
+            return [self.jobs.ids[row] for row in rows.tolist()]
+        ids, row_of = self.merged_from
+        return [ids[job] for job in np.flatnonzero(np.isin(row_of, rows)).tolist()]
 
     def describe(self, column: int) -> str:
         """One column in words, for errors and audits."""

@@ -134,11 +134,8 @@ class Program:
             return replace(point, optimal=False)
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
-    def raise_all(self, need: Floats, pivot: float | None = None) -> Point:
-        """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ.
-
-        With a `pivot` only the side of it on which the greatest λ lies is found out, with prices that prove it.
-        """
+    def raise_all(self, need: Floats) -> Point:
+        """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
         n, k = len(self.count), self.usable.size
         size = self.best_rate * self.count
         wanted = need / size
@@ -153,7 +150,6 @@ class Program:
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
-            pivot=None if pivot is None else -pivot / unit,
         )
         answer = solve_lp(program)
         level = float(answer.x[-1]) * unit

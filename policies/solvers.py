@@ -59,9 +59,6 @@ class LinearProgram:
     rows: Sparse
     limit: Floats
     block: Ints | None = None  # the job that each column belongs to (-1: many); None where columns join jobs
-    pivot: float | None = (
-        None  # only the side of this value on which the optimum lies is asked for, and a proof
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def solve_lp(program: LinearProgram) -> Answer:
 def _interior(program: LinearProgram) -> Answer:
     if program.block is None or len(program.cost) < MANY_COLUMNS:
         raise SolverFailure("left to the others")
-    x, dual = solve_blocks(program.cost, program.rows, program.limit, program.block, program.pivot)
+    x, dual = solve_blocks(program.cost, program.rows, program.limit, program.block)
     return Answer(x, dual, True)
 
 

@@ -14,7 +14,7 @@ def known_steps(problem: Problem, policy: str) -> Floats:
     steps = problem.jobs.steps_left
     unknown = np.flatnonzero(np.isinf(steps))
     if unknown.size:
-        ids = name_some(problem.jobs.ids[row] for row in unknown)
+        ids = name_some(problem.names_of(unknown))
         raise MissingFacts(f"{policy} must know steps_left, which is missing for {ids}")
     return steps
 
@@ -31,7 +31,7 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
         return np.zeros(len(jobs)), ()
     unknown = np.flatnonzero(due & np.isinf(jobs.steps_left))
     if unknown.size:
-        ids = name_some(jobs.ids[row] for row in unknown)
+        ids = name_some(program.problem.names_of(unknown))
         raise MissingFacts(
             f"{policy} must know steps_left of jobs with a deadline, which is missing for {ids}"
         )
@@ -45,7 +45,7 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
     missed = np.flatnonzero(due & ~kept)
     notes: list[str] = []
     if missed.size:
-        notes.append(f"deadline missed by {name_some((jobs.ids[row] for row in missed), limit=20)}")
+        notes.append(f"deadline missed by {name_some(program.problem.names_of(missed), limit=20)}")
     if not proven:
         notes.append("perhaps more deadlines could be kept: the search for the most was stopped early")
     return np.where(kept, need, 0.0), tuple(notes)
