@@ -1,6 +1,6 @@
 """How long does each policy take, and where does the time go?
 
-    python -m benchmarks.policies [--quick] [--only las,ftf] [--published] [--json FILE]
+    python -m benchmarks.policies [--quick] [--only las,ftf] [--published] [--slope] [--json FILE]
 
 Every row is one fresh problem (fixed seed), solved in a process of its own and audited. Columns: time to
 group, to build and solve (everything between grouped problem and grouped answer), to split, in total, and
@@ -17,9 +17,11 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.workloads import PUBLISHED, add_pairs, cluster, published_rates, random_rates
 from policies.audit import audit
@@ -126,17 +128,11 @@ def _plain(question: Question, problem: Problem) -> tuple[dict[str, float], Prob
 
 def cluster_again(problem: Problem) -> Problem:
     """The same problem without what is cached in it."""
-    from dataclasses import replace
-
     return replace(problem)
 
 
 def _on(grouped: Problem, allocation: Allocation) -> Allocation:
     """An answer of the right shape, to time a split with."""
-    from dataclasses import replace
-
-    import numpy as np
-
     k = len(grouped.columns)
     return replace(
         allocation,
@@ -167,6 +163,19 @@ def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float
     return {**timing, "total_s": sum(timing.values())}, whole, split
 
 
+def slope(published: bool) -> Iterator[str]:
+    """How total time grows with jobs: the exponent between one size and the next (1 = linear)."""
+    for policy in ("las", "water_filling", "ftf"):
+        for kinds in (80, None):
+            before: tuple[int, float] | None = None
+            for jobs in (6_400, 25_600, 102_400):
+                total = answer(Question(policy, jobs, kinds, np.inf), published)["total_s"]
+                grown = np.log(total / before[1]) / np.log(jobs / before[0]) if before else np.nan
+                before = (jobs, total)
+                kind = "all different" if kinds is None else f"of {kinds} kinds"
+                yield f"{policy:<20}{f'{jobs:,} {kind}':<34}{total:>8.3f}{grown:>9.2f}"
+
+
 HEADER = (
     f"{'policy':<20}{'jobs':<34}{'group':>8}{'solve':>9}{'split':>8}{'total':>9}{'goal':>8}{'MB':>7}  audit"
 )
@@ -191,11 +200,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only problems of up to 2,048 jobs")
     parser.add_argument("--only", default="", help="only these policies, separated by commas")
     parser.add_argument("--published", action="store_true", help="rates from the published table")
+    parser.add_argument(
+        "--slope", action="store_true", help="instead: how time grows with the number of jobs"
+    )
     parser.add_argument("--json", type=Path, help="write the rows to a file as well")
     options = parser.parse_args()
     if options.published and not PUBLISHED.exists():
         print(f"--published needs {PUBLISHED.name}, which is not there", file=sys.stderr)
         return 2
+    if options.slope:
+        print(f"{'policy':<20}{'jobs':<34}{'total':>8}{'exponent':>9}", flush=True)
+        for row in slope(options.published):
+            print(row, flush=True)
+        return 0
     only = [name for name in options.only.split(",") if name]
     rows = []
     print(HEADER, flush=True)

@@ -14,6 +14,7 @@ over planes. Places that a job does not fill are columns that cost something and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,13 +164,15 @@ def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
     return np.asarray(sum(both[1:], both[0])) if both else np.zeros(())
 
 
-def solve_blocks(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> tuple[Floats, Floats]:
+def solve_blocks(
+    cost: Floats, rows: Sparse, limit: Floats, block: Ints, stop: Callable[[], bool] = bool
+) -> tuple[Floats, Floats]:
     """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together."""
     blocks = _arrange(cost, rows, limit, block)
     with np.errstate(
         over="ignore", divide="ignore", invalid="ignore"
     ):  # a step that goes astray is seen and given up
-        x, y = _Iteration(blocks).run()
+        x, y = _Iteration(blocks).run(stop)
     return x[blocks.place], y[blocks.spot] / blocks.unit
 
 
@@ -191,8 +194,8 @@ class _Iteration:
         self.x, self.s = _inside(x, s)
         self.z, self.y = _inside(z, y)
 
-    def run(self) -> tuple[Floats, Floats]:
-        """The optimum, or SolverFailure where the numbers are too hard."""
+    def run(self, stop: Callable[[], bool]) -> tuple[Floats, Floats]:
+        """The optimum, or SolverFailure where the numbers are too hard or the time is up."""
         best, stalled, least = np.inf, 0, np.full(3, np.inf)
         kept = (self.x, self.y)
         for _ in range(ITERATIONS):
@@ -200,7 +203,7 @@ class _Iteration:
             if primal <= FEASIBLE and dual <= FEASIBLE and gap <= GAP:
                 return self.x, self.y
             worst = max(primal, dual, gap)
-            if not np.isfinite(worst):
+            if not np.isfinite(worst) or stop():
                 break
             if worst < best:
                 best, kept = worst, (self.x, self.y)

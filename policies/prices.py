@@ -40,7 +40,10 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
             def excess(s: float, at: Floats = prices) -> float:
                 return market.cheapest(kinds, at, demand(s))[0] - 1.0
 
-            level = float(brentq(excess, 0.0, level, rtol=1e-9))
+            try:
+                level = float(brentq(excess, 0.0, level, rtol=1e-9))
+            except (ValueError, RuntimeError):  # rates too far apart for a bill; a guess need not be good
+                return level
             bill, used = market.cheapest(kinds, prices, demand(level))
         planes.append(used - capacity)
         # The prices at which what is known of the jobs' choices would be the hardest to pay for.

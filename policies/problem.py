@@ -213,14 +213,10 @@ class Problem:
         names = {tenant.name for tenant in self.tenants}
         if len(names) != len(self.tenants):
             raise ProblemError(f"tenants: duplicate name in {sorted(t.name for t in self.tenants)}")
-        if not names:
-            return
         for path in dict.fromkeys(self.jobs.tenant):
-            if path not in names:
-                job = self.jobs.ids[self.jobs.tenant.index(path)]
-                raise ProblemError(
-                    f"job '{job}': tenant '{path}' is not among the tenants ({name_some(names)})"
-                )
+            if names and path not in names:
+                job, known = self.jobs.ids[self.jobs.tenant.index(path)], name_some(sorted(names))
+                raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
 
     # What follows is derived: once, sparse, and never part of what a caller passes in.
 
@@ -250,10 +246,10 @@ class Problem:
         low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
         low, high = np.where(columns.is_pair, low, columns.first), np.where(columns.is_pair, high, ALONE)
         ways = int(self.way.max()) + 1 if len(columns) else 1
+        way = self.way
         if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
-            _, way = np.unique(self.way, return_inverse=True)
-            return ((low * (n + 1)) + high + 1) * (int(way.max()) + 1) + way
-        return ((low * (n + 1)) + high + 1) * ways + self.way
+            ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
+        return np.asarray((low * (n + 1) + high + 1) * ways + way)
 
     @cached_property
     def solo_column(self) -> Ints:

@@ -1,8 +1,8 @@
 """The chain of solvers behind every policy, and the time they may take.
 
 A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
-apart into jobs go to our own interior-point method, the others to Clarabel; HiGHS and then whatever cvxpy
-finds installed take over where those give up.
+apart into jobs go to our own interior-point method, large ones with pairs to simplex (HiGHS), the others to
+Clarabel; HiGHS without limits and then whatever cvxpy finds installed take over where those give up.
 An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
 """
 
@@ -29,6 +29,8 @@ from policies.sparse import Sparse, identity, stack
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
 MANY_COLUMNS = 600  # below it, a general solver is as quick
+MANY_ROWS = 600
+STEPS_PER_ROW = 10
 
 _scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
 
@@ -82,13 +84,10 @@ def solve_lp(program: LinearProgram) -> Answer:
             break
         try:
             answer = solver(program)
-        except (
-            SolverFailure,
-            ValueError,
-            ArithmeticError,
-            RuntimeError,
-        ) as failure:  # a library's trouble is no end
-            said.append(f"{name}: {failure}")
+        except (SolverFailure, ValueError, ArithmeticError, RuntimeError) as failure:
+            said.append(f"{name}: {failure}")  # a library's trouble is not the end
+            continue
+        if answer is None:
             continue
         if answer.optimal:
             return answer
@@ -99,10 +98,12 @@ def solve_lp(program: LinearProgram) -> Answer:
     raise SolverFailure("; ".join(said))
 
 
-def _interior(program: LinearProgram) -> Answer:
+def _interior(program: LinearProgram) -> Answer | None:
     if program.block is None or len(program.cost) < MANY_COLUMNS:
-        raise SolverFailure("left to the others")
-    x, dual = solve_blocks(program.cost, program.rows, program.limit, program.block)
+        return None
+    x, dual = solve_blocks(
+        program.cost, program.rows, program.limit, program.block, lambda: time_left_s() <= 0
+    )
     return Answer(x, dual, True)
 
 
@@ -148,10 +149,22 @@ def _settings() -> Any:
     return settings
 
 
+def _simplex(program: LinearProgram) -> Answer | None:
+    """Many jobs that are joined in pairs here and there: factors fill up, bases do not. With a limit on its steps."""
+    if program.block is not None or len(program.limit) < MANY_ROWS:
+        return None
+    return _linprog(program, "highs-ds", {"maxiter": STEPS_PER_ROW * len(program.limit)})
+
+
 def _highs(program: LinearProgram) -> Answer:
-    options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
+    return _linprog(program, "highs", {})
+
+
+def _linprog(program: LinearProgram, method: str, options: dict[str, float]) -> Answer:
+    if np.isfinite(time_left_s()):
+        options = {**options, "time_limit": max(time_left_s(), 1e-3)}
     found = _scipy.linprog(
-        program.cost, A_ub=program.rows, b_ub=program.limit, method="highs", options=options
+        program.cost, A_ub=program.rows, b_ub=program.limit, method=method, options=options
     )
     if found.x is None or found.ineqlin.marginals is None:
         raise SolverFailure(str(found.message))
@@ -173,8 +186,10 @@ def _cvxpy(program: LinearProgram) -> Answer:
     return Answer(np.maximum(x.value, 0.0), np.maximum(rows.dual_value, 0.0), task.status == cp.OPTIMAL)
 
 
-_CHAIN: list[tuple[str, Callable[[LinearProgram], Answer]]] = [
+# Each is tried in turn; one that says None leaves the program to the others.
+_CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
     ("blocks", _interior),
+    ("simplex", _simplex),
     ("Clarabel", _clarabel),
     ("HiGHS", _highs),
     ("cvxpy", _cvxpy),
