@@ -75,7 +75,10 @@ def test_each_solver_alone_finds_the_same_optimum(name: str, monkeypatch: pytest
 def test_each_solver_answers_a_policy_alike(name: str, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the program of `las`, small and large: feasible, and prices that prove that nothing is better."""
     program = max_min_program(monkeypatch, jobs)
+    if name == "simplex":  # which takes what does not fall apart into jobs
+        program = replace(program, block=None)
     answer = CHAIN[name](program)
+    assert answer is not None
     value = program.cost @ answer.x
     assert answer.optimal
     assert answer.x.min() >= 0
