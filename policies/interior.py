@@ -139,13 +139,24 @@ class _Normal:
         T = len(self.blocks.tie)
         half = _forward(self.lower, r[: R * n].reshape(R, n))
         tied = np.concatenate([r[R * n :], h]) - np.einsum("rin,rn->i", self.half, half)
-        u = np.linalg.solve(self.schur, tied)
+        u = _solve_tied(self.schur, tied)
         own = half - np.einsum("i,rin->rn", u, self.half)
         for row in range(R - 1, -1, -1):
             for after in range(row + 1, R):
                 own[row] -= self.lower[after, row] * own[after]
             own[row] /= self.lower[row, row]
         return np.concatenate([own.ravel(), u[:T]]), u[T:]
+
+
+def _solve_tied(schur: Floats, right: Floats) -> Floats:
+    """The small system, each unknown in its own unit; one that nothing depends on any more stays where it is."""
+    size = np.sqrt(np.abs(np.diagonal(schur)))
+    unit = 1.0 / np.where(size > 0, size, 1.0)
+    even = schur * unit[:, None] * unit
+    try:
+        return np.asarray(unit * np.linalg.solve(even, unit * right))
+    except np.linalg.LinAlgError:
+        return np.asarray(unit * np.linalg.lstsq(even, unit * right, rcond=1e-15)[0])
 
 
 def _forward(lower: Floats, right: Floats) -> Floats:

@@ -209,9 +209,14 @@ class Program:
         return None if self._block is None else np.concatenate([self._block, further])
 
     def _point(self, answer: Answer, value: float, dual: Floats, worth: Floats) -> Point:
+        n, used = len(self.count), self._standing @ answer.x
+        # No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back.
+        fits = np.minimum(1.0, self._standing_limit / np.maximum(used, np.finfo(float).tiny))
+        columns = self.problem.columns.take(self.usable)
+        second = np.where(columns.is_pair, columns.second, columns.first)
+        fit = np.minimum(np.minimum(fits[columns.first], fits[second]), fits[n + columns.worker_type])
         shares = np.zeros(len(self.problem.columns))
-        shares[self.usable] = answer.x
-        n = len(self.count)
+        shares[self.usable] = answer.x * fit
         return Point(
             shares=shares,
             value=value,

@@ -9,6 +9,7 @@ An answer says whether it is optimal, so that nobody mistakes best-so-far for be
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -178,7 +179,8 @@ def _cvxpy(program: LinearProgram) -> Answer:
     rows = program.rows @ x <= program.limit
     task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
     try:
-        task.solve()
+        with warnings.catch_warnings(action="ignore"):  # whether it is accurate is said by its status
+            task.solve()
     except cp.SolverError as error:
         raise SolverFailure(str(error)) from None
     if x.value is None:
