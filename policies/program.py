@@ -211,7 +211,8 @@ class Program:
     def _point(self, answer: Answer, value: float, dual: Floats, worth: Floats) -> Point:
         n, used = len(self.count), self._standing @ answer.x
         # No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back.
-        fits = np.minimum(1.0, self._standing_limit / np.maximum(used, np.finfo(float).tiny))
+        limit = self._standing_limit
+        fits = np.divide(limit, used, out=np.ones(len(used)), where=used > limit)
         columns = self.problem.columns.take(self.usable)
         second = np.where(columns.is_pair, columns.second, columns.first)
         fit = np.minimum(np.minimum(fits[columns.first], fits[second]), fits[n + columns.worker_type])
