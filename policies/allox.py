@@ -12,7 +12,7 @@ from policies.registry import policy, unsolved
 from policies.steps import known_steps
 
 
-@policy("allox", reads=("id",), spread=False)
+@policy("allox", reads=("id",), also=("steps_left", "waited_s"), spread=False)
 def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     """minimum-weight matching of jobs to (GPU, position from last), cost position · R_m / T_mj + t_m;
     on each GPU the job in the highest position runs now

@@ -14,7 +14,7 @@ from policies.registry import policy
 from policies.steps import deadline_floor
 
 
-@policy("throughput_per_cost", reads=("deadline_s",), spread=False)
+@policy("throughput_per_cost", reads=("deadline_s",), also=("price_per_gpu_hour",), spread=False)
 def throughput_per_cost(problem: Problem) -> Allocation:
     """max Σ_k rate_mk x_k / p_j, the published form, deadlines kept where they can be"""
     price = _known_prices(problem, "throughput_per_cost")
@@ -32,7 +32,7 @@ def throughput_per_cost(problem: Problem) -> Allocation:
     return replace(program.allocation("throughput_per_cost", best), notes=notes)
 
 
-@policy("min_cost", reads=("deadline_s",), spread=False)
+@policy("min_cost", reads=("deadline_s",), also=("price_per_gpu_hour",), spread=False)
 def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
     """no job pays more than (1 + premium) × its cheapest price per step; max Σ g_m E_m / T_m^best;
     then, held, min Σ p_j g_k x_k

@@ -13,7 +13,7 @@ from policies.reference import rate_table
 from policies.registry import policy, unsolved
 
 
-@policy("fifo", reads=("id",), spread=False)
+@policy("fifo", reads=("id",), also=("waited_s",), spread=False)
 def fifo(problem: Problem) -> Allocation:
     """by arrival; each job takes the fastest type with room, all of the time, and nobody overtakes
 

@@ -11,6 +11,7 @@ there are about as many stages as worker types, not as many as jobs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -73,7 +74,7 @@ class Share(Protocol):
 
 
 @dataclass(slots=True)
-class Fair:
+class Fair(ABC):
     """Members rise together, each at the rate of its weight, and stop at their caps."""
 
     weight: Floats
@@ -100,61 +101,46 @@ class Fair:
 
     @property
     def room(self) -> float:
-        """What all members hold at their caps."""
+        """See Share."""
         return float(self._amount[-1])
 
-    def level(self, amount: float) -> float:
-        """The level at which the members together hold so much."""
+    def pour(self, amount: float, v: Floats) -> None:
+        """See Share."""
         at = int(np.searchsorted(self._amount, amount))
         if at >= len(self._amount):
-            return self.top
-        return max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at]))
+            self.rise(self.top, v)
+        else:
+            self.rise(max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at])), v)
 
     def heights(self, level: float) -> Floats:
         """What each member holds when the level stands there."""
         return np.minimum(self.cap, self.weight * level)
 
+    @abstractmethod
+    def rise(self, level: float, v: Floats) -> None:
+        """Let the level stand there, writing the heights of jobs into v."""
+
 
 @dataclass(slots=True)
-class FairJobs:
+class FairJobs(Fair):
     """A tenant of policy `fairness`: jobs by weight."""
 
-    rows: Ints
-    fair: Fair
-
-    @property
-    def room(self) -> float:
-        """See Share."""
-        return self.fair.room
-
-    def pour(self, amount: float, v: Floats) -> None:
-        """See Share."""
-        self.rise(self.fair.level(amount), v)
+    rows: Ints = field(kw_only=True)
 
     def rise(self, level: float, v: Floats) -> None:
-        """The same by level instead of amount."""
-        v[self.rows] = self.fair.heights(level)
+        """See Fair."""
+        v[self.rows] = self.heights(level)
 
 
 @dataclass(slots=True)
-class FairTenants:
+class FairTenants(Fair):
     """An inner node: tenants by weight."""
 
-    children: Sequence[Share]
-    fair: Fair
-
-    @property
-    def room(self) -> float:
-        """See Share."""
-        return self.fair.room
-
-    def pour(self, amount: float, v: Floats) -> None:
-        """See Share."""
-        self.rise(self.fair.level(amount), v)
+    children: Sequence[Share] = field(kw_only=True)
 
     def rise(self, level: float, v: Floats) -> None:
-        """The same by level instead of amount."""
-        for child, amount in zip(self.children, self.fair.heights(level).tolist(), strict=True):
+        """See Fair."""
+        for child, amount in zip(self.children, self.heights(level).tolist(), strict=True):
             child.pour(amount, v)
 
 
@@ -175,9 +161,6 @@ class QueuedJobs:
         """See Share."""
         before = np.cumsum(self.count * self.cap) - self.count * self.cap
         v[self.rows] = np.clip((amount - before) / self.count, 0.0, self.cap)
-
-
-Tree = FairJobs | FairTenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +186,7 @@ class Filled:
         return Point(self.shares, value, price, none, none, self.optimal)
 
 
-def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Filled:
+def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Filled:
     """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
     n = len(program.count)
     cap = program.best_rate / unit
@@ -213,7 +196,7 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
     for _ in range(n + 1):
         root = tree(cap)
 
-        def heights(level: float, root: Tree = root) -> Floats:
+        def heights(level: float, root: Fair = root) -> Floats:
             v = np.zeros(n)
             root.rise(level, v)
             return v
@@ -221,10 +204,10 @@ def fill(program: Program, tree: Callable[[Floats], Tree], unit: Floats) -> Fill
         def demand(level: float) -> Floats:
             return np.asarray(heights(level) * program.count * unit)
 
-        s, point = furthest(program, demand, root.fair.top)
+        s, point = furthest(program, demand, root.top)
         v = heights(s)
         optimal &= point.optimal
-        scarce = s < root.fair.top
+        scarce = s < root.top
         if scarce and first is None:
             first = (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policies.errors import ProblemError
-from policies.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, Tree, fill
+from policies.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, fill
 from policies.problem import Allocation, Floats, Ints, Problem, Tenant
 from policies.program import Program
 from policies.reference import proportional_rates
@@ -65,11 +65,11 @@ class _Tree:
         """The tenant of a path, listed or not."""
         return self.tenants.get(path) or Tenant(path)
 
-    def at_caps(self, cap: Floats) -> Tree:
+    def at_caps(self, cap: Floats) -> Fair:
         """The tree to pour through when each job stops at its cap."""
         root = self._node("", cap)
-        assert not isinstance(root, QueuedJobs)  # the root is no tenant, so it has no policy
-        return root  # type: ignore[return-value]
+        assert isinstance(root, Fair)  # the root is no tenant, so it is not fifo
+        return root
 
     def lowest(self, v: Floats) -> float:
         """Σ v per weight of the lowest tenant below the root, or v per weight of the lowest job where there is none."""
@@ -91,7 +91,7 @@ class _Tree:
             children.append(self._jobs(path, cap))
             weight = np.append(weight, 1.0)
         room = np.array([child.room for child in children])
-        return FairTenants(children, Fair(weight, room, np.ones(len(children))))
+        return FairTenants(weight, room, np.ones(len(children)), children=children)
 
     def _jobs(self, path: str, cap: Floats) -> Share:
         rows, jobs = self.rows[path], self.jobs
@@ -100,4 +100,4 @@ class _Tree:
                 np.argsort(-jobs.waited_s[rows], kind="stable")
             ]  # rows come sorted by id, which breaks ties
             return QueuedJobs(rows, cap[rows], jobs.count[rows].astype(float))
-        return FairJobs(rows, Fair(jobs.weight[rows], cap[rows], jobs.count[rows].astype(float)))
+        return FairJobs(jobs.weight[rows], cap[rows], jobs.count[rows].astype(float), rows=rows)

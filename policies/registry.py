@@ -41,6 +41,12 @@ class Entry:
     reads: tuple[str, ...]  # facts beyond rates, width and weight; jobs that differ in them are not merged
     spread: bool  # over types by +blind; False where it matters which type was chosen
     pairs: bool  # always sees pair columns, with or without +packing
+    also: tuple[str, ...] = ()  # further facts that bear on the answer, which grouping need not ask about
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Fields of a problem, beside rates, widths and weights, that bear on the answer."""
+        return tuple(fact for fact in dict.fromkeys((*self.reads, *self.also)) if fact != "id")
 
     @property
     def objective(self) -> str:
@@ -59,12 +65,16 @@ _names: dict[str, str] = {}
 
 
 def policy(
-    *names: str, reads: Sequence[str] = (), spread: bool = True, pairs: bool = False
+    *names: str,
+    reads: Sequence[str] = (),
+    spread: bool = True,
+    pairs: bool = False,
+    also: Sequence[str] = (),
 ) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
-    """Register a pure function `Problem -> Allocation` under a name and its aliases."""
+    """Register a pure function `Problem -> Allocation` under a name and its aliases; see Entry for the rest."""
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
-        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs)
+        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also))
         for name in names:
             if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
                 raise UnknownPolicy(f"two policies call themselves '{name}'")

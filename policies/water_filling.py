@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.filling import Fair, FairJobs, Tree, fill
+from policies.filling import FairJobs, fill
 from policies.problem import Allocation, Floats, Problem
 from policies.program import Program
 from policies.reference import proportional_rates
@@ -17,8 +17,8 @@ def water_filling(problem: Problem) -> Allocation:
     program = Program(problem)
     jobs, P = problem.jobs, proportional_rates(problem)
 
-    def everybody(cap: Floats) -> Tree:
-        return FairJobs(np.arange(len(jobs)), Fair(jobs.weight, cap, program.count))
+    def everybody(cap: Floats) -> FairJobs:
+        return FairJobs(jobs.weight, cap, program.count, rows=np.arange(len(jobs)))
 
     filled = fill(program, everybody, unit=P / jobs.gpus)
     return program.allocation("water_filling", filled.point(value=float((filled.v / jobs.weight).min())))

@@ -7,29 +7,8 @@ from typing import Any
 
 import click
 
+from gavel.cli.policy_words import MODIFIERS
 from policies.registry import Entry, entry, names
-
-# Facts as the registry calls them, in the words of someone who has to provide them. ("id" says only that
-# jobs are told apart one by one.)
-FACTS = {
-    "steps_left": "steps left",
-    "waited_s": "time waited",
-    "isolated_s": "isolated time",
-    "deadline_s": "deadlines and their steps left, if any",
-    "tenant": "tenants",
-    "price_per_gpu_hour": "prices",
-}
-# What grouping need not ask about, and `Entry.reads` therefore may not say.
-ALSO = {
-    "allox": ("steps_left", "waited_s"),
-    "fifo": ("waited_s",),
-    "min_cost": ("price_per_gpu_hour",),
-    "throughput_per_cost": ("price_per_gpu_hour",),
-}
-MODIFIERS = {
-    "packing": "two jobs may share GPUs, where the problem's `pairs` say that this gains anything",
-    "blind": "all types count as equally fast, as if rates were unknown; for comparison",
-}
 
 
 def completions(incomplete: str) -> list[str]:
@@ -37,12 +16,6 @@ def completions(incomplete: str) -> list[str]:
     base, plus, begun = incomplete.rpartition("+")
     known = MODIFIERS if plus else [name for full in names() for name in (full, *entry(full).aliases)]
     return [f"{base}{plus}{name}" for name in known if name.startswith(begun)]
-
-
-def facts_needed(policy: Entry) -> list[str]:
-    """Fields of a problem, beside rates, widths and weights, that bear on the policy's answer."""
-    told = [*policy.reads, *ALSO.get(policy.name, ())]
-    return [fact for fact in dict.fromkeys(told) if fact != "id"]
 
 
 def show(as_json: bool) -> None:
@@ -61,7 +34,7 @@ def _as_data(policy: Entry) -> dict[str, Any]:
         "name": policy.name,
         "aliases": list(policy.aliases),
         "objective": policy.objective,
-        "needs": facts_needed(policy),
+        "needs": list(policy.facts),
         "parameters": dict(policy.parameters),
         "pairs": policy.pairs,
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.padding import Padding
 from rich.text import Text
 
-from gavel.cli.policy_list import FACTS, MODIFIERS, facts_needed
+from gavel.cli.policy_words import FACTS, MODIFIERS
 from gavel.cli.terminal import print_all
 from policies.registry import Entry
 
@@ -25,7 +25,7 @@ def _described(policy: Entry) -> Iterator[Text | Padding]:
     aliases = "".join(f" or {alias}" for alias in policy.aliases)
     yield Text.assemble((policy.name, "bold"), (aliases, "dim"))
     yield _indented(Text(policy.objective))
-    if needed := facts_needed(policy):
+    if needed := policy.facts:
         yield _indented(Text("needs: " + ", ".join(FACTS.get(fact, fact) for fact in needed), "cyan"))
     if policy.parameters:
         defaults = ", ".join(f"{name}={default}" for name, default in policy.parameters.items())
