@@ -46,8 +46,10 @@ class Question:
     @property
     def name(self) -> str:
         """As the table says it."""
-        extra = {True: ", under-subscribed"}.get(self.load < 1, "")
-        return f"{self.jobs:,} {'all different' if self.kinds is None else f'of {self.kinds} kinds'}{extra}"
+        kinds = "all different" if self.kinds is None else f"of {self.kinds} kinds"
+        under = ", under-subscribed" if self.load < 1 else ""
+        pairs = f", {self.partners} partners" if self.partners else ""
+        return f"{self.jobs:,} {kinds}{under}{pairs}"
 
 
 def questions() -> Iterator[Question]:
@@ -78,6 +80,7 @@ def questions() -> Iterator[Question]:
     yield Question("strategy_proof", 128, None, 5.0)
     yield Question("allox", 512, None, 0.3, single_gpu=True)
     yield Question("allox", 2048, None, 3.0, single_gpu=True)
+    yield Question("gandiva", 2048, None, 0.05, partners=8)
     for policy in ("gandiva", "fifo", "isolated"):
         for jobs, goal_s in ((2048, 0.05), (102400, 1.0)):
             for kinds in (80, None):

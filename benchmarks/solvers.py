@@ -1,0 +1,78 @@
+"""Is the interior-point method of our own worth its lines? It against Clarabel, on the same programs, in one run.
+
+    python -m benchmarks.solvers [--largest 16384]
+
+The programs are the two stages of `las` on different jobs: the greatest common level, then the most on top of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from benchmarks.workloads import cluster
+from policies import solvers
+from policies.program import Program
+from policies.reference import proportional_rates
+from policies.solvers import Answer, LinearProgram
+
+LINKS = dict(solvers._CHAIN)
+REPEATS = 3
+
+
+def programs(jobs: int) -> Iterator[tuple[str, LinearProgram]]:
+    """Both stages, as the policy sets them up."""
+    problem = cluster(jobs, None)
+    program, P = Program(problem), proportional_rates(problem)
+    need = problem.jobs.count * problem.jobs.weight * P / problem.jobs.gpus
+    seen: list[LinearProgram] = []
+
+    def listening(task: LinearProgram) -> Answer | None:
+        seen.append(task)
+        return LINKS["blocks"](task)
+
+    solvers._CHAIN[0] = ("blocks", listening)
+    try:
+        level = program.raise_all(need)
+        program.improve(level, program.per_rate(problem.jobs.gpus / P), floor=level.value * need)
+    finally:
+        solvers._CHAIN[0] = ("blocks", LINKS["blocks"])
+    yield from zip(("greatest level", "most on top"), seen, strict=True)
+
+
+def timed(solver: Callable[[LinearProgram], Answer | None], task: LinearProgram) -> tuple[float, float]:
+    """The median time, and the optimum that was reached."""
+    took = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        answer = solver(task)
+        took.append(time.perf_counter() - started)
+    return float(np.median(took)), float("nan") if answer is None else float(task.cost @ answer.x)
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--largest", type=int, default=16_384, help="jobs in the largest problem")
+    largest = parser.parse_args().largest
+    print(f"{'jobs':>8}  {'program':<16}{'ours':>9}{'Clarabel':>10}{'times':>7}  difference of optima")
+    jobs = 1024
+    while jobs <= largest:
+        for name, task in programs(jobs):
+            ours, ours_value = timed(LINKS["blocks"], task)
+            theirs, value = timed(LINKS["Clarabel"], task)
+            off = abs(ours_value - value) / abs(value)
+            print(
+                f"{jobs:>8,}  {name:<16}{ours:>9.3f}{theirs:>10.3f}{theirs / ours:>7.1f}  {off:.0e}",
+                flush=True,
+            )
+        jobs *= 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
