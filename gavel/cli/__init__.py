@@ -6,8 +6,11 @@ and shell completion answer at once. Whatever is wrong with what the user gave e
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -22,16 +25,51 @@ class Fault(click.ClickException):
 
     exit_code = 2
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, context: click.Context | None = None) -> None:
         super().__init__(message)
-        self.command = click.get_current_context().command_path
+        context = context or click.get_current_context(silent=True)
+        self.command = context.command_path if context else "gavel"
 
     def show(self, file: Any = None) -> None:
         """`gavel allocate: cluster.yaml: jobs[3].gpus: must be …`"""
         click.echo(f"{self.command}: {self.message}", err=True)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turns click's paragraph about a wrong option, and output that nothing takes, into a `Fault`."""
+    from gavel.cli.wording import printable
+
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        message = error.format_message()
+        raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # `| head` has seen enough: click ends quietly
+            raise
+        raise Fault(f"cannot write: {(error.strerror or str(error)).lower()}") from None
+
+
+class _Commands(click.Group):
+    """Commands whose faults are one line each, those of their options included."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _one_line():
+            return super().make_context(*args, **options)
+
+    def invoke(self, context: click.Context) -> Any:
+        with _one_line():
+            return super().invoke(context)
+
+
+class _Seed(click.IntRange):
+    name = "whole number"  # as click's messages call it
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gavel.__version__, prog_name="gavel")
 def main() -> None:
     """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type."""
@@ -65,7 +103,10 @@ def _complete_policy(context: click.Context, parameter: click.Parameter, incompl
     help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="For policies that draw lots; replaces the file's."
+    "--seed",
+    type=_Seed(0, SEED_MAX),
+    metavar="N",
+    help="For policies that draw lots; replaces the file's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--all-jobs", is_flag=True, help="Show every job, however many there are.")

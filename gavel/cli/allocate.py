@@ -31,8 +31,8 @@ def allocate(
         policy = resolve(spec, time_limit_s)
     except UnknownPolicy as error:
         raise Fault(f"--policy: {printable(str(error))}") from None
-    except RecursionError:
-        raise Fault("--policy: too long a chain of modifiers") from None
+    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
+        raise Fault("--policy: too long or too deeply nested") from None
     if plot is not None:
         _check_writable(plot)
     name = "standard input" if problem == "-" else printable(problem)

@@ -21,6 +21,7 @@ from gavel.cli.wording import printable
 
 MIB = 2**20
 LIMITS = {"JSON": 256 * MIB, "YAML": 64 * MIB}  # YAML takes some ten times as long to read
+DEPTH_MAX = 100  # lists and mappings inside each other; the parser's time grows with the square of it
 MERGED_MAX = 32  # what `<<` copies, so that copies of copies stay small; aliases copy nothing
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -140,6 +141,8 @@ def _build(events: Iterable[yaml.Event]) -> Any:
                     raise _refused(event, f"tag '{event.tag}' is not supported")
                 opened.append(event)
                 parts.append([])
+                if len(opened) > DEPTH_MAX:
+                    raise BadFile("not a problem: nested too deeply")
                 continue
             case yaml.SequenceEndEvent():
                 event, value = opened.pop(), parts.pop()

@@ -232,6 +232,8 @@ TEXTS: list[tuple[str, str | bytes, str]] = [
     ("a.json", '{"jobs": []} x', "line 1, column 14: not valid JSON: extra data"),
     ("a.json", '{"jobs": [' + "9" * 5000 + "]}", "not a problem: a number has thousands of digits"),
     ("a.json", "[" * 200_000, "not a problem: nested too deeply"),
+    ("a.yaml", '{"a":' * 200_000, "not a problem: nested too deeply"),
+    ("a.yaml", "- " * 100 + "x", "must be a mapping, got a list"),
     ("a.json", b'{"jobs": "\xff"}', "line 1: not UTF-8 text (byte 0xff)"),
     ("a.json", '{"jobs": [], "jobs": []}', 'key "jobs" appears twice'),
     (
@@ -275,7 +277,7 @@ TEXTS: list[tuple[str, str | bytes, str]] = [
     ("a.yaml", "jobs: {<<: 3}", "line 1, column 7: not valid YAML: << takes a mapping or a list of mappings"),
     ("a.yaml", "a: " + "9" * 5000, "line 1, column 4: not valid YAML: a number of thousands of digits"),
     ("a.yaml", "a: \x07", "line 1: not valid YAML: control characters are not allowed"),
-    ("a.yaml", "- " * 100_000, "must be a mapping, got a list"),
+    ("a.yaml", "- " * 100_000, "not a problem: nested too deeply"),
     ("a.yaml", "1: 2", "key 1 must be text, in quotes"),
     ("a.yaml", "worker_types: {v: {gpus: 0x10}}\njobs: []", f'worker_types.v.gpus: {COUNT} "0x10"'),
     ("a.yaml", "worker_types: {v: {gpus: .inf}}\njobs: []", f"worker_types.v.gpus: {COUNT} inf"),
