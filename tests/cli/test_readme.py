@@ -38,5 +38,5 @@ def test_what_it_counts_and_links_is_there() -> None:
     """Links inside the project lead somewhere; there are as many policies as it says."""
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
-    assert "fourteen objectives" in README
-    assert len(names()) == 14
+    counts = ("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
+    assert f"{counts[len(names()) - 14]} objectives" in README
