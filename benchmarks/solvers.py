@@ -33,14 +33,14 @@ def programs(jobs: int) -> Iterator[tuple[str, LinearProgram]]:
 
     def listening(task: LinearProgram) -> Answer | None:
         seen.append(task)
-        return LINKS["blocks"](task)
+        return LINKS["interior point"](task)
 
-    solvers._CHAIN[0] = ("blocks", listening)
+    solvers._CHAIN[0] = ("interior point", listening)
     try:
         level = program.raise_all(need)
         program.improve(level, program.per_rate(problem.jobs.gpus / P), floor=level.value * need)
     finally:
-        solvers._CHAIN[0] = ("blocks", LINKS["blocks"])
+        solvers._CHAIN[0] = ("interior point", LINKS["interior point"])
     yield from zip(("greatest level", "most on top"), seen, strict=True)
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     jobs = 1024
     while jobs <= largest:
         for name, task in programs(jobs):
-            ours, ours_value = timed(LINKS["blocks"], task)
+            ours, ours_value = timed(LINKS["interior point"], task)
             theirs, value = timed(LINKS["Clarabel"], task)
             off = abs(ours_value - value) / abs(value)
             print(

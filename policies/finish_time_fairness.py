@@ -28,7 +28,8 @@ def finish_time_fairness(problem: Problem) -> Allocation:
 
     def rate(u: float) -> Floats:
         """E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
-        left = S / max(u, 1e-300) - age
+        with np.errstate(over="ignore"):  # at u = 0 nothing needs to be done, ever
+            left = S / max(u, np.finfo(float).tiny) - age
         return np.where(left > 1.0 / best_alone, 1.0 / np.maximum(left, 1.0 / best_alone), best_alone)
 
     top = float((S / (age + 1.0 / best_alone)).max())

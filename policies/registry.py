@@ -30,6 +30,8 @@ from policies.reference import isolated_rates
 from policies.solvers import time_limit
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
 
+DUST = 1e-10
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -156,11 +158,13 @@ def _run(
     if not rows.size:
         return answer
     inner = _solve(found, given, options, problem.restrict(rows, columns), columns)
-    answer.time_share[columns] = inner.time_share
+    # What a solver leaves behind in its last digits is neither a share nor a price.
+    answer.time_share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     answer.backfill[columns] = inner.backfill
     answer.isolated_rate[rows] = inner.isolated_rate
     # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
-    price = np.where(problem.capacity > 0, inner.price, np.nan)
+    price = np.where(np.abs(inner.price) * problem.capacity < DUST * abs(inner.value), 0.0, inner.price)
+    price = np.where(problem.capacity > 0, price, np.nan)
     notes += inner.notes + _too_wide(problem, answer)
     return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes)
 

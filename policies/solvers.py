@@ -81,7 +81,7 @@ def solve_lp(program: LinearProgram) -> Answer:
     best: Answer | None = None
     for name, solver in _CHAIN:
         if time_left_s() <= 0:
-            said.append(f"{name}: no time left")
+            said.append("no time left")
             break
         try:
             answer = solver(program)
@@ -190,7 +190,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
 
 # Each is tried in turn; one that says None leaves the program to the others.
 _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
-    ("blocks", _interior),
+    ("interior point", _interior),
     ("simplex", _simplex),
     ("Clarabel", _clarabel),
     ("HiGHS", _highs),
