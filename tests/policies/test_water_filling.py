@@ -1,11 +1,16 @@
 """`water_filling`: levels that can be checked in the head."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from policies.problem import Problem
+from policies import filling
+from policies.problem import Floats, Problem
+from policies.program import MET, Point, Program
 from policies.registry import resolve
 from tests.support.formulations import proportional
+from tests.support.problems import alone, by_hand, together
 from tests.support.references import rates
 
 
@@ -39,3 +44,25 @@ def test_value_is_the_lowest_level() -> None:
     """The value is that of the worst off, by weight, as for max-min fairness."""
     problem = Problem.from_rates([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]], 1, [1, 1], weight=[1.0, 2.0, 4.0])
     assert resolve("water_filling")(problem).value == pytest.approx(resolve("las")(problem).value, rel=1e-6)
+
+
+def test_a_level_met_but_for_a_hair_is_still_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level counts as met when a tenth of a millionth is missing; what is left over is then given out below it."""
+    pair = together(("a", "b"), "v100", (0.8, 0.8))
+    problem = by_hand({"v100": 1.0}, alone("a", "v100", 1.0), alone("b", "v100", 1.0), pair)
+    exact = filling.furthest
+
+    def too_far(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
+        s = exact(program, demand, top)[0] * (1.0 + 0.5 * MET)
+        return s, program.raise_all(demand(s))
+
+    def improve(program: Program, point: Point, gain: Floats, floor: Floats) -> Point:
+        assert program.raise_all(floor).value >= 1.0 - 1e-9
+        return last(program, point, gain, floor)
+
+    last = Program.improve
+    monkeypatch.setattr(filling, "furthest", too_far)
+    monkeypatch.setattr(Program, "improve", improve)
+    answer = resolve("water_filling+packing")(problem)
+    assert answer.optimal
+    assert rates(problem, answer.time_share) == pytest.approx([0.8, 0.8], rel=1e-6)
