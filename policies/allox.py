@@ -9,6 +9,7 @@ from policies.matching import Schedule, shortest_schedule
 from policies.problem import ALONE, Allocation, Problem
 from policies.reference import rate_table
 from policies.registry import policy, unsolved
+from policies.solvers import time_left_s
 from policies.steps import known_steps
 
 
@@ -32,18 +33,25 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
         )
     steps = known_steps(problem, "allox")
     gpus = np.floor(problem.capacity).astype(np.int64)
-    eldest = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
-    chosen = np.sort(eldest[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
+    single = (problem.solo_column != ALONE) & (problem.columns.gpus[problem.solo_column] == 1)
     with np.errstate(divide="ignore"):
-        time_s = steps[:, None] / rate_table(problem)
-    schedule = shortest_schedule(time_s[chosen], gpus)
+        time_s = np.where(single, steps[:, None] / rate_table(problem), np.inf)
+    hopeless = ~(single & (gpus > 0)).any(axis=1)
+    eldest = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
+    eldest = eldest[~hopeless[eldest]]
+    chosen = np.sort(eldest[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
+    schedule = shortest_schedule(time_s[chosen], gpus, lambda: time_left_s() <= 0)
     share = np.zeros(len(problem.columns))
     row, kind = _running_now(schedule, time_s[chosen])
     column = problem.solo_column[chosen[row], kind]
     assert not np.any(column == ALONE)
     share[column] = 1.0
     value = schedule.cost + float(jobs.waited_s[chosen].sum())
-    return Allocation(policy="allox", time_share=share, value=value, **unsolved(problem))
+    notes: tuple[str, ...] = ()
+    if hopeless.any():
+        who = name_some(jobs.ids[row] for row in np.flatnonzero(hopeless))
+        notes = (f"passed over, no whole GPU on which a single one is enough for it: {who}",)
+    return Allocation(policy="allox", time_share=share, value=value, notes=notes, **unsolved(problem))
 
 
 def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

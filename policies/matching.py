@@ -8,11 +8,12 @@ one for the jobs so far.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from policies.errors import ProblemError
+from policies.errors import ProblemError, SolverFailure
 from policies.problem import Floats, Ints
 
 
@@ -25,7 +26,7 @@ class Schedule:
     cost: float
 
 
-def shortest_schedule(time_s: Floats, gpus: Ints) -> Schedule:
+def shortest_schedule(time_s: Floats, gpus: Ints, stop: Callable[[], bool] = bool) -> Schedule:
     """The schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
     jobs = len(time_s)
     usable = np.where(gpus[None, :] > 0, time_s, np.inf)
@@ -33,6 +34,8 @@ def shortest_schedule(time_s: Floats, gpus: Ints) -> Schedule:
         raise ProblemError("matching: a job can run on no type that has a GPU")
     slots = _Slots(usable, gpus)
     for job in np.argsort(-usable.min(axis=1), kind="stable").tolist():
+        if stop():
+            raise SolverFailure("matching: no time left")
         slots.insert(job)
     kind = slots.kind[slots.slot_of]
     position = slots.position[slots.slot_of]

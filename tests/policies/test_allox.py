@@ -1,5 +1,6 @@
 """`allox`: schedules short enough to try out."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from policies.errors import ProblemError
 from policies.problem import Problem
 from policies.registry import resolve
+from tests.support.problems import alone, by_hand
 from tests.support.references import allox
 
 
@@ -89,3 +91,32 @@ def test_no_schedule_is_better(data: st.DataObject) -> None:
     least = min(ends(choice) for choice in product((0, 1), repeat=n))
     assert resolve("allox")(problem).value == pytest.approx(least, rel=1e-9)
     assert allox(problem).value == pytest.approx(least, rel=1e-9)
+
+
+def test_only_columns_of_one_gpu_count() -> None:
+    """A job that asks for one GPU but is known on four only holds no single one; the next in line does."""
+    problem = by_hand(
+        {"v100": 1.0}, alone("a", "v100", 9.0, gpus=4), alone("b", "v100", 1.0), steps_left=[1, 1]
+    )
+    problem = replace(problem, jobs=replace(problem.jobs, gpus=np.ones(2, dtype=np.int64)))
+    answer = resolve("allox")(problem)
+    assert answer.time_share.tolist() == [0.0, 1.0]
+    assert answer.notes == ("passed over, no whole GPU on which a single one is enough for it: 'a'",)
+
+
+def test_a_part_of_a_gpu_runs_nothing() -> None:
+    """Half a GPU is no place for a job that runs now."""
+    answer = resolve("allox")(Problem.from_rates([[1.0, 9.0]], 1, [1, 0.5], steps_left=[1.0]))
+    assert answer.time_share.tolist() == [1.0, 0.0]
+    nowhere = resolve("allox")(Problem.from_rates([[1.0]], 1, [0.5], steps_left=[1.0]))
+    assert nowhere.time_share.tolist() == [0.0]
+    assert "passed over" in nowhere.notes[0]
+
+
+def test_it_keeps_to_its_time() -> None:
+    """Thousands of jobs behind a few GPUs take long to match; when the time is up, the isolated shares stand in."""
+    rng = np.random.default_rng(0)
+    rate, steps = rng.uniform(0.5, 20, (5000, 2)), rng.uniform(1e3, 1e6, 5000)
+    answer = resolve("allox", time_limit_s=0.05)(Problem.from_rates(rate, 1, [3, 2], steps_left=steps))
+    assert not answer.optimal
+    assert answer.solve_s < 2.0
