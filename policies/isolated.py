@@ -19,7 +19,8 @@ def isolated(problem: Problem) -> Allocation:
     share = np.zeros(len(columns))
     # A column of another width than the requested one holds the same GPUs for longer or shorter.
     on_width = isolated_shares(problem)[row, kind] * jobs.gpus[row] / columns.gpus[column]
-    share[column] = np.minimum(1.0, on_width) * jobs.count[row]
+    busy = np.bincount(row, on_width, minlength=len(jobs))
+    share[column] = on_width / np.maximum(1.0, busy)[row] * jobs.count[row]
     rate = (problem.rates @ share) / jobs.count
     worst_off = float((jobs.gpus * rate / P).min())
     return Allocation(policy="isolated", time_share=share, value=worst_off, **unsolved(problem))

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.audit import audit
 from policies.errors import ProblemError
 from policies.problem import Problem
 from policies.registry import resolve
+from tests.support.problems import alone, by_hand
 from tests.support.references import rates
 
 
@@ -90,3 +92,11 @@ def test_no_lie_pays(data: st.DataObject) -> None:
         return float(share[:2] @ truth[0])
 
     assert truly(claim) <= truly(truth) * (1 + 1e-4)
+
+
+def test_narrow_columns_fill_no_more_than_all_the_time() -> None:
+    """A job of four known on single GPUs only: its slice holds two such columns, each for half of its time."""
+    problem = by_hand({"a": 1.0, "b": 1.0}, alone("j", "a", 1.0), alone("j", "b", 1.0), gpus=[4])
+    answer = resolve("isolated")(problem)
+    assert answer.time_share == pytest.approx([0.5, 0.5], rel=1e-12)
+    assert not audit(problem, answer)
