@@ -124,7 +124,8 @@ class Program:
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
         worth[held] = dual[len(self._standing_limit) :][: len(held)] / (self.best_rate * self.count)[held]
-        return self._point(answer, float(gain @ answer.x), dual, worth)
+        point = self._point(answer, np.nan, dual, worth)
+        return replace(point, value=float(gain @ point.shares[self.usable]))  # of what is really given
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
         """The second stage: of all shares that keep the floor, those with the greatest gain. Value and prices stay."""

@@ -84,3 +84,11 @@ def test_a_premium_is_a_number(premium: str) -> None:
     """Negative, endless, or no number at all: the error says which parameter."""
     with pytest.raises(ProblemError, match="min_cost: premium is"):
         resolve(f"min_cost(premium={premium})")(Problem.from_rates([[1.0]], 1, [1], price_per_gpu_hour=1.0))
+
+
+def test_a_hair_of_a_gpu() -> None:
+    """What the first stage is said to be worth is what its shares are worth, or the second could not hold it."""
+    problem = Problem.from_rates([[3.0, 2.0]], 2, [2e-6, 3e-6], price_per_gpu_hour=[2.0, 1.0])
+    answer = resolve("min_cost(premium=1)")(problem)
+    assert answer.optimal
+    assert answer.value == pytest.approx(2 * (1e-6 + 1.5e-6 * 2 / 3), rel=1e-2)
