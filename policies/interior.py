@@ -195,6 +195,7 @@ class _Iteration:
         c, b = blocks.cost, blocks.limit
         planes = blocks.own.shape[1] * blocks.own.shape[2]
         self.planes = planes
+        self.gain = float(np.abs(c[blocks.place[blocks.place < planes]]).max(initial=0.0))
         even = _Normal(blocks, np.ones(len(c)), np.ones(len(b)))
         # The least-squares point, moved well inside.
         dy, v = even.solve(b, np.zeros(len(c) - planes))
@@ -238,7 +239,9 @@ class _Iteration:
         value = _dot(blocks.cost, self.x)
         self.gap = _dot(self.x, self.z) + _dot(self.s, self.y)
         primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
-        dual = float(np.abs(self.over).max()) / float(np.abs(self.z).max())
+        # Where every column is in use z vanishes (one type for all): what it is made of tells its unit then.
+        own = self.y[: blocks.own[:, 0].size]
+        dual = float(np.abs(self.over).max()) / max(float(self.z.max()), float(own.max()), self.gain)
         return primal, dual, self.gap / (1e-8 + abs(value))
 
     def _step(self) -> None:
@@ -356,7 +359,8 @@ def _filled(
     level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
     at_row, at_column = spot[entry_row], place[rows.indices]
     # Rows of very different size (a job's time, a type's GPUs) are measured in their limits.
-    unit = np.where(np.abs(limit) > 1.0, np.abs(limit), 1.0)
+    size = np.abs(limit)
+    unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
     value = rows.data / unit[entry_row]
     in_own, in_plane = at_row < R * n, at_column < c * n
     both = in_own & in_plane

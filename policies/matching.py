@@ -81,7 +81,7 @@ class _Slots:
         while before[path[-1]] >= 0:
             path.append(int(before[path[-1]]))
             if len(path) > len(before):
-                raise ProblemError("matching: times too far apart to compare")
+                raise SolverFailure("matching: times too far apart to compare")
         path.reverse()
         for at, slot in enumerate(path):
             self.members[slot].append(job)
