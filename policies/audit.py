@@ -108,7 +108,6 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
         )
         if found.x is not None:
             break
-        tolerance *= 10  # what many give up by a hair, one may gain
     if found.x is None:
         return [f"HiGHS finds no feasible answer that keeps what everybody has: {found.message}"]
     gain = (rates @ found.x - had) / size

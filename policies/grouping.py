@@ -95,17 +95,14 @@ class Grouping:
         base = self(alone)
         a, b, source, share = self._pair_shares(solved, allocation.time_share)
         mine, columns = self.problem.columns, solved.columns
-        swap = self.group_of[a] != columns.first[source]
-        rate_a = np.where(swap, columns.second_rate[source], columns.first_rate[source])
-        rate_b = np.where(swap, columns.first_rate[source], columns.second_rate[source])
         label = mine.label + tuple(columns.label[k] for k in source.tolist())
         joined = Columns(
             first=np.concatenate([mine.first, a]),
             second=np.concatenate([mine.second, b]),
             worker_type=np.concatenate([mine.worker_type, columns.worker_type[source]]),
             gpus=np.concatenate([mine.gpus, columns.gpus[source]]),
-            first_rate=np.concatenate([mine.first_rate, rate_a]),
-            second_rate=np.concatenate([mine.second_rate, rate_b]),
+            first_rate=np.concatenate([mine.first_rate, columns.first_rate[source]]),
+            second_rate=np.concatenate([mine.second_rate, columns.second_rate[source]]),
             label=label,
         )
         answer = replace(

@@ -97,14 +97,7 @@ class _Normal:
         left: list[dict[int, Floats]] = []
         for i in range(T):
             rest = {q: blocks.tie[i, q] * root[q] for q in range(c) if i in blocks.active[q][1]}
-            seen = np.zeros((R, n))
-            for _ in range(2):
-                for r, vector in enumerate(self.basis):
-                    along = _inner(vector, rest)
-                    seen[r] += along
-                    for at, values in vector.items():
-                        rest[at] = rest[at] - along * values if at in rest else -along * values
-            self.half[:, i] = seen
+            self.half[:, i] = _project(rest, self.basis, n)
             left.append(rest)
             for j in range(i + 1):
                 self.schur[i, j] = self.schur[j, i] = float(_inner(left[j], rest).sum())
@@ -123,12 +116,7 @@ class _Normal:
         for r in range(R):
             rest = {q: blocks.own[r, q] * root[q] for q in range(c) if r in blocks.active[q][0]}
             rest[c + r] = slack[r]
-            for _ in range(2):
-                for before, vector in enumerate(basis):
-                    along = _inner(vector, rest)
-                    lower[r, before] += along
-                    for at, values in vector.items():
-                        rest[at] = rest[at] - along * values if at in rest else -along * values
+            lower[r, :r] = _project(rest, basis, n)
             lower[r, r] = np.sqrt(_inner(rest, rest))
             basis.append({at: values / lower[r, r] for at, values in rest.items()})
         return lower, basis
@@ -146,6 +134,18 @@ class _Normal:
                 own[row] -= self.lower[after, row] * own[after]
             own[row] /= self.lower[row, row]
         return np.concatenate([own.ravel(), u[:T]]), u[T:]
+
+
+def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) -> Floats:
+    """Take out of `rest`, in place, what lies along the basis (twice over, for the last digits); how much that was."""
+    seen = np.zeros((len(basis), n))
+    for _ in range(2):
+        for r, vector in enumerate(basis):
+            along = _inner(vector, rest)
+            seen[r] += along
+            for at, values in vector.items():
+                rest[at] = rest[at] - along * values if at in rest else -along * values
+    return seen
 
 
 def _solve_tied(schur: Floats, right: Floats) -> Floats:

@@ -18,7 +18,7 @@ from scipy.optimize import brentq, linprog
 from policies.problem import Floats, Ints, Problem
 
 CLOSE = 1e-6  # of the bill
-HAIR = 1e-9  # what is over by less counts as paid
+PAID = 1e-9  # what is over by less counts as paid
 MOST_PLANES = 60
 MOST_COLUMNS = 8  # per job: the cheapest mix is looked for among all pairs of them
 
@@ -35,7 +35,7 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
     planes: list[Floats] = []
     for _ in range(MOST_PLANES):
         bill, used = market.cheapest(kinds, prices, demand(level))
-        if bill > 1.0 + HAIR:
+        if bill > 1.0 + PAID:
 
             def excess(s: float, at: Floats = prices) -> float:
                 return market.cheapest(kinds, at, demand(s))[0] - 1.0
