@@ -1,0 +1,78 @@
+"""What the core wants done. A world carries these out, after the facts they follow from are durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.problem import Floats, Ints, Problem
+from scheduler.model.lease import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Base of all effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(Effect):
+    """Send Woke(what) at this time. A later WakeAt of the same `what` replaces an earlier one."""
+
+    at_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeases(Effect):
+    """The full set of leases that a node should be carrying out, from now on."""
+
+    node: str
+    epoch: int
+    generation: int
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLeases(Effect):
+    """Every node whose set did not change keeps what it has, until the new end.
+
+    `generations` names the nodes and the set that each must have; a node that has another asks for it.
+    """
+
+    epoch: int
+    round_number: int
+    ends_s: float
+    generations: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Rates of two jobs on the same GPUs, by kind of job: what +packing needs, without n² columns."""
+
+    kind: Ints  # [n] of each job row; -1: not packable
+    first: Ints  # [p] kinds
+    second: Ints
+    worker_type: Ints
+    gpus: Ints
+    first_rate: Floats
+    second_rate: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solve(Effect):
+    """Ask for an allocation. The answer comes as Solved, when it comes."""
+
+    number: int
+    policy: str
+    problem: Problem
+    pairs: Pairs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Effect):
+    """Answer a call: with what it asked for, or with an error that has a stable code."""
+
+    call: str
+    result: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    code: str = ""

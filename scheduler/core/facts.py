@@ -1,0 +1,188 @@
+"""What has happened. The journal is a list of these, and the state is what they add up to.
+
+WARNING: journals outlive releases. A fact type or a field that was once released is never renamed, retyped or
+given another meaning; new fields have defaults. docs/journal-format.md says how to add one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from scheduler.core.messages import Exit, Progress, Shares
+from scheduler.model.cluster import NodeSpec, NodeState
+from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.lease import Bundle, Lease
+from scheduler.model.settings import Settings
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Base of all facts."""
+
+
+class Configured(Fact, frozen=True):
+    """These settings hold from now on."""
+
+    settings: Settings
+    by: str = ""
+
+
+class EpochStarted(Fact, frozen=True):
+    """A scheduler process took over. Leases and reports carry the epoch."""
+
+    epoch: int
+
+
+class RatesGiven(Fact, frozen=True):
+    """Rows of the throughput table: job type, GPUs, worker type, steps per second."""
+
+    solo: list[tuple[str, int, str, float]] = []
+    unconsolidated: list[tuple[str, int, str, float]] = []
+    pairs: list[tuple[str, str, str, int, float, float]] = []  # worker type, job types, GPUs, rates
+
+
+class PricesSet(Fact, frozen=True):
+    """Prices from now on."""
+
+    price_per_gpu_hour: dict[str, float]
+
+
+class JobSubmitted(Fact, frozen=True):
+    """A job was taken."""
+
+    job: str
+    spec: JobSpec
+    blocked_by: tuple[str, ...] = ()
+    key: str = ""
+    digest: str = ""  # of the request, so that the same key with another request is noticed
+
+
+class JobMoved(Fact, frozen=True):
+    """A job changed its state by the table of `scheduler.model.jobs`."""
+
+    job: str
+    move: Move
+    why: str = ""
+    by: str = ""
+
+
+class NodeJoined(Fact, frozen=True):
+    """A node is there, for the first time or again."""
+
+    spec: NodeSpec
+
+
+class NodeMoved(Fact, frozen=True):
+    """A node became usable or unusable."""
+
+    node: str
+    state: NodeState
+    why: str = ""
+
+
+class NodeRemoved(Fact, frozen=True):
+    """A node was taken out for good."""
+
+    node: str
+
+
+class GpusBroken(Fact, frozen=True):
+    """GPUs that reported a fatal error are not used any more."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+
+class AllocationAsked(Fact, frozen=True):
+    """A problem went to the solver."""
+
+    number: int
+
+
+class AllocationAdopted(Fact, frozen=True):
+    """These shares are in force. `failed`: they are first come, first served, and why."""
+
+    number: int
+    policy: str
+    shares: Shares
+    failed: str = ""
+    value: float | None = None
+    optimal: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class AllocationFailed(Fact, frozen=True):
+    """The solver gave no answer by the policy; the last allocation stays in force."""
+
+    number: int
+    why: str
+
+
+class RoundPlanned(Fact, frozen=True):
+    """A round: leases that are not named here and not stopping are renewed to its end."""
+
+    number: int
+    starts_s: float
+    ends_s: float
+    ended: tuple[str, ...] = ()  # leases that are not renewed
+    granted: tuple[Lease, ...] = ()
+    rebundled: tuple[tuple[str, Bundle], ...] = ()  # leases that go on with another partner, or without
+    reserved: dict[str, Bundle] = {}
+    skipped: tuple[Bundle, ...] = ()
+
+
+class GpusFilled(Fact, frozen=True):
+    """GPUs that became idle in the middle of a round were given out for the rest of it."""
+
+    granted: tuple[Lease, ...]
+    rebundled: tuple[tuple[str, Bundle], ...] = ()
+
+
+class LeaseRecalled(Fact, frozen=True):
+    """A lease must end now, before its round does."""
+
+    lease: str
+    why: str
+
+
+class LeasesStarted(Fact, frozen=True):
+    """Nodes confirmed that processes run."""
+
+    leases: tuple[str, ...]
+
+
+class ProgressMade(Fact, frozen=True):
+    """How far running jobs are."""
+
+    progress: tuple[Progress, ...]
+
+
+class LeaseClosed(Fact, frozen=True):
+    """The processes are gone and the GPUs are free. `lapsed`: nobody said so, but the lease has run out."""
+
+    exit: Exit
+    why: Literal["", "lapsed", "never_sent"] = ""
+
+
+AnyFact = (
+    Configured
+    | EpochStarted
+    | RatesGiven
+    | PricesSet
+    | JobSubmitted
+    | JobMoved
+    | NodeJoined
+    | NodeMoved
+    | NodeRemoved
+    | GpusBroken
+    | AllocationAsked
+    | AllocationAdopted
+    | AllocationFailed
+    | RoundPlanned
+    | GpusFilled
+    | LeaseRecalled
+    | LeasesStarted
+    | ProgressMade
+    | LeaseClosed
+)

@@ -1,0 +1,149 @@
+"""What the core is told. Everything that happens reaches it as one of these, and in no other way.
+
+    people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices
+    nodes    NodeHello NodeReport NodeSilent
+    solver   Solved
+    time     Woke
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import JobSpec
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages."""
+
+
+class SubmitJobs(Message, frozen=True):
+    """Take these jobs. Answered with their ids. The same `key` again: the same jobs."""
+
+    call: str = ""  # whom the reply goes to
+    specs: tuple[JobSpec, ...]
+    key: str = ""
+    user: str = ""
+
+
+class JobCommand(Message, frozen=True):
+    """A person wants something done to a job."""
+
+    call: str = ""
+    job: str
+    action: Literal["cancel", "hold", "release", "requeue"]
+    user: str = ""
+
+
+class NodeCommand(Message, frozen=True):
+    """An operator wants something done to a node."""
+
+    call: str = ""
+    node: str
+    action: Literal["drain", "resume", "remove"]
+    user: str = ""
+
+
+class SetPolicy(Message, frozen=True):
+    """Allocate by this policy from the next allocation on."""
+
+    call: str = ""
+    policy: str
+    user: str = ""
+
+
+class SetPrices(Message, frozen=True):
+    """Prices changed."""
+
+    call: str = ""
+    price_per_gpu_hour: dict[str, float]
+
+
+class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that a node still has processes for, as it says when it (re)joins."""
+
+    lease: str
+    steps: float
+    ran_s: float
+
+
+class NodeHello(Message, frozen=True):
+    """A node joins, or comes back."""
+
+    spec: NodeSpec
+    held: tuple[HeldLease, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the job under a lease is: absolute steps, seconds of stepping in this lease."""
+
+    lease: str
+    steps: float
+    saved: float  # steps in the last durable checkpoint
+    stepping_s: float
+
+
+class Exit(msgspec.Struct, frozen=True, array_like=True):
+    """The processes of a lease are gone and the GPUs are free."""
+
+    lease: str
+    outcome: Literal["finished", "yielded", "failed", "node_failed"]
+    steps: float
+    saved: float
+    stepping_s: float  # of that, doing steps
+    ran_s: float  # with processes: start-up, steps, checkpoint
+    code: int = 0
+
+
+class NodeReport(Message, frozen=True):
+    """What changed on a node, or what has come to pass at the reporting interval."""
+
+    node: str
+    generation: int  # the newest set of leases it has seen
+    started: tuple[str, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    broken_gpus: tuple[int, ...] = ()
+
+
+class NodeSilent(Message, frozen=True):
+    """The link to a node is gone."""
+
+    node: str
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """A solved allocation in plain lists: rows of `jobs` and `worker_types`, one entry per column."""
+
+    jobs: tuple[str, ...]
+    worker_types: tuple[str, ...]
+    first: list[int]
+    second: list[int]
+    worker_type: list[int]
+    gpus: list[int]
+    label: tuple[str, ...] = ()  # empty: all ""
+    share: list[float]
+    no_backfill: list[int] = []  # columns that may not take idle GPUs
+    price: list[float | None] = []
+    isolated_rate: list[float] = []
+
+
+class Solved(Message, frozen=True):
+    """The answer to a Solve. `failed` says why `shares` are first-come-first-served instead of the policy's."""
+
+    number: int
+    policy: str
+    shares: Shares
+    failed: str = ""
+    value: float | None = None
+    optimal: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class Woke(Message, frozen=True):
+    """The time that WakeAt asked for has come."""
+
+    what: str

@@ -1,0 +1,1 @@
+"""Facts made durable, and read back."""

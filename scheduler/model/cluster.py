@@ -1,0 +1,93 @@
+"""Nodes: GPUs of one type in one box, and whether they can be used."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import msgspec
+
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobSpec
+from scheduler.model.lease import GpuId
+
+WORKER_TYPES_MAX = 64
+GPUS_PER_NODE_MAX = 1024
+
+
+class NodeState(StrEnum):
+    """Whether a node can be given work."""
+
+    UP = "up"
+    DRAINING = "draining"  # finishes its round, gets nothing new
+    SILENT = "silent"  # unreachable, which is not dead: its leases run to their end
+    LOST = "lost"  # its leases have lapsed
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a node says of itself when it joins."""
+
+    name: str
+    worker_type: str
+    gpus: int
+    labels: dict[str, str] = {}
+    cpus: float | None = None  # None: not limited by CPUs
+    memory_gb: float | None = None
+    gpu_memory_gb: float | None = None
+
+    def checked(self) -> NodeSpec:
+        """This spec, or InvalidSpec naming the first field that cannot be right."""
+        for field in ("name", "worker_type"):
+            value = getattr(self, field)
+            if not value or len(value) > 256 or any(ord(c) <= 32 or c in ":/\\" for c in value):
+                raise InvalidSpec(field, f"is {value!r}, must be a plain name without ':', '/' or spaces")
+        if not 1 <= self.gpus <= GPUS_PER_NODE_MAX:
+            raise InvalidSpec("gpus", f"is {self.gpus}, must be between 1 and {GPUS_PER_NODE_MAX}")
+        for field in ("cpus", "memory_gb", "gpu_memory_gb"):
+            value = getattr(self, field)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InvalidSpec(field, f"is {value}, must be a finite number from 0 up")
+        return self
+
+
+class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A node as the scheduler keeps it."""
+
+    spec: NodeSpec
+    state: NodeState = NodeState.UP
+    why: str = ""
+    since_s: float = 0.0
+    generation: int = 0  # of its set of leases; an older one is refused by the agent
+    broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
+
+    @property
+    def gpu_ids(self) -> tuple[GpuId, ...]:
+        """GPUs that can be used when the node can."""
+        name = self.spec.name
+        return tuple(f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken)
+
+    def fits(self, spec: JobSpec) -> bool:
+        """Whether one GPU's worth of the job fits an empty node of this kind, whatever runs there now."""
+        mine = self.spec
+        if not spec.may_use(mine.worker_type) or (spec.nodes and mine.name not in spec.nodes):
+            return False
+        if any(mine.labels.get(key) != value for key, value in spec.labels.items()):
+            return False
+        if mine.gpu_memory_gb is not None and spec.gpu_memory_gb > mine.gpu_memory_gb:
+            return False
+        part = 1.0 / spec.gpus
+        if mine.cpus is not None and spec.cpus * part > mine.cpus:
+            return False
+        return mine.memory_gb is None or spec.memory_gb * part <= mine.memory_gb
+
+
+def gpus_for(node: Node, spec: JobSpec) -> int:
+    """How many GPUs' worth of the job an empty node takes: all that fit its CPUs and memory too."""
+    if not node.fits(spec):
+        return 0
+    most = float(len(node.gpu_ids))
+    if node.spec.cpus is not None and spec.cpus > 0:
+        most = min(most, math.floor(node.spec.cpus * spec.gpus / spec.cpus + 1e-9))
+    if node.spec.memory_gb is not None and spec.memory_gb > 0:
+        most = min(most, math.floor(node.spec.memory_gb * spec.gpus / spec.memory_gb + 1e-9))
+    return int(most)

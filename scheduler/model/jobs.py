@@ -1,0 +1,225 @@
+"""Jobs: what was asked for, and the life of it as a table.
+
+Rules that the table keeps:
+- a terminal state never changes;
+- only the scheduler starts and preempts, only an agent's report completes or fails an attempt;
+- a held job keeps what it has done, and waits for a person.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from scheduler.model.errors import InvalidSpec, Refused
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"  # waiting, has not run since it was (re)queued
+    RUNNING = "running"  # holds a lease
+    PREEMPTED = "preempted"  # ran, gave its GPUs up, waits for the next turn
+    HELD = "held"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+WAITING = frozenset({JobState.QUEUED, JobState.PREEMPTED})
+
+
+class Move(StrEnum):
+    """What can happen to a job."""
+
+    START = "start"
+    PREEMPT = "preempt"
+    RETRY = "retry"
+    HOLD = "hold"
+    RELEASE = "release"
+    REQUEUE = "requeue"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+class Rule(NamedTuple):
+    """One row of the table."""
+
+    to: JobState
+    who: Literal["scheduler", "agent", "user"]
+    why: str
+
+
+_S, _M = JobState, Move
+TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
+    (_S.QUEUED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs"),
+    (_S.PREEMPTED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs again"),
+    (_S.RUNNING, _M.PREEMPT): Rule(_S.PREEMPTED, "scheduler", "its turn is over, or its node is gone"),
+    (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "agent", "the attempt failed and another one is allowed"),
+    (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it did all its steps"),
+    (_S.RUNNING, _M.FAIL): Rule(_S.FAILED, "agent", "the attempt failed and none is left, or a limit was reached"),
+    (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
+    (_S.PREEMPTED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a limit was reached while it waited"),
+    (_S.HELD, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
+    (_S.QUEUED, _M.HOLD): Rule(_S.HELD, "user", "hold"),
+    (_S.PREEMPTED, _M.HOLD): Rule(_S.HELD, "user", "hold"),
+    (_S.RUNNING, _M.HOLD): Rule(_S.HELD, "user", "hold: it checkpoints and gives its GPUs up"),
+    (_S.HELD, _M.RELEASE): Rule(_S.QUEUED, "user", "release"),
+    (_S.RUNNING, _M.REQUEUE): Rule(_S.QUEUED, "user", "requeue: stop it and wait for another turn"),
+    (_S.QUEUED, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
+    (_S.PREEMPTED, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
+    (_S.HELD, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
+    (_S.RUNNING, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel: its processes are stopped"),
+}
+
+
+def after(state: JobState, move: Move) -> JobState:
+    """The state a move leads to; Refused where the table has no such row."""
+    rule = TRANSITIONS.get((state, move))
+    if rule is None:
+        raise Refused(f"a job that is {state} cannot {move}")
+    return rule.to
+
+
+class Dependency(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Wait for another job: until it succeeded, or until it ended one way or another."""
+
+    job: str
+    when: Literal["succeeded", "ended"] = "succeeded"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a user asks for. Times are seconds, and count from the submission unless the name says otherwise."""
+
+    name: str = ""
+    job_type: str = ""  # jobs of one type share their measured rates
+    gpus: int = 1
+    gpus_min: int | None = None  # an elastic job may run on any width between these for which a rate is known
+    gpus_max: int | None = None
+    steps: float | None = None  # None: unknown
+    weight: float = 1.0
+    tenant: str = ""
+    user: str = ""
+    deadline_s: float | None = None
+    earliest_start_s: float = 0.0
+    time_limit_s: float | None = None  # of running, over all attempts
+    min_run_s: float = 0.0  # once started, not preempted before
+    worker_types: tuple[str, ...] = ()  # any of these; empty: any
+    excluded_worker_types: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # only on these
+    labels: dict[str, str] = {}  # only on nodes that carry all of these
+    cpus: float = 0.0  # of the whole job; a gang over several nodes splits them by GPUs
+    memory_gb: float = 0.0
+    gpu_memory_gb: float = 0.0  # each GPU has at least this
+    retries: int = 0  # after failures of its own
+    retries_node: int | None = None  # after failures of nodes; None: without limit
+    retries_preemption: int | None = None
+    preemptible: bool = True
+    packable: bool = True
+    reports_steps: bool = True
+    restart_cost_s: float | None = None  # None: what the settings say
+    rates: dict[str, float] = {}  # steps/s by worker type at the requested width, instead of the table's
+    after: tuple[Dependency, ...] = ()
+    array: tuple[int, ...] = ()  # one job per index
+    max_cost: float | None = None
+    launch: dict[str, msgspec.Raw] | None = None  # how the agent starts it; the scheduler does not look inside
+
+    @property
+    def narrowest(self) -> int:
+        """The least width it may run at."""
+        return self.gpus if self.gpus_min is None else self.gpus_min
+
+    @property
+    def widest(self) -> int:
+        """The greatest width it may run at."""
+        return self.gpus if self.gpus_max is None else self.gpus_max
+
+    def may_use(self, worker_type: str) -> bool:
+        """Whether the user admits this worker type."""
+        if self.worker_types and worker_type not in self.worker_types:
+            return False
+        return worker_type not in self.excluded_worker_types
+
+    def checked(self) -> JobSpec:
+        """This spec, or InvalidSpec naming the first field that cannot be right."""
+        for field in ("gpus", "gpus_min", "gpus_max"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InvalidSpec(field, f"is {value}, must be at least 1")
+        if not self.narrowest <= self.gpus <= self.widest:
+            raise InvalidSpec("gpus", f"is {self.gpus}, outside its own range {self.narrowest} to {self.widest}")
+        for field in _POSITIVE:
+            _number(field, getattr(self, field), above_zero=True)
+        for field in _NOT_NEGATIVE:
+            _number(field, getattr(self, field), above_zero=False)
+        for kind, rate in self.rates.items():
+            _number(f"rates.{kind}", rate, above_zero=True)
+        both = set(self.worker_types) & set(self.excluded_worker_types)
+        if both:
+            raise InvalidSpec("excluded_worker_types", f"'{sorted(both)[0]}' is also among worker_types")
+        for field in ("retries", "retries_node", "retries_preemption"):
+            value = getattr(self, field)
+            if value is not None and value < 0:
+                raise InvalidSpec(field, f"is {value}, must not be negative")
+        if any(index < 0 for index in self.array) or len(set(self.array)) != len(self.array):
+            raise InvalidSpec("array", "must be different numbers from 0 up")
+        if len(self.name) > 256 or any(ord(c) < 32 for c in self.name):
+            raise InvalidSpec("name", "must be at most 256 characters, without control characters")
+        return self
+
+
+_POSITIVE = ("steps", "weight", "time_limit_s", "max_cost")
+_NOT_NEGATIVE = (
+    *("deadline_s", "earliest_start_s", "min_run_s", "restart_cost_s"),
+    *("cpus", "memory_gb", "gpu_memory_gb"),
+)
+
+
+def _number(field: str, value: float | None, *, above_zero: bool) -> None:
+    if value is None:
+        return
+    if not math.isfinite(value):
+        raise InvalidSpec(field, f"is {value}, must be a finite number")
+    if value < 0 or (above_zero and value == 0):
+        raise InvalidSpec(field, f"is {value}, must {'be above 0' if above_zero else 'not be negative'}")
+
+
+class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A job as the scheduler keeps it."""
+
+    id: str
+    spec: JobSpec
+    submitted_s: float
+    order: int  # of submission; with `submitted_s` the order of arrival
+    state: JobState = JobState.QUEUED
+    why: str = ""  # the reason for the last move
+    lease: str | None = None  # what it runs on; may outlive a terminal state until the exit is confirmed
+    attempt: int = 0  # how often it was given a lease
+    steps_done: float = 0.0  # as last reported
+    steps_saved: float = 0.0  # in a checkpoint: what survives a crash
+    isolated_s: float = 0.0  # time the finished part would have taken at the isolated share
+    run_s: float = 0.0  # with processes, over closed leases
+    started_s: float | None = None  # first start
+    ended_s: float | None = None
+    failures: int = 0  # of its own
+    node_failures: int = 0
+    preemptions: int = 0
+    cost_usd: float = 0.0
+    blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether its life is over."""
+        return self.state in TERMINAL
+
+    @property
+    def steps_left(self) -> float:
+        """What remains by the last report; inf when the total is unknown."""
+        if self.spec.steps is None:
+            return math.inf
+        return max(self.spec.steps - self.steps_done, 0.0)

@@ -1,0 +1,74 @@
+"""A lease: one job may use these GPUs until then. Nothing is left to choose when it is carried out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+GpuId = str  # "node:index"
+
+
+class Bundle(NamedTuple):
+    """What runs together on the same GPUs: a column of the problem, by name."""
+
+    jobs: tuple[str, ...]  # one, or two that are packed, in order of id
+    worker_type: str
+    gpus: int
+    label: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """One job's right to its GPUs. Packed jobs hold two leases on the same GPUs."""
+
+    id: str
+    job: str
+    bundle: Bundle
+    attempt: int
+    epoch: int
+    gpus: tuple[GpuId, ...]
+    round_number: int
+    ends_s: float  # scheduler time; what goes to a node is the time that is left
+    steps_max: float | None = None  # the job's total, so that it knows when it is done
+    rendezvous: str = ""  # where the ranks of a gang meet; the first node, filled in by the link
+
+
+class Phase(StrEnum):
+    """Where a lease is in its life."""
+
+    WAITING = "waiting"  # planned; its GPUs or its job are still held by leases that are ending
+    SENT = "sent"  # given to the node, not confirmed
+    RUNNING = "running"
+    STOPPING = "stopping"  # told to stop; the GPUs stay taken until the exit is confirmed or the lease has lapsed
+
+
+HOLDING = frozenset({Phase.SENT, Phase.RUNNING, Phase.STOPPING})
+
+
+class Holding(msgspec.Struct, kw_only=True):
+    """A lease as the scheduler keeps it. Gone from the state once it is closed."""
+
+    lease: Lease
+    phase: Phase
+    granted_s: float
+    bundle: Bundle  # of now: it changes when a packed partner comes or goes
+    waits_for: set[str] = msgspec.field(default_factory=set)  # leases that must close first
+    started_s: float | None = None
+    reported_s: float = 0.0  # when `steps` was true
+    steps: float = 0.0  # absolute step of the job at `reported_s`
+    ran_s: float = 0.0
+    stop_by_s: float | None = None  # when stopping: the lease has lapsed for certain after this
+    why: str = ""  # when stopping: the reason
+
+
+def node_of(gpu: GpuId) -> str:
+    """The node a GPU is in."""
+    return gpu.rpartition(":")[0]
+
+
+def nodes_of(gpus: tuple[GpuId, ...]) -> tuple[str, ...]:
+    """The nodes of a gang, each once, in the order of its ranks."""
+    if len(gpus) == 1:
+        return (gpus[0].rpartition(":")[0],)
+    return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in gpus))

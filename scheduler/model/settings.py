@@ -1,0 +1,77 @@
+"""How the scheduler behaves. One frozen model; changing it is a fact."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from scheduler.model.errors import InvalidSpec
+
+
+class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A node of the tenant tree, by path ("org/team")."""
+
+    name: str
+    weight: float = 1.0
+    policy: str = "fairness"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an operator can turn. Defaults suit a live cluster."""
+
+    policy: str = "max_min_fairness"
+    round_s: float = 360.0
+    min_reallocation_s: float = 0.0  # between two allocations; never less than a round apart
+    solve_lead_s: float = 10.0  # before the boundary: the solver is asked
+    plan_lead_s: float = 2.0  # before the boundary: the round is planned with the newest answer
+    lease_margin_s: float = 30.0  # after its end a silent lease counts as running for so long
+    fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
+    half_life_rounds: float = 20.0  # of entitled and received time
+    reserve_after: int = 2  # rounds that a gang is skipped before GPUs are held back for it
+    preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
+    restart_cost_s: float = 30.0  # of a job that does not say: start-up and checkpoint
+    consolidated_rates: bool = False  # use consolidated rates for every gang, however it is placed
+    learn_rates: bool = True  # measured rates replace the table's
+    trust_after_s: float = 60.0  # of measured stepping, at which a measured rate is fully believed
+    prior_rate: float = 1.0  # steps/s of an unknown job type on the slowest worker type, per GPU
+    speed: dict[str, float] = {}  # of worker types relative to each other, for unknown job types
+    seed: int = 0
+    tenants: tuple[TenantSpec, ...] = ()
+
+    def checked(self) -> Settings:
+        """These settings, or InvalidSpec naming the first field that cannot be right."""
+        for field in ("round_s", "half_life_rounds", "trust_after_s", "prior_rate"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidSpec(field, f"is {value}, must be a number above 0")
+        for field in ("min_reallocation_s", "solve_lead_s", "plan_lead_s", "lease_margin_s", "restart_cost_s"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidSpec(field, f"is {value}, must be a number from 0 up")
+        if not self.plan_lead_s <= self.solve_lead_s < self.round_s:
+            raise InvalidSpec(
+                "solve_lead_s",
+                f"is {self.solve_lead_s}, must be at least plan_lead_s ({self.plan_lead_s}) "
+                f"and below round_s ({self.round_s})",
+            )
+        if self.reserve_after < 1:
+            raise InvalidSpec("reserve_after", f"is {self.reserve_after}, must be at least 1")
+        if self.preemptions_max is not None and self.preemptions_max < 0:
+            raise InvalidSpec("preemptions_max", f"is {self.preemptions_max}, must not be negative")
+        for kind, speed in self.speed.items():
+            if not (math.isfinite(speed) and speed > 0):
+                raise InvalidSpec(f"speed.{kind}", f"is {speed}, must be a number above 0")
+        return self
+
+
+# How the published figures were made: answers at once, everything at the boundary, restarts free, rates known.
+COMPARISON = Settings(
+    min_reallocation_s=1920.0,
+    solve_lead_s=0.0,
+    plan_lead_s=0.0,
+    fill_mid_round=False,
+    restart_cost_s=0.0,
+    consolidated_rates=True,
+    learn_rates=False,
+)

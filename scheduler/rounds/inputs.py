@@ -1,0 +1,99 @@
+"""What one round is decided from, and what it decides: arrays and names, no state, no clock.
+
+    RoundInputs → rank → select → place → RoundPlan       check_plan audits the outcome without trusting any of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.model.lease import Bundle, GpuId
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """One row per column that could run in this round."""
+
+    bundles: tuple[Bundle, ...]
+    first: Ints  # rows of RoundInputs.jobs
+    second: Ints  # NOBODY when alone
+    worker_type: Ints  # rows of RoundInputs.worker_types
+    gpus: Ints
+    share: Floats  # of the allocation in force; quantised
+    entitled_s: Floats  # decayed sums over rounds, this round's share × round_s included
+    received_s: Floats  # before this round
+    backfill: Bools  # may take GPUs that would be left idle
+    restart_s: Floats  # time lost when this column starts or moves
+    skipped: Ints  # rounds in a row in which it was due and its GPUs were not there
+    explore: Bools  # its rate is a guess: try it once, before others
+    tie: NDArray[np.uint64]  # hash of the bundle: the last word
+
+    def __len__(self) -> int:
+        return len(self.bundles)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that may be given work in this round."""
+
+    name: str
+    worker_type: int
+    gpus: tuple[GpuId, ...]  # healthy ones that nobody is stuck on
+    cpus: float = np.inf
+    memory_gb: float = np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a job asks of its nodes, beside GPUs of the right type. Jobs that ask the same share one Need."""
+
+    cpus_per_gpu: float = 0.0
+    memory_gb_per_gpu: float = 0.0
+    nodes: frozenset[str] | None = None  # None: any node
+
+
+ANYWHERE = Need()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a job holds as the round is planned."""
+
+    bundle: Bundle
+    gpus: tuple[GpuId, ...]
+    pinned: bool = False  # keeps its GPUs: in its minimum run time, not preemptible, or not at a boundary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundInputs:
+    """Everything that a plan depends on."""
+
+    number: int
+    round_s: float
+    jobs: tuple[str, ...]
+    worker_types: tuple[str, ...]
+    candidates: Candidates
+    nodes: tuple[NodeView, ...]
+    held: Mapping[str, Held]  # by job
+    needs: Mapping[str, Need] = field(default_factory=dict)  # by job; absent: ANYWHERE
+    reserve_after: int = 2  # rounds; a gang skipped as often has GPUs held back for it as they free up
+    preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundPlan:
+    """Who runs where. A job that is not in it gives its GPUs up."""
+
+    number: int
+    placements: Mapping[Bundle, tuple[GpuId, ...]]
+    reserved: Mapping[str, Bundle] = field(default_factory=dict)  # by worker type
+    skipped: tuple[Bundle, ...] = ()  # due, but their GPUs were not there

@@ -1,0 +1,1 @@
+"""The agent on every GPU server: leases in, processes out."""
