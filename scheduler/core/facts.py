@@ -21,20 +21,20 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
     """Base of all facts."""
 
 
-class Configured(Fact, frozen=True):
+class Configured(Fact, frozen=True, kw_only=True):
     """These settings hold from now on."""
 
     settings: Settings
     by: str = ""
 
 
-class EpochStarted(Fact, frozen=True):
+class EpochStarted(Fact, frozen=True, kw_only=True):
     """A scheduler process took over. Leases and reports carry the epoch."""
 
     epoch: int
 
 
-class RatesGiven(Fact, frozen=True):
+class RatesGiven(Fact, frozen=True, kw_only=True):
     """Rows of the throughput table: job type, GPUs, worker type, steps per second."""
 
     solo: list[tuple[str, int, str, float]] = []
@@ -42,13 +42,13 @@ class RatesGiven(Fact, frozen=True):
     pairs: list[tuple[str, str, str, int, float, float]] = []  # worker type, job types, GPUs, rates
 
 
-class PricesSet(Fact, frozen=True):
+class PricesSet(Fact, frozen=True, kw_only=True):
     """Prices from now on."""
 
     price_per_gpu_hour: dict[str, float]
 
 
-class JobSubmitted(Fact, frozen=True):
+class JobSubmitted(Fact, frozen=True, kw_only=True):
     """A job was taken."""
 
     job: str
@@ -58,7 +58,7 @@ class JobSubmitted(Fact, frozen=True):
     digest: str = ""  # of the request, so that the same key with another request is noticed
 
 
-class JobMoved(Fact, frozen=True):
+class JobMoved(Fact, frozen=True, kw_only=True):
     """A job changed its state by the table of `scheduler.model.jobs`."""
 
     job: str
@@ -67,13 +67,13 @@ class JobMoved(Fact, frozen=True):
     by: str = ""
 
 
-class NodeJoined(Fact, frozen=True):
+class NodeJoined(Fact, frozen=True, kw_only=True):
     """A node is there, for the first time or again."""
 
     spec: NodeSpec
 
 
-class NodeMoved(Fact, frozen=True):
+class NodeMoved(Fact, frozen=True, kw_only=True):
     """A node became usable or unusable."""
 
     node: str
@@ -81,26 +81,26 @@ class NodeMoved(Fact, frozen=True):
     why: str = ""
 
 
-class NodeRemoved(Fact, frozen=True):
+class NodeRemoved(Fact, frozen=True, kw_only=True):
     """A node was taken out for good."""
 
     node: str
 
 
-class GpusBroken(Fact, frozen=True):
+class GpusBroken(Fact, frozen=True, kw_only=True):
     """GPUs that reported a fatal error are not used any more."""
 
     node: str
     gpus: tuple[int, ...]
 
 
-class AllocationAsked(Fact, frozen=True):
+class AllocationAsked(Fact, frozen=True, kw_only=True):
     """A problem went to the solver."""
 
     number: int
 
 
-class AllocationAdopted(Fact, frozen=True):
+class AllocationAdopted(Fact, frozen=True, kw_only=True):
     """These shares are in force. `failed`: they are first come, first served, and why."""
 
     number: int
@@ -112,14 +112,14 @@ class AllocationAdopted(Fact, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class AllocationFailed(Fact, frozen=True):
+class AllocationFailed(Fact, frozen=True, kw_only=True):
     """The solver gave no answer by the policy; the last allocation stays in force."""
 
     number: int
     why: str
 
 
-class RoundPlanned(Fact, frozen=True):
+class RoundPlanned(Fact, frozen=True, kw_only=True):
     """A round: leases that are not named here and not stopping are renewed to its end."""
 
     number: int
@@ -132,33 +132,33 @@ class RoundPlanned(Fact, frozen=True):
     skipped: tuple[Bundle, ...] = ()
 
 
-class GpusFilled(Fact, frozen=True):
+class GpusFilled(Fact, frozen=True, kw_only=True):
     """GPUs that became idle in the middle of a round were given out for the rest of it."""
 
     granted: tuple[Lease, ...]
     rebundled: tuple[tuple[str, Bundle], ...] = ()
 
 
-class LeaseRecalled(Fact, frozen=True):
+class LeaseRecalled(Fact, frozen=True, kw_only=True):
     """A lease must end now, before its round does."""
 
     lease: str
     why: str
 
 
-class LeasesStarted(Fact, frozen=True):
+class LeasesStarted(Fact, frozen=True, kw_only=True):
     """Nodes confirmed that processes run."""
 
     leases: tuple[str, ...]
 
 
-class ProgressMade(Fact, frozen=True):
+class ProgressMade(Fact, frozen=True, kw_only=True):
     """How far running jobs are."""
 
     progress: tuple[Progress, ...]
 
 
-class LeaseClosed(Fact, frozen=True):
+class LeaseClosed(Fact, frozen=True, kw_only=True):
     """The processes are gone and the GPUs are free. `lapsed`: nobody said so, but the lease has run out."""
 
     exit: Exit

@@ -1,9 +1,9 @@
 """What the core is told. Everything that happens reaches it as one of these, and in no other way.
 
-    people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices
-    nodes    NodeHello NodeReport NodeSilent
-    solver   Solved
-    time     Woke
+people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices
+nodes    NodeHello NodeReport NodeSilent
+solver   Solved
+time     Woke
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Base of all messages."""
 
 
-class SubmitJobs(Message, frozen=True):
+class SubmitJobs(Message, frozen=True, kw_only=True):
     """Take these jobs. Answered with their ids. The same `key` again: the same jobs."""
 
     call: str = ""  # whom the reply goes to
@@ -29,7 +29,7 @@ class SubmitJobs(Message, frozen=True):
     user: str = ""
 
 
-class JobCommand(Message, frozen=True):
+class JobCommand(Message, frozen=True, kw_only=True):
     """A person wants something done to a job."""
 
     call: str = ""
@@ -38,7 +38,7 @@ class JobCommand(Message, frozen=True):
     user: str = ""
 
 
-class NodeCommand(Message, frozen=True):
+class NodeCommand(Message, frozen=True, kw_only=True):
     """An operator wants something done to a node."""
 
     call: str = ""
@@ -47,7 +47,7 @@ class NodeCommand(Message, frozen=True):
     user: str = ""
 
 
-class SetPolicy(Message, frozen=True):
+class SetPolicy(Message, frozen=True, kw_only=True):
     """Allocate by this policy from the next allocation on."""
 
     call: str = ""
@@ -55,7 +55,7 @@ class SetPolicy(Message, frozen=True):
     user: str = ""
 
 
-class SetPrices(Message, frozen=True):
+class SetPrices(Message, frozen=True, kw_only=True):
     """Prices changed."""
 
     call: str = ""
@@ -70,7 +70,7 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
     ran_s: float
 
 
-class NodeHello(Message, frozen=True):
+class NodeHello(Message, frozen=True, kw_only=True):
     """A node joins, or comes back."""
 
     spec: NodeSpec
@@ -98,7 +98,7 @@ class Exit(msgspec.Struct, frozen=True, array_like=True):
     code: int = 0
 
 
-class NodeReport(Message, frozen=True):
+class NodeReport(Message, frozen=True, kw_only=True):
     """What changed on a node, or what has come to pass at the reporting interval."""
 
     node: str
@@ -109,7 +109,7 @@ class NodeReport(Message, frozen=True):
     broken_gpus: tuple[int, ...] = ()
 
 
-class NodeSilent(Message, frozen=True):
+class NodeSilent(Message, frozen=True, kw_only=True):
     """The link to a node is gone."""
 
     node: str
@@ -131,7 +131,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
     isolated_rate: list[float] = []
 
 
-class Solved(Message, frozen=True):
+class Solved(Message, frozen=True, kw_only=True):
     """The answer to a Solve. `failed` says why `shares` are first-come-first-served instead of the policy's."""
 
     number: int
@@ -143,7 +143,7 @@ class Solved(Message, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Woke(Message, frozen=True):
+class Woke(Message, frozen=True, kw_only=True):
     """The time that WakeAt asked for has come."""
 
     what: str

@@ -1,11 +1,11 @@
 """What can be wrong with something that was handed to the scheduler.
 
-    SchedulerError
-    ├── InvalidSpec          a job or node description that cannot be right; names the field
-    ├── Refused              a request that is well-formed but may not be granted now
-    │   ├── NotFound         there is no such job, node or lease
-    │   └── KeyReused        the same idempotency key came with a different request
-    └── InvariantBroken      the state contradicts itself: a bug, told with its story
+SchedulerError
+├── InvalidSpec          a job or node description that cannot be right; names the field
+├── Refused              a request that is well-formed but may not be granted now
+│   ├── NotFound         there is no such job, node or lease
+│   └── KeyReused        the same idempotency key came with a different request
+└── InvariantBroken      the state contradicts itself: a bug, told with its story
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
     (_S.RUNNING, _M.PREEMPT): Rule(_S.PREEMPTED, "scheduler", "its turn is over, or its node is gone"),
     (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "agent", "the attempt failed and another one is allowed"),
     (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it did all its steps"),
-    (_S.RUNNING, _M.FAIL): Rule(_S.FAILED, "agent", "the attempt failed and none is left, or a limit was reached"),
+    (_S.RUNNING, _M.FAIL): Rule(
+        _S.FAILED, "agent", "the attempt failed and none is left, or a limit was reached"
+    ),
     (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
     (_S.PREEMPTED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a limit was reached while it waited"),
     (_S.HELD, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
@@ -127,7 +129,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     after: tuple[Dependency, ...] = ()
     array: tuple[int, ...] = ()  # one job per index
     max_cost: float | None = None
-    launch: dict[str, msgspec.Raw] | None = None  # how the agent starts it; the scheduler does not look inside
+    launch: dict[str, msgspec.Raw] | None = (
+        None  # how the agent starts it; the scheduler does not look inside
+    )
 
     @property
     def narrowest(self) -> int:
@@ -152,7 +156,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
             if value is not None and value < 1:
                 raise InvalidSpec(field, f"is {value}, must be at least 1")
         if not self.narrowest <= self.gpus <= self.widest:
-            raise InvalidSpec("gpus", f"is {self.gpus}, outside its own range {self.narrowest} to {self.widest}")
+            raise InvalidSpec(
+                "gpus", f"is {self.gpus}, outside its own range {self.narrowest} to {self.widest}"
+            )
         for field in _POSITIVE:
             _number(field, getattr(self, field), above_zero=True)
         for field in _NOT_NEGATIVE:

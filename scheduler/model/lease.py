@@ -40,7 +40,9 @@ class Phase(StrEnum):
     WAITING = "waiting"  # planned; its GPUs or its job are still held by leases that are ending
     SENT = "sent"  # given to the node, not confirmed
     RUNNING = "running"
-    STOPPING = "stopping"  # told to stop; the GPUs stay taken until the exit is confirmed or the lease has lapsed
+    STOPPING = (
+        "stopping"  # told to stop; the GPUs stay taken until the exit is confirmed or the lease has lapsed
+    )
 
 
 HOLDING = frozenset({Phase.SENT, Phase.RUNNING, Phase.STOPPING})

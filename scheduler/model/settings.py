@@ -45,7 +45,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
             value = getattr(self, field)
             if not (math.isfinite(value) and value > 0):
                 raise InvalidSpec(field, f"is {value}, must be a number above 0")
-        for field in ("min_reallocation_s", "solve_lead_s", "plan_lead_s", "lease_margin_s", "restart_cost_s"):
+        for field in (
+            "min_reallocation_s",
+            "solve_lead_s",
+            "plan_lead_s",
+            "lease_margin_s",
+            "restart_cost_s",
+        ):
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidSpec(field, f"is {value}, must be a number from 0 up")

@@ -1,6 +1,6 @@
 """What one round is decided from, and what it decides: arrays and names, no state, no clock.
 
-    RoundInputs → rank → select → place → RoundPlan       check_plan audits the outcome without trusting any of them
+RoundInputs → rank → select → place → RoundPlan       check_plan audits the outcome without trusting any of them
 """
 
 from __future__ import annotations
