@@ -1,0 +1,209 @@
+"""Reading files that tired or hostile people hand in: text, tables and JSON, each fault with file and line.
+
+Rules: nothing is guessed about content, and nothing but `TraceError` comes out, whatever bytes go in. Line
+numbers count as editors do, from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from traces.errors import BadRow, BadTable, TraceError, UnreadableFile, nearest, show
+
+BYTES_MAX = 1 << 30  # a compressed file may unpack to anything
+LINE_MAX = 1 << 17  # characters of one field, csv's own limit
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, packed by gzip or not; a byte order mark is dropped."""
+    try:
+        with path.open("rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+            plain.seek(0)
+            if packed:
+                with gzip.open(plain) as unpacked:
+                    data = unpacked.read(BYTES_MAX + 1)
+            else:
+                data = plain.read(BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error, ValueError) as fault:
+        said = getattr(fault, "strerror", None) or str(fault)
+        raise UnreadableFile(f"cannot be read: {said}", file=str(path), hint="check the path") from fault
+    if len(data) > BYTES_MAX:
+        raise UnreadableFile(f"is larger than {BYTES_MAX} bytes", file=str(path), hint="split it")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        line = data.count(b"\n", 0, fault.start) + 1
+        raise UnreadableFile("is not text in UTF-8", file=str(path), line=line, hint="save it so") from fault
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UnreadableFile("holds NUL bytes", file=str(path), line=line, hint="is it a text file at all?")
+    if not text.strip():
+        raise UnreadableFile("is empty", file=str(path), hint="was it written to the end?")
+    return text
+
+
+def read_json(path: Path, text: str) -> Any:
+    """The JSON in it; NaN, infinities and keys that come twice are refused."""
+
+    def constant(name: str) -> NoReturn:
+        raise BadTable(f"{name} is no measurement", hint="leave it out, or give 0 for what does not fit")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for n, key in enumerate(keys) if key in keys[:n])
+            raise BadTable(f"{show(twice)} comes twice in one object", hint="keep one of them")
+        return found
+
+    try:
+        return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
+    except json.JSONDecodeError as fault:
+        raise UnreadableFile(
+            f"is no JSON: {fault.msg}", file=str(path), line=fault.lineno, hint="was it cut off?"
+        ) from fault
+    except TraceError as fault:
+        word = fault.message.split("'")[1] if "'" in fault.message else fault.message.split()[0]
+        raise fault.at(str(path), line_of(text, word)) from None
+    except (ValueError, RecursionError) as fault:
+        raise UnreadableFile(f"is no JSON: {show(str(fault))}", file=str(path), hint="check it") from fault
+
+
+def line_of(text: str, *words: str) -> int:
+    """The line on which the last of these words stands, each looked for behind the one before it."""
+    at = 0
+    for word in words:
+        at = max(at, text.find(word, at))
+    return text.count("\n", 0, at) + 1
+
+
+@dataclass(slots=True)
+class Row:
+    """One line of a table: its cells by column, and its line number for those who refuse it."""
+
+    file: str
+    line: int
+    cells: list[str]
+    at: Mapping[str, int]
+
+    def text(self, column: str) -> str:
+        """The cell without spaces around it; empty also where the table has no such column."""
+        place = self.at.get(column)
+        return "" if place is None else self.cells[place].strip()
+
+    def number(self, column: str) -> float | None:
+        """A finite number; None when the cell is empty."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.refuse(column, f"{show(text)} is no number", "give a number such as 12.5")
+        return value
+
+    def needed(self, column: str) -> float:
+        """A finite number that has to be there."""
+        value = self.number(column)
+        if value is None:
+            self.refuse(column, "is empty", "give a number")
+        return value
+
+    def amount(self, column: str) -> float:
+        """A finite number that has to be there and is not negative."""
+        value = self.needed(column)
+        if value < 0:
+            self.refuse(column, f"is {value}", "give 0 or more")
+        return value
+
+    def whole(self, column: str) -> int:
+        """A whole number that has to be there, written as one or as `2.0`."""
+        value = self.needed(column)
+        if value != int(value):
+            self.refuse(column, f"is {value}", "give a whole number")
+        return int(value)
+
+    def word(self, column: str) -> str:
+        """A text that has to be there."""
+        text = self.text(column)
+        if not text or not text.isprintable():
+            self.refuse(column, f"is {show(text)}" if text else "is empty", "give a name")
+        return text
+
+    def refuse(self, column: str, message: str, hint: str) -> NoReturn:
+        """Say what is wrong with this line."""
+        raise BadRow(message, field=column, hint=hint, file=self.file, line=self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a kind of table: those it must have, and those it may have."""
+
+    needed: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def matches(self, header: Iterable[str]) -> bool:
+        """Whether a table with this header is of this kind: it has every needed column."""
+        return set(self.needed) <= set(header)
+
+
+def header_of(text: str) -> list[str]:
+    """The column names in the first line."""
+    first = text.lstrip("\r\n").splitlines()[0][:LINE_MAX]
+    return [name.strip() for name in first.split(",")]
+
+
+def rows(path: Path, text: str, layout: Layout) -> Iterator[Row]:
+    """The lines of a CSV table, header checked; empty lines are passed over, short and long ones refused."""
+    file = str(path)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    columns: list[str] | None = None
+    at: dict[str, int] = {}
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            if columns is None:
+                columns = _checked_header(file, reader.line_num, cells, layout)
+                at = {name: place for place, name in enumerate(columns)}
+            elif len(cells) != len(columns):
+                raise _wrong_length(file, reader.line_num, len(cells), len(columns))
+            else:
+                yield Row(file, reader.line_num, cells, at)
+    except csv.Error as fault:
+        raise UnreadableFile(
+            f"is no CSV: {fault}", file=file, line=reader.line_num, hint="check quotes and line ends"
+        ) from fault
+
+
+def _checked_header(file: str, line: int, cells: list[str], layout: Layout) -> list[str]:
+    columns = [cell.strip() for cell in cells]
+    known = (*layout.needed, *layout.optional)
+    for name in columns:
+        if name not in known:
+            missing = [need for need in layout.needed if need not in columns]
+            hint = nearest(name, missing or known)
+            raise BadRow("unknown column", field=show(name), hint=hint, file=file, line=line)
+        if columns.count(name) > 1:
+            raise BadRow("column comes twice", field=name, hint="drop one", file=file, line=line)
+    for name in layout.needed:
+        if name not in columns:
+            raise BadRow("column is missing", field=name, hint="add it", file=file, line=line)
+    return columns
+
+
+def _wrong_length(file: str, line: int, found: int, wanted: int) -> BadRow:
+    hint = "the line was cut off, or a comma is missing" if found < wanted else "quote texts that hold commas"
+    return BadRow(f"{found} fields where the header has {wanted}", file=file, line=line, hint=hint)

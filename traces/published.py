@@ -1,0 +1,134 @@
+"""The synthetic workload of the published figures, job for job.
+
+Rules: the draws below are made in exactly this order, even those that are then ignored, so that a seed gives
+the very jobs of the published runs. Jobs, arrivals and deadlines have a stream each: the same jobs come at
+any rate, with deadlines or without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+from typing import Literal
+
+from traces.errors import BadWorkload, show
+from traces.throughputs import REFERENCE, Throughputs
+from traces.trace import Trace, TraceJob
+
+Kind = Literal["single", "multi"]
+
+
+def _sizes(model: str, *batch_sizes: int) -> tuple[str, ...]:
+    return tuple(f"{model} (batch size {size})" for size in batch_sizes)
+
+
+JOB_TYPES = (
+    *_sizes("ResNet-18", 16, 32, 64, 128, 256),
+    *_sizes("ResNet-50", 16, 32, 64, 128),
+    *_sizes("Transformer", 16, 32, 64, 128, 256),
+    *_sizes("LM", 5, 10, 20, 40, 80),
+    *_sizes("Recommendation", 512, 1024, 2048, 4096, 8192),
+    "A3C",
+    "CycleGAN",
+)
+SINGLE_GPU_ONLY = frozenset(
+    name for name in JOB_TYPES if name.startswith(("Recommendation", "A3C", "CycleGAN"))
+)
+DEADLINE_FACTORS = ((0.33, 1.2), (0.67, 2.0), (math.inf, 10.0))
+
+
+def published_jobs(
+    kind: Kind = "single",
+    *,
+    rate_per_h: float,
+    seed: int,
+    throughputs: Throughputs,
+    weighted: bool = False,
+    deadlines: bool = False,
+) -> Iterator[TraceJob]:
+    """The jobs, without end; an infinite rate lets all of them arrive at 0."""
+    if kind not in ("single", "multi"):
+        raise BadWorkload(f"{show(kind)} is no published workload", hint="ask for 'single' or 'multi'")
+    if not rate_per_h > 0:
+        raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
+    _check_table(kind, throughputs)
+    return _jobs(kind, rate_per_h, seed, throughputs, weighted, deadlines)
+
+
+def published_workload(
+    kind: Kind = "single",
+    *,
+    rate_per_h: float,
+    jobs: int,
+    seed: int,
+    throughputs: Throughputs,
+    weighted: bool = False,
+    deadlines: bool = False,
+) -> Trace:
+    """The first jobs of it as a trace."""
+    if jobs < 0:
+        raise BadWorkload(f"is {jobs}", field="jobs", hint="give how many jobs, 0 or more")
+    endless = published_jobs(
+        kind,
+        rate_per_h=rate_per_h,
+        seed=seed,
+        throughputs=throughputs,
+        weighted=weighted,
+        deadlines=deadlines,
+    )
+    marks = ("-weighted" if weighted else "") + ("-deadlines" if deadlines else "")
+    return Trace(tuple(islice(endless, jobs)), f"published-{kind}{marks}, {rate_per_h:g} jobs/h, seed {seed}")
+
+
+def _jobs(
+    kind: Kind, rate_per_h: float, seed: int, throughputs: Throughputs, weighted: bool, deadlines: bool
+) -> Iterator[TraceJob]:
+    lots, arrivals, due = Random(seed + 2), Random(seed + 3), Random(seed + 6)
+    number, arrival_s = 0, 0.0
+    while True:
+        drawn = _width(lots.uniform(0, 1))
+        gpus = drawn if kind == "multi" else 1
+        low, high = (3.0, 4.0) if lots.random() >= 0.8 else (1.5, 3.0)
+        duration_s = 60 * 10 ** lots.uniform(low, high)
+        job_type = lots.choice(JOB_TYPES)
+        while gpus > 1 and job_type in SINGLE_GPU_ONLY:
+            job_type = lots.choice(JOB_TYPES)
+        weight = 5.0 if weighted and lots.uniform(0, 1) <= 0.2 else 1.0
+        yield TraceJob(
+            id=str(number),
+            arrival_s=arrival_s,
+            job_type=job_type,
+            gpus=gpus,
+            steps=duration_s * throughputs.rate(job_type, gpus, REFERENCE),
+            duration_s=duration_s,
+            weight=weight,
+            deadline_s=_deadline_factor(due.random()) * duration_s if deadlines else None,
+        )
+        number += 1
+        arrival_s += -math.log(1 - arrivals.random()) * 3600 / rate_per_h
+
+
+def _width(u: float) -> int:
+    if u < 0.7:
+        return 1
+    return 2 if u <= 0.8 else 4 if u <= 0.95 else 8
+
+
+def _deadline_factor(u: float) -> float:
+    return next(factor for below, factor in DEADLINE_FACTORS if u < below)
+
+
+def _check_table(kind: Kind, throughputs: Throughputs) -> None:
+    """Every job that can be drawn needs a rate on the reference type."""
+    for job_type in JOB_TYPES:
+        widths = (1,) if kind == "single" or job_type in SINGLE_GPU_ONLY else (1, 2, 4, 8)
+        for gpus in widths:
+            if throughputs.rate(job_type, gpus, REFERENCE) <= 0:
+                table = throughputs.source or "the table"
+                raise BadWorkload(
+                    f"{table} has no rate of {show(job_type)} with {gpus} GPUs on {REFERENCE}",
+                    field="throughputs",
+                    hint="give the published table, or take a workload that fits yours, such as 'mixed-day'",
+                )

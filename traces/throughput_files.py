@@ -1,0 +1,91 @@
+"""Files that hold throughput tables, recognised by their content. docs/trace-format.md describes each of them.
+
+Rules: a figure that is not finite, is negative, or stands twice with two values is refused with file and line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from traces.documents import line_of, read_json, read_text
+from traces.errors import BadTable, TraceError, UnreadableFile, show
+from traces.throughputs import Key, PairKey, PairRates, Throughputs
+
+# USD per GPU-hour that the published cost figures go by (GCP, early 2020)
+PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
+
+SPREAD = "_unconsolidated"  # suffix of a worker type in the original's JSON: the gang spread over nodes
+ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?(\d{1,7})\)""")
+
+
+def read_throughputs(path: Path) -> Throughputs:
+    """Read a table of any known format."""
+    text = read_text(path)
+    try:
+        if text.lstrip().startswith("{"):
+            return _original_json(path, text)
+    except TraceError as fault:
+        raise fault.at(str(path)) from None
+    raise UnreadableFile("is no throughput table", file=str(path), hint="see docs/trace-format.md")
+
+
+def _original_json(path: Path, text: str) -> Throughputs:
+    """`{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
+    tree = read_json(path, text)
+    solo: dict[Key, float] = {}
+    spread: dict[Key, float] = {}
+    pairs: dict[PairKey, PairRates] = {}
+    for kind, table in _entries(tree, "worker types"):
+        plain, is_spread = kind.removesuffix(SPREAD), kind.endswith(SPREAD)
+        for name, row in _entries(table, kind):
+            try:
+                job_type, gpus = _original_key(name)
+                for other, figure in _entries(row, name):
+                    if other == "null":
+                        (spread if is_spread else solo)[job_type, gpus, plain] = _figure(figure)
+                    elif not is_spread:  # jobs on the same GPUs run no slower for a spread that others have
+                        both = _original_key(other)
+                        pairs[plain, job_type, gpus, *both] = _two_figures(figure)
+                    else:
+                        _original_key(other), _two_figures(figure)
+            except TraceError as fault:
+                raise fault.at(str(path), line_of(text, f'"{kind}"', f'"{name}"')) from None
+    prices = {kind: price for kind, price in PUBLISHED_PRICES.items() if any(key[2] == kind for key in solo)}
+    return Throughputs(solo, spread, pairs, prices_per_gpu_hour=prices, source=path.name)
+
+
+def _entries(value: Any, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        raise BadTable(
+            f"expected an object, found {show(value)}", field=show(what), hint="compare the format"
+        )
+    return list(value.items())
+
+
+def _original_key(name: str) -> tuple[str, int]:
+    found = ORIGINAL_KEY.fullmatch(name)
+    if found is None:
+        raise BadTable(f"{show(name)} is no job type", hint="write it as ('job type', GPUs)")
+    return found[1] or found[2], int(found[3])
+
+
+def _figure(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadTable(f"{show(value)} is no rate", hint="give steps per second")
+    try:
+        rate = float(value)
+    except OverflowError:
+        rate = math.inf
+    if not 0 <= rate < math.inf:
+        raise BadTable(f"{show(value)} is no rate", hint="give steps per second, 0 for what does not fit")
+    return rate
+
+
+def _two_figures(value: Any) -> PairRates:
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadTable(f"{show(value)} are no two rates", hint="give [its rate, the other's rate]")
+    return _figure(value[0]), _figure(value[1])

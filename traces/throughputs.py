@@ -1,0 +1,142 @@
+"""How fast every kind of job runs: alone, spread over nodes, and two to a GPU.
+
+Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative; 0 says
+that it does not fit, and a missing entry is read as 0. Pairs are stored in both orders, so that nobody has to
+look twice. A table does not change; `restrict` and `priced` give another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from traces.errors import BadTable, nearest, show
+from traces.trace import GPUS_MAX
+
+Key = tuple[str, int, str]  # job type, GPUs, worker type
+PairKey = tuple[str, str, int, str, int]  # worker type, one job type and its GPUs, the other and its GPUs
+PairRates = tuple[float, float]
+
+REFERENCE = "v100"  # the type that durations of published traces are measured on
+
+
+def _none() -> Mapping[str, float]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Throughputs:
+    """Rates by job type, GPUs and worker type; prices and memory of the types where they are known.
+
+    `solo` holds gangs on as few nodes as possible, `unconsolidated` the same spread over more of them.
+    """
+
+    solo: Mapping[Key, float]
+    unconsolidated: Mapping[Key, float] = field(default_factory=dict)
+    pairs: Mapping[PairKey, PairRates] = field(default_factory=dict)
+    prices_per_gpu_hour: Mapping[str, float] = field(default_factory=_none)
+    memory_gb: Mapping[str, float] = field(default_factory=_none)
+    source: str = ""
+    worker_types: tuple[str, ...] = field(init=False)
+    job_types: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check every figure, complete the pairs, and freeze all of it."""
+        for key, rate in (*self.solo.items(), *self.unconsolidated.items()):
+            _check_width(key[0], key[1])
+            _check_rate(f"rate of {show(key)}", rate)
+        for name, figures in (("price", self.prices_per_gpu_hour), ("memory", self.memory_gb)):
+            for kind, figure in figures.items():
+                _check_rate(f"{name} of {show(kind)}", figure)
+        keys = (*self.solo, *self.unconsolidated)
+        _set(self, "job_types", tuple(dict.fromkeys(key[0] for key in keys)))
+        _set(self, "worker_types", tuple(dict.fromkeys(key[2] for key in keys)))
+        _set(self, "pairs", _both_orders(self.pairs))
+        for name in ("solo", "unconsolidated", "pairs", "prices_per_gpu_hour", "memory_gb"):
+            _set(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
+        """Steps per second; 0 when it does not fit or nobody measured it. One GPU is never spread."""
+        rates = self.solo if consolidated or gpus == 1 else self.unconsolidated
+        return rates.get((job_type, gpus, worker_type), 0.0)
+
+    def pair_rates(self, worker_type: str, first: tuple[str, int], second: tuple[str, int]) -> PairRates:
+        """Rates of two jobs, each (type, GPUs), that share the same GPUs; zeros when they cannot."""
+        return self.pairs.get((worker_type, *first, *second), (0.0, 0.0))
+
+    def widths(self, job_type: str) -> tuple[int, ...]:
+        """The numbers of GPUs that this job type runs on anywhere, ascending."""
+        return tuple(sorted({key[1] for key, rate in self.solo.items() if key[0] == job_type and rate > 0}))
+
+    def reference_rate(self, job_type: str, gpus: int) -> float:
+        """The isolated rate on the reference type; where it does not fit there, on the first type it fits.
+
+        The reference is V100, as in published traces, or else the first type of the table.
+        """
+        kinds = sorted(self.worker_types, key=lambda kind: kind != REFERENCE)
+        rates = (self.rate(job_type, gpus, kind) for kind in kinds)
+        return next((rate for rate in rates if rate > 0), 0.0)
+
+    def restrict(self, worker_types: Iterable[str]) -> Throughputs:
+        """The table of these types only; a type that it does not have is refused."""
+        kept = set(worker_types)
+        for kind in sorted(kept - set(self.worker_types)):
+            hint = nearest(kind, self.worker_types)
+            raise BadTable(
+                f"{show(kind)} is not in {self.source or 'the table'}", field="worker_type", hint=hint
+            )
+        return replace(
+            self,
+            solo={key: rate for key, rate in self.solo.items() if key[2] in kept},
+            unconsolidated={key: rate for key, rate in self.unconsolidated.items() if key[2] in kept},
+            pairs={key: rates for key, rates in self.pairs.items() if key[0] in kept},
+            prices_per_gpu_hour={k: v for k, v in self.prices_per_gpu_hour.items() if k in kept},
+            memory_gb={k: v for k, v in self.memory_gb.items() if k in kept},
+        )
+
+    def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
+        """The same rates at these prices; types that are not named keep theirs."""
+        known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
+        return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
+
+
+def load_throughputs(path: str | Path) -> Throughputs:
+    """Read a throughput table in any format that is known, recognised by its content."""
+    from traces.throughput_files import read_throughputs
+
+    return read_throughputs(Path(path))
+
+
+def _set(table: Throughputs, name: str, value: object) -> None:
+    object.__setattr__(table, name, value)  # frozen for everybody else
+
+
+def _check_width(job_type: str, gpus: int) -> None:
+    if not 1 <= gpus <= GPUS_MAX:
+        raise BadTable(f"{show(job_type)} with {gpus} GPUs", field="gpus", hint=f"give 1 to {GPUS_MAX}")
+
+
+def _check_rate(what: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise BadTable(f"{what} is {value}", hint="give a number, 0 or more")
+
+
+def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]:
+    """Every pair in both orders; two figures for the same pair must agree."""
+    complete = dict(pairs)
+    for (kind, a, gpus_a, b, gpus_b), (rate_a, rate_b) in pairs.items():
+        _check_width(a, gpus_a)
+        _check_width(b, gpus_b)
+        for rate in (rate_a, rate_b):
+            _check_rate(f"rate of {show(a)} with {show(b)} on {show(kind)}", rate)
+        turned = complete.setdefault((kind, b, gpus_b, a, gpus_a), (rate_b, rate_a))
+        if turned != (rate_b, rate_a):
+            raise BadTable(
+                f"{show(a)} with {show(b)} on {show(kind)} has other rates than {show(b)} with {show(a)}",
+                field="pairs",
+                hint="state each pair once, or the same both ways",
+            )
+    return complete
