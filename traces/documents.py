@@ -128,12 +128,20 @@ class Row:
             self.refuse(column, f"is {value}", "give 0 or more")
         return value
 
+    def count(self, column: str) -> int | float | None:
+        """A number of things: an int where it is written as one, else a float for others to judge."""
+        text = self.text(column)
+        is_int = text.removeprefix("-").isdecimal() and len(text) < 19
+        return int(text) if is_int else self.number(column)
+
     def whole(self, column: str) -> int:
-        """A whole number that has to be there, written as one or as `2.0`."""
-        value = self.needed(column)
-        if value != int(value):
-            self.refuse(column, f"is {value}", "give a whole number")
-        return int(value)
+        """A whole number that has to be there, written as one."""
+        value = self.count(column)
+        if not isinstance(value, int):
+            self.refuse(
+                column, f"is {show(self.text(column))}" if value else "is empty", "give a whole number"
+            )
+        return value
 
     def word(self, column: str) -> str:
         """A text that has to be there."""
@@ -165,8 +173,11 @@ def header_of(text: str) -> list[str]:
     return [name.strip() for name in first.split(",")]
 
 
-def rows(path: Path, text: str, layout: Layout) -> Iterator[Row]:
-    """The lines of a CSV table, header checked; empty lines are passed over, short and long ones refused."""
+def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) -> Iterator[Row]:
+    """The lines of a CSV table, header checked; empty lines are passed over, short and long ones refused.
+
+    With `cut`, a last line that is too short is not refused: its number goes in there.
+    """
     file = str(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] | None = None
@@ -179,7 +190,10 @@ def rows(path: Path, text: str, layout: Layout) -> Iterator[Row]:
                 columns = _checked_header(file, reader.line_num, cells, layout)
                 at = {name: place for place, name in enumerate(columns)}
             elif len(cells) != len(columns):
-                raise _wrong_length(file, reader.line_num, len(cells), len(columns))
+                fault = wrong_length(file, reader.line_num, len(cells), len(columns))
+                if cut is None or len(cells) > len(columns) or any(reader):
+                    raise fault
+                cut.append(fault.line or 0)
             else:
                 yield Row(file, reader.line_num, cells, at)
     except csv.Error as fault:
@@ -204,6 +218,7 @@ def _checked_header(file: str, line: int, cells: list[str], layout: Layout) -> l
     return columns
 
 
-def _wrong_length(file: str, line: int, found: int, wanted: int) -> BadRow:
+def wrong_length(file: str, line: int, found: int, wanted: int) -> BadRow:
+    """The refusal of a line with too few or too many fields."""
     hint = "the line was cut off, or a comma is missing" if found < wanted else "quote texts that hold commas"
-    return BadRow(f"{found} fields where the header has {wanted}", file=file, line=line, hint=hint)
+    return BadRow(f"{found} fields where the table has {wanted}", file=file, line=line, hint=hint)

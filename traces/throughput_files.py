@@ -1,4 +1,5 @@
-"""Files that hold throughput tables, recognised by their content. docs/trace-format.md describes each of them.
+"""Files that hold throughput tables, recognised by their content; here the original's JSON. See
+docs/trace-format.md for each of them.
 
 Rules: a figure that is not finite, is negative, or stands twice with two values is refused with file and line.
 """
@@ -11,26 +12,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from traces import throughput_csv
 from traces.documents import line_of, read_json, read_text
-from traces.errors import BadTable, TraceError, UnreadableFile, show
+from traces.errors import BadTable, TraceError, show
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
-
-# USD per GPU-hour that the published cost figures go by (GCP, early 2020)
-PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
 SPREAD = "_unconsolidated"  # suffix of a worker type in the original's JSON: the gang spread over nodes
 ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?(\d{1,7})\)""")
 
 
-def read_throughputs(path: Path) -> Throughputs:
-    """Read a table of any known format."""
-    text = read_text(path)
+def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Throughputs:
+    """Read a table of any known format: a folder of ours, a CSV table, or the original's JSON."""
     try:
+        if path.is_dir():
+            return throughput_csv.read_folder(path)
+        text = read_text(path)
         if text.lstrip().startswith("{"):
             return _original_json(path, text)
+        return throughput_csv.read_rates(path, text, measured, pairs)
     except TraceError as fault:
         raise fault.at(str(path)) from None
-    raise UnreadableFile("is no throughput table", file=str(path), hint="see docs/trace-format.md")
 
 
 def _original_json(path: Path, text: str) -> Throughputs:
@@ -54,8 +55,8 @@ def _original_json(path: Path, text: str) -> Throughputs:
                         _original_key(other), _two_figures(figure)
             except TraceError as fault:
                 raise fault.at(str(path), line_of(text, f'"{kind}"', f'"{name}"')) from None
-    prices = {kind: price for kind, price in PUBLISHED_PRICES.items() if any(key[2] == kind for key in solo)}
-    return Throughputs(solo, spread, pairs, prices_per_gpu_hour=prices, source=path.name)
+    table = Throughputs(solo, spread, pairs, source=path.name)
+    return table.priced(throughput_csv.PUBLISHED_PRICES)
 
 
 def _entries(value: Any, what: str) -> list[tuple[str, Any]]:

@@ -103,11 +103,17 @@ class Throughputs:
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
 
 
-def load_throughputs(path: str | Path) -> Throughputs:
-    """Read a throughput table in any format that is known, recognised by its content."""
+def load_throughputs(
+    path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
+) -> Throughputs:
+    """Read a throughput table in any format that is known, recognised by its content.
+
+    `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a
+    second file with rates of pairs, for formats that keep them apart.
+    """
     from traces.throughput_files import read_throughputs
 
-    return read_throughputs(Path(path))
+    return read_throughputs(Path(path), measured, None if pairs is None else Path(pairs))
 
 
 def _set(table: Throughputs, name: str, value: object) -> None:

@@ -3,11 +3,16 @@
 import dataclasses
 import json
 import math
+from contextlib import suppress
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from tests.support.public_data import public_data
 from tests.traces.tables import published, small
 from traces.errors import BadTable, TraceError
+from traces.throughput_csv import write_folder
 from traces.throughputs import Throughputs, load_throughputs
 
 
@@ -133,3 +138,114 @@ def test_a_missing_file_is_named(tmp_path):
     """No traceback for a mistyped path."""
     with pytest.raises(TraceError, match=r"nowhere\.json: cannot be read: No such file"):
         load_throughputs(tmp_path / "nowhere.json")
+
+
+# ------------------------------------------------------------------------------------------------ CSV tables
+
+
+def test_a_folder_of_ours_is_read_back_as_it_was_written(tmp_path):
+    """Rates, placements, pairs, prices and memory."""
+    table = dataclasses.replace(small(), memory_gb={"v100": 16.0}, source="kept")
+    write_folder(tmp_path / "kept", table)
+    assert load_throughputs(tmp_path / "kept") == table
+
+
+def test_published_measurements_are_one_set_out_of_several():
+    """The tidy table of the original's figures equals its JSON, set by set; without a choice it is refused."""
+    path = public_data("throughputs/gavel_throughputs.csv")
+    pairs = public_data("throughputs/gavel_colocated.csv")
+    table = load_throughputs(path, measured="simulation", pairs=pairs)
+    original = published()
+    assert table.solo.keys() == original.solo.keys()
+    assert table.unconsolidated.keys() == original.unconsolidated.keys()
+    for key, rate in table.solo.items():
+        assert original.solo[key] == pytest.approx(rate, rel=1e-5)
+    for key, rates in table.pairs.items():
+        assert original.pairs[key] == pytest.approx(rates, rel=1e-5)
+    assert load_throughputs(path, measured="physical").solo != table.solo
+    with pytest.raises(TraceError, match="choose one of physical, simulation"):
+        load_throughputs(path)
+    with pytest.raises(TraceError, match="did you mean 'physical'"):
+        load_throughputs(path, measured="phisical")
+
+
+def test_other_published_tables_are_read():
+    """Shockwave's has the same columns; ElasticFlow's batch size becomes part of the job type."""
+    shockwave = load_throughputs(public_data("throughputs/shockwave_throughputs.csv"))
+    assert len(shockwave.solo) == 83
+    assert shockwave.rate("LM (batch size 5)", 1, "v100") == 161.984
+    elastic = load_throughputs(public_data("throughputs/elasticflow_throughputs.csv"))
+    assert elastic.rate("bert (batch size 384)", 2, "t4") == 0.0720226
+    assert elastic.widths("bert (batch size 384)") == (1, 2, 4, 8, 16, 32, 64)
+    assert elastic.widths("yolov3 (batch size 64)") == (1, 2, 4, 8, 16)  # the wider ones were not measured
+
+
+RATES = "job_type,gpus,worker_type,placement,steps_per_s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RATES + "lm,1,v100,consolidated,nan\n", ":2: steps_per_s: 'nan' is no number"),
+        (RATES + "lm,1,v100,consolidated,-1\n", ":2: steps_per_s: is -1.0"),
+        (RATES + "lm,1,v100,,1\nlm,1,v100,consolidated,2\n", ":3: job_type: ('lm', 1, 'v100') stands above"),
+        (RATES + "lm,0,v100,,1\n", ":2: gpus: is 0"),
+        (RATES + "lm,1.5,v100,,1\n", ":2: gpus: is '1.5'; give a whole number"),
+        (RATES + "lm,1,,,1\n", ":2: worker_type: is empty"),
+        (RATES + "lm,1,v100,consolidate,1\n", "did you mean 'consolidated'?"),
+        (RATES + "lm,1,v100\n", ":2: 3 fields where the table has 5; the line was cut off"),
+        (
+            "job_type,gpus,worker_typ,steps_per_s\n",
+            "'worker_typ': unknown column; did you mean 'worker_type'?",
+        ),
+        ("job_type,gpus,worker_type\n", "steps_per_s: column is missing"),
+        ("a,b\n1,2\n", "is no throughput table"),
+    ],
+)
+def test_rates_that_cannot_be_right_are_refused_with_their_line(tmp_path, text, said):
+    """File, line, column, what is wrong and what to do."""
+    file = tmp_path / "rates.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError) as refusal:
+        load_throughputs(file)
+    assert said in str(refusal.value)
+    assert str(refusal.value).startswith(str(file))
+
+
+@pytest.mark.parametrize("again", ["v100,lm,1,big,1,3,2", "v100,big,1,lm,1,9,3"])
+def test_a_pair_with_two_figures_is_refused(tmp_path, again):
+    """Stated twice, or both ways with figures that differ."""
+    write_folder(tmp_path, small())
+    with (tmp_path / "pairs.csv").open("a") as file:
+        file.write(again + "\n")
+    with pytest.raises(TraceError, match=r"pairs\.csv:3: job_type_a: .* stands above already"):
+        load_throughputs(tmp_path)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=200).map(lambda text: (RATES + text).encode()))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_bytes_come_in_only_trace_errors_come_out(tmp_path, data):
+    """A table, or a refusal that says why: nothing else."""
+    file = tmp_path / "fuzzed"
+    file.write_bytes(data)
+    with suppress(TraceError):
+        load_throughputs(file)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["v100", "('lm', 1)", "null", "x"]), inner, max_size=3)
+        ),
+        max_leaves=12,
+    )
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_json_comes_in_only_trace_errors_come_out(tmp_path, tree):
+    """Objects of every shape, NaN and huge numbers among them."""
+    file = tmp_path / "fuzzed.json"
+    file.write_text(json.dumps({"v100": tree}))
+    with suppress(TraceError):
+        load_throughputs(file)

@@ -1,0 +1,55 @@
+"""Any trace file, recognised by its content, whatever it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from traces import importers, original, tidy_csv
+from traces.documents import header_of, read_text
+from traces.errors import TraceError, UnreadableFile
+from traces.intake import Intake
+from traces.throughputs import Throughputs
+from traces.trace import Trace, TraceJob
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    repair: bool = False,
+    throughputs: Throughputs | None = None,
+    subtrace: str | None = None,
+) -> Trace:
+    """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also packed by gzip.
+
+    With `throughputs` the trace has to fit that table. What is sloppy is refused, or with `repair` mended and
+    counted in the trace's notes (see intake.py). `subtrace` chooses within a file that holds several.
+    """
+    path = Path(path)
+    text = read_text(path)
+    intake = Intake(str(path), repair=repair, throughputs=throughputs)
+    header = header_of(text)
+    try:
+        if text.lstrip("\r\n").split("\n", 1)[0].count("\t") >= original.TABS_MIN:
+            original.read(path, text, intake)
+        elif _shared(header, importers.LAYOUT.needed) > _shared(header, tidy_csv.NEEDED):
+            importers.read(path, text, intake, subtrace)
+        elif _shared(header, tidy_csv.NEEDED) >= 2:
+            tidy_csv.read(path, text, intake)
+        else:
+            raise UnreadableFile(
+                "is no trace: the first line is neither a header nor a job", hint="see docs/trace-format.md"
+            )
+        return intake.trace()
+    except TraceError as fault:
+        raise fault.at(str(path)) from None
+
+
+def write_trace(path: str | Path, jobs: Iterable[TraceJob]) -> None:
+    """Write a trace: as the original's when the name ends in `.trace`, else as our own CSV table."""
+    path = Path(path)
+    (original if path.suffix == ".trace" else tidy_csv).write(path, jobs)
+
+
+def _shared(header: list[str], columns: tuple[str, ...]) -> int:
+    return len(set(header) & set(columns))

@@ -1,0 +1,97 @@
+"""Traces of other clusters and papers, in the one table that they have been put into: columns in LAYOUT.
+
+Rules: `subtrace` chooses one of several traces in a file; "*" takes all of them as one, each job's id with
+its subtrace in front. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three are
+understood: `priority` above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and
+`expect_s` with `deadline=strict` the deadline in seconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traces.documents import Layout, Row, rows
+from traces.errors import BadRow, nearest, show
+from traces.intake import Intake
+
+ALL = "*"
+LAYOUT = Layout(
+    needed=("subtrace", "job_id", "arrival_s", "num_gpus", "job_type"),
+    optional=("duration_s", "total_steps", "gpu_type_requested", "user", "vc", "status", "extra"),
+)
+
+
+def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
+    """Take every line of the subtrace in."""
+    cut: list[int] = []
+    found: dict[str, int] = {}
+    for row in rows(path, text, LAYOUT, cut if intake.repair else None):
+        name = row.text("subtrace")
+        if subtrace is None and found and name not in found:
+            _ask_for_one(path, text)
+        if subtrace == ALL and name not in found:
+            intake.next_part()
+        found[name] = row.line
+        if subtrace in (None, ALL, name):
+            facts = _facts(row)
+            if subtrace == ALL and name:
+                facts["id"] = f"{name}/{facts['id']}"
+            intake.add(row.line, facts, _take_extra(_extra(row), facts))
+    if subtrace not in (None, ALL) and subtrace not in found:
+        hint = nearest(subtrace, found)
+        raise BadRow(f"{show(subtrace)} is not in this file", field="subtrace", hint=hint, file=str(path))
+    for line in cut:
+        intake.cut_off(line)
+
+
+def _ask_for_one(path: Path, text: str) -> None:
+    names = sorted({row.text("subtrace") for row in rows(path, text, LAYOUT, [])})
+    raise BadRow(
+        f"the file holds {len(names)} of them: {', '.join(names[:12])}",
+        field="subtrace",
+        hint=f"choose one, or '{ALL}' for all of them together",
+        file=str(path),
+    )
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    gpus = row.count("num_gpus")
+    if gpus is None:
+        row.refuse("num_gpus", "is empty", "every job needs some")
+    kind = row.text("gpu_type_requested")
+    return {
+        "id": row.text("job_id"),
+        "arrival_s": row.needed("arrival_s"),
+        "job_type": row.text("job_type"),
+        "gpus": gpus,
+        "steps": row.number("total_steps"),
+        "duration_s": row.number("duration_s"),
+        "tenant": row.text("vc"),
+        "user": row.text("user"),
+        "worker_types": (kind,) if kind else (),
+    }
+
+
+def _extra(row: Row) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for entry in filter(None, row.text("extra").split(";")):
+        key, _, value = entry.partition("=")
+        if key in ("priority", "slo", "expect_s"):
+            try:
+                found[key] = float(value)
+            except ValueError:
+                row.refuse("extra", f"{key} is {show(value)}", "give a number")
+        else:
+            found[key] = value
+    return found
+
+
+def _take_extra(extra: dict[str, Any], facts: dict[str, Any]) -> float | None:
+    """Put weight and deadline into the facts; a deadline that is a multiple of the duration comes back."""
+    if extra.get("priority", 0) > 0:
+        facts["weight"] = extra["priority"]
+    if extra.get("deadline") == "strict" and "expect_s" in extra:
+        facts["deadline_s"] = extra["expect_s"]
+    slo = extra.get("slo", -1.0)
+    return slo if slo > 0 else None

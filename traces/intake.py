@@ -1,0 +1,167 @@
+"""From lines as they were written to a trace: one place that checks, and that mends where it was told to.
+
+Rules: what cannot be right is refused with file and line, always. What is merely sloppy is refused as well,
+unless `repair` was asked for: then it is mended in the one way stated here, and the trace's notes count it.
+A throughput table, when given, is what the trace has to fit: known job types, widths that run somewhere,
+and steps for every job that says how long it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+from zlib import crc32
+
+from traces.errors import BadRow, nearest, show
+from traces.throughputs import Throughputs
+from traces.trace import Trace, TraceJob
+
+REPAIR = "or read it with repair"
+
+
+class Intake:
+    """Takes the lines of one file in, one after the other, and then gives the trace."""
+
+    def __init__(self, file: str, *, repair: bool = False, throughputs: Throughputs | None = None) -> None:
+        self.file, self.repair, self.throughputs = file, repair, throughputs
+        self.jobs: list[TraceJob] = []
+        self.mended: Counter[str] = Counter()
+        self._line_of_id: dict[str, int] = {}
+        self._last_s = 0.0
+        self._in_order = True
+        self._widths: dict[str, tuple[int, ...]] = {}
+        self._rates: dict[tuple[str, int], float] = {}
+
+    def add(self, line: int, facts: dict[str, Any], deadline_factor: float | None = None) -> None:
+        """Take one job in. `gpus` may come as a float; a deadline as a multiple of the job's duration."""
+        if type(facts["gpus"]) is not int:
+            self._make_whole(line, facts)
+        if self.throughputs is not None:
+            self._fit(line, facts, self.throughputs)
+        if deadline_factor is not None:
+            self._set_deadline(line, facts, deadline_factor)
+        if facts["id"] in self._line_of_id:
+            self._rename(line, facts)
+        try:
+            job = TraceJob(**facts)
+        except BadRow as fault:
+            if fault.field == "job_type" and not facts["job_type"]:
+                fault = BadRow(
+                    fault.message,
+                    field="job_type",
+                    hint="name it, or read with repair and a throughput table",
+                )
+            raise fault.at(self.file, line) from None
+        if job.arrival_s < self._last_s:
+            self._sloppy(line, "arrival_s", f"{job.arrival_s:g} is before the line above", "sort the lines")
+            self.mended["jobs put in order of arrival"] += 1
+            self._in_order = False
+        self._last_s = job.arrival_s
+        self._line_of_id[job.id] = line
+        self.jobs.append(job)
+
+    def next_part(self) -> None:
+        """What follows starts at a time of its own; the trace is put in order at the end, which is no repair."""
+        self._last_s, self._in_order = 0.0, False
+
+    def cut_off(self, line: int) -> None:
+        """The last line is not whole: refused, or left out."""
+        self._sloppy(line, "", "the last line was cut off", "complete or delete it")
+        self.mended["last line left out: it was cut off"] += 1
+
+    def trace(self) -> Trace:
+        """All that was taken in, in order of arrival."""
+        jobs = self.jobs if self._in_order else sorted(self.jobs, key=lambda job: job.arrival_s)
+        notes = tuple(f"{what}: {count}" for what, count in sorted(self.mended.items()))
+        return Trace(tuple(jobs), self.file, notes)
+
+    def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
+        """Refuse it, unless repairs are wanted."""
+        if not self.repair:
+            raise BadRow(message, field=field, hint=f"{hint}, {REPAIR}", file=self.file, line=line)
+
+    def _make_whole(self, line: int, facts: dict[str, Any]) -> None:
+        gpus = float(facts["gpus"])
+        self._sloppy(line, "gpus", f"{gpus} is not written as a whole number", "write it as one")
+        facts["gpus"] = math.ceil(gpus)
+        self.mended["gpus rounded up to whole ones"] += 1
+
+    def _rename(self, line: int, facts: dict[str, Any]) -> None:
+        name = facts["id"]
+        first = self._line_of_id[name]
+        self._sloppy(line, "id", f"{show(name)} stands in line {first} already", "give every job its own")
+        count = 2
+        while f"{name}#{count}" in self._line_of_id:
+            count += 1
+        facts["id"] = f"{name}#{count}"
+        self.mended["ids that came again given a number"] += 1
+
+    def _set_deadline(self, line: int, facts: dict[str, Any], factor: float) -> None:
+        rate = self._reference_rate(facts["job_type"], facts["gpus"])
+        if facts.get("duration_s") is None and facts.get("steps") is not None and rate > 0:
+            facts["duration_s"] = facts["steps"] / rate
+        if facts.get("duration_s") is None:
+            raise BadRow(
+                "the deadline is a multiple of a duration that is not known",
+                field="deadline_s",
+                hint="give a throughput table",
+                file=self.file,
+                line=line,
+            )
+        facts["deadline_s"] = factor * facts["duration_s"]
+
+    def _fit(self, line: int, facts: dict[str, Any], table: Throughputs) -> None:
+        """Job type, width and steps as the table has them."""
+        wanted, gpus = facts["job_type"], facts["gpus"]
+        stands_in = not self._widths_of(wanted)
+        if stands_in:
+            hint = nearest(wanted, table.job_types) if wanted else "name it"
+            self._sloppy(line, "job_type", f"{show(wanted)} is not in the throughput table", hint)
+            facts["job_type"] = self._stand_in(wanted or facts["id"], gpus, table)
+            self.mended["job types of the table put in place of unknown ones"] += 1
+        widths = self._widths_of(facts["job_type"])
+        if gpus not in widths and gpus > 0:
+            listed = ", ".join(map(str, widths))
+            self._sloppy(
+                line, "gpus", f"{show(facts['job_type'])} runs on {listed} GPUs, not {gpus}", "change it"
+            )
+            facts["gpus"] = gpus = max((w for w in widths if w <= gpus), default=widths[0])
+            self._move_limits(facts)
+            self.mended["widths changed to ones that the table has"] += 1
+        if facts.get("duration_s") is not None and (stands_in or facts.get("steps") is None):
+            self._sloppy(line, "steps", "are missing", "give them")
+            facts["steps"] = facts["duration_s"] * self._reference_rate(facts["job_type"], gpus)
+            self.mended["steps taken as duration times the rate on the reference type"] += 1
+
+    def _widths_of(self, job_type: str) -> tuple[int, ...]:
+        if job_type not in self._widths:
+            self._widths[job_type] = self.throughputs.widths(job_type) if self.throughputs else ()
+        return self._widths[job_type]
+
+    def _reference_rate(self, job_type: str, gpus: int) -> float:
+        if self.throughputs is None:
+            return 0.0
+        key = (job_type, gpus)
+        if key not in self._rates:
+            self._rates[key] = self.throughputs.reference_rate(job_type, gpus)
+        return self._rates[key]
+
+    def _stand_in(self, name: str, gpus: int, table: Throughputs) -> str:
+        """The same known type for the same unknown one, wherever it comes; one of that width if there is."""
+        known = [job_type for job_type in table.job_types if self._widths_of(job_type)]
+        fitting = [job_type for job_type in known if gpus in self._widths_of(job_type)] or known
+        if not fitting:
+            raise BadRow(
+                "the throughput table is empty", field="job_type", hint="give another", file=self.file
+            )
+        return fitting[crc32(name.encode()) % len(fitting)]
+
+    @staticmethod
+    def _move_limits(facts: dict[str, Any]) -> None:
+        """An elastic job keeps its range, as far as its new width is within it."""
+        gpus = facts["gpus"]
+        if facts.get("gpus_min") is not None:
+            facts["gpus_min"] = min(facts["gpus_min"], gpus)
+        if facts.get("gpus_max") is not None:
+            facts["gpus_max"] = max(facts["gpus_max"], gpus)

@@ -1,0 +1,102 @@
+"""The original's `.trace` files: tab-separated, no header, one line per job, read and written.
+
+Rules: the number of fields tells which of its three layouts a file has, the same on every line. Commands,
+folders and arguments are passed over, never run. An SLO is a multiple of the job's duration on the reference
+type, below 0 when there is none. Ids are line numbers from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from traces.documents import Row, wrong_length
+from traces.errors import BadRow
+from traces.intake import Intake
+from traces.trace import TraceJob
+
+_START = "job_type command working_directory num_steps_arg needs_data_dir total_steps"
+_END = "scale_factor priority_weight SLO arrival_time"
+FIELDS = f"{_START} {_END}".split()
+LAYOUTS = {
+    10: FIELDS,
+    9: [name for name in FIELDS if name != "working_directory"],
+    7: [
+        "job_type",
+        "command",
+        "num_steps_arg",
+        "needs_data_dir",
+        "total_steps",
+        "arrival_time",
+        "scale_factor",
+    ],
+}
+TABS_MIN = 4  # in a first line that is taken for a line of such a file, be it whole or not
+
+
+def read(path: Path, text: str, intake: Intake) -> None:
+    """Take every line of the file in."""
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line.strip()]
+    wanted = len(lines[0][1].split("\t"))
+    if wanted not in LAYOUTS:
+        raise BadRow(
+            f"{wanted} fields",
+            file=str(path),
+            line=lines[0][0],
+            hint="lines of a .trace file have 10, 9 or 7",
+        )
+    at = {name: place for place, name in enumerate(LAYOUTS[wanted])}
+    for number, line in lines:
+        cells = line.split("\t")
+        if len(cells) == wanted:
+            row = Row(str(path), number, cells, at)
+            intake.add(number, _facts(row, len(intake.jobs)), _deadline_factor(row))
+        elif intake.repair and len(cells) < wanted and number == lines[-1][0]:
+            intake.cut_off(number)
+        else:
+            raise wrong_length(str(path), number, len(cells), wanted)
+
+
+def _facts(row: Row, number: int) -> dict[str, Any]:
+    gpus = row.count("scale_factor")
+    if gpus is None:
+        row.refuse("scale_factor", "is empty", "give the number of GPUs")
+    return {
+        "id": str(number),
+        "job_type": row.text("job_type"),
+        "gpus": gpus,
+        "steps": row.needed("total_steps"),
+        "arrival_s": row.needed("arrival_time"),
+        "weight": row.needed("priority_weight") if "priority_weight" in row.at else 1.0,
+    }
+
+
+def _deadline_factor(row: Row) -> float | None:
+    factor = row.number("SLO")
+    return factor if factor is not None and factor > 0 else None
+
+
+def write(path: Path, jobs: Iterable[TraceJob]) -> None:
+    """Write 10 fields per job. Ids, tenants, names and elastic widths have no place there and are dropped."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for job in jobs:
+            file.write(_line(job) + "\n")
+
+
+def _line(job: TraceJob) -> str:
+    if job.steps is None:
+        raise BadRow(f"job {job.id!r} has none", field="steps", hint="a .trace file needs them for every job")
+    slo = -1.0
+    if job.deadline_s is not None:
+        if job.duration_s is None:
+            raise BadRow(
+                f"job {job.id!r} has a deadline and no duration",
+                field="duration_s",
+                hint="a .trace file states deadlines as multiples of it",
+            )
+        slo = job.deadline_s / job.duration_s
+    steps = max(1, round(job.steps))  # its reader takes whole steps only
+    cells = (job.job_type, "", "", "", 0, steps, job.gpus, job.weight, slo, job.arrival_s)
+    return "\t".join(map(str, cells))

@@ -1,0 +1,221 @@
+"""Throughput tables as CSV: our own, as a folder of three tables, and those of published measurements.
+
+    rates.csv   job_type, gpus, worker_type, placement, steps_per_s
+    pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
+    types.csv   worker_type, price_per_gpu_hour, memory_gb
+
+Rules: a key stands once. A pair may stand both ways round if the figures agree.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.documents import Layout, Row, header_of, read_text, rows
+from traces.errors import BadRow, BadTable, UnreadableFile, nearest, show
+from traces.throughputs import Key, PairKey, PairRates, Throughputs
+
+# USD per GPU-hour that the published cost figures go by (GCP, early 2020)
+PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
+
+SPREAD = {"": False, "consolidated": False, "unconsolidated": True}
+TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which column holds what; empty for what a format does not say."""
+
+    layout: Layout
+    job_type: str
+    gpus: str
+    worker_type: str
+    rate: str
+    batch_size: str = ""  # to be written into the job type
+    unmeasured: str = ""  # how a format that lists every width writes a rate that nobody measured
+
+    def key(self, row: Row) -> Key:
+        """Job type, GPUs and worker type of a line."""
+        job_type = row.word(self.job_type)
+        if self.batch_size:
+            job_type = f"{job_type} (batch size {row.whole(self.batch_size)})"
+        return job_type, _width(row, self.gpus), row.word(self.worker_type)
+
+
+OURS = Columns(
+    Layout(("job_type", "gpus", "worker_type", "steps_per_s"), ("placement",)),
+    "job_type",
+    "gpus",
+    "worker_type",
+    "steps_per_s",
+)
+TIDIED = Columns(  # as the original's and Shockwave's measurements have been tidied
+    Layout(
+        ("source", "job_type", "scale_factor", "gpu_type", "throughput_steps_per_s"),
+        ("model", "batch_size", "placement"),
+    ),
+    "job_type",
+    "scale_factor",
+    "gpu_type",
+    "throughput_steps_per_s",
+)
+ELASTIC = Columns(  # as ElasticFlow's: rates over the number of GPUs
+    Layout(("model", "gpu_type", "global_batch_size", "num_gpus", "throughput_steps_per_s")),
+    "model",
+    "num_gpus",
+    "gpu_type",
+    "throughput_steps_per_s",
+    batch_size="global_batch_size",
+    unmeasured="nan",
+)
+OUR_PAIRS = Layout(
+    ("worker_type", "job_type_a", "gpus_a", "job_type_b", "gpus_b", "steps_per_s_a", "steps_per_s_b")
+)
+TIDIED_PAIRS = Layout(
+    ("source", "job_type_a", "scale_a", "job_type_b", "scale_b", "gpu_type", "throughput_a", "throughput_b")
+)
+PAIR_COLUMNS = {  # in the order of OUR_PAIRS
+    OUR_PAIRS: OUR_PAIRS.needed,
+    TIDIED_PAIRS: (
+        "gpu_type",
+        "job_type_a",
+        "scale_a",
+        "job_type_b",
+        "scale_b",
+        "throughput_a",
+        "throughput_b",
+    ),
+}
+
+
+def read_folder(folder: Path) -> Throughputs:
+    """Read a folder of ours: rates, and where they are there, pairs and facts of the types."""
+    rates, pairs, types = (folder / name for name in ("rates.csv", "pairs.csv", "types.csv"))
+    prices, memory = _types(types) if types.exists() else ({}, {})
+    solo, spread = _rates(rates, read_text(rates), None)
+    return Throughputs(
+        solo,
+        spread,
+        _pairs(pairs, None) if pairs.exists() else {},
+        prices_per_gpu_hour=prices,
+        memory_gb=memory,
+        source=folder.name,
+    )
+
+
+def read_rates(path: Path, text: str, measured: str | None, pairs: Path | None) -> Throughputs:
+    """Read one table of rates, of ours or published, with its pairs when they are named."""
+    solo, spread = _rates(path, text, measured)
+    together = {} if pairs is None else _pairs(pairs, measured)
+    return Throughputs(solo, spread, together, source=path.name).priced(PUBLISHED_PRICES)
+
+
+def write_folder(folder: Path, table: Throughputs) -> None:
+    """Write a table as a folder of ours; each pair once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    placements = (("consolidated", table.solo), ("unconsolidated", table.unconsolidated))
+    _write(
+        folder / "rates.csv",
+        (*OURS.layout.needed[:3], "placement", "steps_per_s"),
+        ((*key, placement, rate) for placement, rates in placements for key, rate in rates.items()),
+    )
+    once = ((k, r) for k, r in table.pairs.items() if (k[1], k[2]) <= (k[3], k[4]))
+    _write(folder / "pairs.csv", OUR_PAIRS.needed, ((*key, *rates) for key, rates in once))
+    prices, memory = table.prices_per_gpu_hour, table.memory_gb
+    kinds = dict.fromkeys((*prices, *memory))
+    _write(
+        folder / "types.csv",
+        (*TYPES.needed, *TYPES.optional),
+        ((kind, prices.get(kind, ""), memory.get(kind, "")) for kind in kinds),
+    )
+
+
+def _write(path: Path, header: Iterable[str], lines: Iterable[Iterable[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows(lines)
+
+
+def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float], dict[Key, float]]:
+    header = header_of(text)
+    columns = next((known for known in (ELASTIC, TIDIED, OURS) if known.layout.matches(header)), None)
+    if columns is None:
+        if not set(header) & set(OURS.layout.needed):
+            raise UnreadableFile("is no throughput table", hint="see docs/trace-format.md")
+        columns = OURS  # whose check of the header says what is missing
+    found: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
+    for row in _chosen(path, text, columns.layout, measured):
+        if columns.unmeasured and row.text(columns.rate) == columns.unmeasured:
+            continue
+        placement = row.text("placement")
+        if placement not in SPREAD:
+            row.refuse("placement", f"is {show(placement)}", nearest(placement, filter(None, SPREAD)))
+        rates, key = found[SPREAD[placement]], columns.key(row)
+        if key in rates:
+            row.refuse(columns.job_type, f"{show(key)} stands above already", "keep one of them")
+        rates[key] = row.amount(columns.rate)
+    return found
+
+
+def _pairs(path: Path, measured: str | None) -> dict[PairKey, PairRates]:
+    text = read_text(path)
+    layout = next((known for known in PAIR_COLUMNS if known.matches(header_of(text))), OUR_PAIRS)
+    kind, name_a, gpus_a, name_b, gpus_b, rate_a, rate_b = PAIR_COLUMNS[layout]
+    found: dict[PairKey, PairRates] = {}
+    for row in _chosen(path, text, layout, measured):
+        a, b = (row.word(name_a), _width(row, gpus_a)), (row.word(name_b), _width(row, gpus_b))
+        key, rates = (row.word(kind), *a, *b), (row.amount(rate_a), row.amount(rate_b))
+        turned = found.get((key[0], *b, *a), rates[::-1])
+        if key in found or turned != rates[::-1]:
+            row.refuse(name_a, f"{show(key)} stands above already", "keep one of them")
+        found[key] = rates
+    return found
+
+
+def _types(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+    prices: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    for row in rows(path, read_text(path), TYPES):
+        kind = row.word("worker_type")
+        if kind in prices or kind in memory:
+            row.refuse("worker_type", f"{show(kind)} stands above already", "keep one of them")
+        for figures, column in ((prices, "price_per_gpu_hour"), (memory, "memory_gb")):
+            if row.text(column):
+                figures[kind] = row.amount(column)
+    return prices, memory
+
+
+def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
+    """The lines of one set of measurements; a `source` column may name several sets, as in `a+b`."""
+    if "source" not in layout.needed:
+        yield from rows(path, text, layout)
+        return
+    common: set[str] | None = None  # the sets that all lines belong to
+    known: set[str] = set()
+    lines = []
+    for row in rows(path, text, layout):
+        sets = set(row.text("source").split("+"))
+        common = sets if common is None else common & sets
+        known |= sets
+        if measured is None or measured in sets:
+            lines.append(row)
+    if measured is None and not common:
+        hint = f"choose one of {', '.join(sorted(known)[:8])}"
+        raise BadTable(
+            "the file holds several sets of measurements", field="measured", hint=hint, file=str(path)
+        )
+    if measured is not None and measured not in known:
+        hint = nearest(measured, sorted(known))
+        raise BadTable(f"{show(measured)} is not in the file", field="measured", hint=hint, file=str(path))
+    yield from lines
+
+
+def _width(row: Row, column: str) -> int:
+    gpus = row.whole(column)
+    if gpus < 1:
+        raise BadRow("is 0", field=column, hint="give 1 or more", file=row.file, line=row.line)
+    return gpus
