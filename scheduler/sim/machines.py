@@ -1,0 +1,337 @@
+"""All machines of a simulated cluster: leases in, reports out, at the rates of the physics.
+
+Rules:
+- every node runs a real agent core; what is simulated is the machine under it;
+- processes start at once, then the job takes its restart time, then it steps; figures are exact, not sampled;
+- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its own;
+- nothing here reads the scheduler's state, and nothing happens unless it was due: same calls, same answers;
+- what a node says at one instant is one report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+
+from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.core.messages import Message, NodeSilent
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.lease import GpuId, Lease
+from scheduler.sim.gang import Doing, Gang
+from scheduler.sim.node import Node
+from scheduler.sim.physics import CODE_FAULT, CODE_NO_RATE, Physics
+from worker_agent.orders import (
+    Action,
+    AskToStop,
+    Event,
+    KillGroup,
+    Limits,
+    LinkDown,
+    LinkUp,
+    Outcome,
+    ProcessExited,
+    ProcessStarted,
+    Progressed,
+    SayHello,
+    Send,
+    SignalLeader,
+    StartProcess,
+    Tick,
+    Token,
+    WakeAt,
+)
+
+INF = math.inf
+TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
+
+
+class Machines:
+    """The cluster as it really is. Every call that takes `now_s` answers with what the nodes say at that instant."""
+
+    def __init__(
+        self,
+        physics: Physics,
+        *,
+        report_interval_s: float = 3600.0,
+        limits: Limits | None = None,
+        silence_s: float = 0.0,
+    ) -> None:
+        """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: of the agents."""
+        self.physics = physics
+        self.limits = limits or Limits(report_interval_s=report_interval_s)
+        self.silence_s = silence_s
+        self.nodes: dict[str, Node] = {}
+        self.gangs: dict[str, Gang] = {}  # by lease
+        self.saved: dict[str, tuple[Token, float]] = {}  # the shared disk: steps in the job's checkpoint
+        self._stepping: dict[GpuId, list[Gang]] = {}  # by place: one, or two that are packed
+        self._due: list[tuple[float, int, int, Gang]] = []
+        self._wakes: dict[float, list[Node]] = {}  # agents that want a tick, by time
+        self._wake_times: list[float] = []
+        self._silences: list[tuple[float, str]] = []
+        self._numbers = 0
+        self._todo: deque[tuple[Node, Event]] = deque()
+        self._said: list[Message] = []
+        self._sends: dict[str, list[Send]] = {}
+
+    # --------------------------------------------------------------------------------------- what the world does
+
+    def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
+        """A new node, or one that had left."""
+        if spec.name in self.nodes and self.nodes[spec.name].up:
+            raise ValueError(f"node {spec.name!r} is there already")
+        self.nodes[spec.name] = node = Node(spec, self.limits)
+        self._todo.append((node, UP))
+        return self._flush(now_s)
+
+    def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
+        """Leases arrive. A node that is down or cut off gets nothing."""
+        if isinstance(effect, RenewLeases):
+            nodes = self.nodes
+            epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
+            for name, generation in effect.generations.items():
+                node = nodes.get(name)
+                if node is not None and node.reachable:
+                    for action in node.core.renew(now_s, epoch, generation, number, ends_s):
+                        self._act(now_s, node, action)
+            return self._flush(now_s) if self._sends else []
+        node = self.nodes.get(effect.node)
+        if node is None or not node.reachable:
+            return []
+        actions = node.core.handle(now_s, node.desired(effect))
+        if (node.core.epoch, node.core.generation) == (effect.epoch, effect.generation):
+            node.leases = {lease.id: lease for lease in effect.leases}
+        for action in actions:
+            self._act(now_s, node, action)
+        return self._flush(now_s)
+
+    def next_s(self) -> float:
+        """When something is due; inf when nothing is."""
+        due = self._due
+        while due and due[0][2] != due[0][3].version:
+            heappop(due)
+        first_s = due[0][0] if due else INF
+        if self._silences and self._silences[0][0] < first_s:
+            first_s = self._silences[0][0]
+        return min(first_s, self._next_wake_s())
+
+    def advance(self, now_s: float) -> list[Message]:
+        """Let everything happen that is due at or before now, each at its own time."""
+        while (at_s := self.next_s()) <= now_s:
+            due = self._due
+            if due and due[0][0] == at_s:
+                self._on_due(at_s, heappop(due)[3])
+            elif self._silences and self._silences[0][0] == at_s:
+                self._said.append(NodeSilent(node=heappop(self._silences)[1]))
+            else:
+                self._wake(at_s)
+            self._work(at_s)
+        return self._flush(now_s)
+
+    # -------------------------------------------------------------------------------------------------- agents
+
+    def _next_wake_s(self) -> float:
+        """The next tick that an agent really needs. Renewals move ends, so most wakes turn out to be early."""
+        while self._wake_times:
+            at_s = self._wake_times[0]
+            nodes = self._wakes[at_s]
+            while nodes:
+                if not self._early(at_s, nodes[-1]):
+                    return at_s
+                nodes.pop()
+            del self._wakes[at_s]
+            heappop(self._wake_times)
+        return INF
+
+    def _early(self, at_s: float, node: Node) -> bool:
+        """Whether a wake is void, or too early and was put off."""
+        if node.wake_s != at_s:
+            return True
+        again_s = node.core.wake_again_s(at_s)
+        if again_s <= at_s:
+            return False
+        self._wake_at(again_s, node)
+        return True
+
+    def _wake_at(self, at_s: float, node: Node) -> None:
+        node.wake_s = at_s
+        if at_s < INF:
+            waiting = self._wakes.get(at_s)
+            if waiting is None:
+                self._wakes[at_s] = [node]
+                heappush(self._wake_times, at_s)
+            else:
+                waiting.append(node)
+
+    def _wake(self, now_s: float) -> None:
+        """Give a tick to every agent that needs one now; before a report, their jobs say how far they are."""
+        heappop(self._wake_times)
+        for node in self._wakes.pop(now_s):
+            if self._early(now_s, node):
+                continue
+            node.wake_s = INF
+            core = node.core
+            if core.report_s <= now_s:
+                for lease in core.running:
+                    gang = self.gangs.get(lease)
+                    if gang is not None:
+                        gang.settle(now_s)
+                        core.progressed(Progressed(lease, gang.steps, gang.saved, gang.stepping_s))
+            self._todo.append((node, TICK))
+
+    def _work(self, now_s: float) -> None:
+        """Tell agents what happened until nothing more happens at this instant."""
+        todo = self._todo
+        while todo:
+            node, event = todo.popleft()
+            for action in node.core.handle(now_s, event):
+                self._act(now_s, node, action)
+
+    def _act(self, now_s: float, node: Node, action: Action) -> None:
+        if isinstance(action, Send):
+            self._sends.setdefault(node.spec.name, []).append(action)
+        elif isinstance(action, StartProcess):
+            self._start(now_s, node, node.leases[action.order.lease])
+        elif isinstance(action, WakeAt):
+            self._wake_at(max(action.at_s, now_s), node)
+        elif isinstance(action, SayHello):
+            self._said.append(node.hello(action))
+        else:
+            gang = self.gangs.get(action.lease)
+            if gang is None:
+                return
+            if isinstance(action, KillGroup):
+                gang.settle(now_s)
+                self._end(now_s, gang, "yielded")
+            elif isinstance(action, (AskToStop, SignalLeader)):
+                self._ask(now_s, gang)
+
+    def _flush(self, now_s: float) -> list[Message]:
+        """Finish this instant, and collect what was said in it."""
+        self._work(now_s)
+        if not (self._said or self._sends):
+            return []
+        said, self._said = self._said, []
+        if self._sends:
+            said.extend([self.nodes[name].report(sends) for name, sends in self._sends.items()])
+            self._sends.clear()
+        return said
+
+    # --------------------------------------------------------------------------------------------------- gangs
+
+    def _start(self, now_s: float, node: Node, lease: Lease) -> None:
+        """A node starts its ranks; the last one completes the gang."""
+        gang = self.gangs.get(lease.id)
+        if gang is None:
+            gang = Gang(lease, self.physics.truth(lease.job), node.spec.worker_type)
+            token, saved = self.saved.get(lease.job, ((0, 0), 0.0))
+            self.saved[lease.job] = (max(token, (lease.epoch, lease.attempt)), saved)
+            gang.steps = gang.saved = saved
+            self.gangs[lease.id] = gang
+        gang.present[node.spec.name] = now_s
+        self._todo.append((node, ProcessStarted(lease.id)))
+        if len(gang.present) < len(gang.nodes) or gang.doing is not Doing.GATHERING:
+            return
+        if len(gang.nodes) > 1:
+            width = max(self.nodes[name].spec.gpus for name in gang.nodes)
+            gang.consolidated = len(gang.nodes) == -(-len(lease.gpus) // width)
+        gang.steps = gang.saved = self.saved[lease.job][1]
+        if gang.truth.restart_s > 0:
+            gang.doing = Doing.RESTARTING
+            self._due_at(gang, now_s + gang.truth.restart_s)
+        else:
+            self._step(now_s, gang)
+
+    def _step(self, now_s: float, gang: Gang) -> None:
+        """It begins to do steps; whoever is on the same GPUs feels it."""
+        gang.doing = Doing.STEPPING
+        gang.since_s = now_s
+        here = self._stepping.setdefault(gang.place, [])
+        here.append(gang)
+        self._pace(now_s, gang)
+        if len(here) > 1 and gang.doing is Doing.STEPPING:
+            self._pace(now_s, here[0])
+
+    def _pace(self, now_s: float, gang: Gang) -> None:
+        """Its rate from now on. Where it is 0 the job does not fit, and fails."""
+        gang.settle(now_s)
+        here = self._stepping[gang.place]
+        beside = None
+        if len(here) > 1:
+            beside = here[0].lease if here[1] is gang else here[1].lease
+        gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
+        if gang.rate > 0.0:
+            self._due_at(gang, gang.ends_itself_s())
+        else:
+            self._end(now_s, gang, "failed", CODE_NO_RATE)
+
+    def _ask(self, now_s: float, gang: Gang) -> None:
+        """It is asked to stop: it saves first, if it has anything to save."""
+        if gang.truth.ignores_stop:
+            return
+        if gang.doing in (Doing.GATHERING, Doing.RESTARTING):
+            self._end(now_s, gang, "yielded")
+        elif gang.doing is Doing.STEPPING:
+            gang.settle(now_s)
+            if gang.has_run_out():
+                self._run_out(now_s, gang)
+                return
+            self._leave_place(now_s, gang)
+            gang.doing = Doing.SAVING
+            if gang.truth.checkpoint_s > 0:
+                self._due_at(gang, now_s + gang.truth.checkpoint_s)
+            else:
+                self._have_saved(now_s, gang)
+
+    def _on_due(self, now_s: float, gang: Gang) -> None:
+        if gang.doing is Doing.RESTARTING:
+            self._step(now_s, gang)
+        elif gang.doing is Doing.SAVING:
+            self._have_saved(now_s, gang)
+        else:
+            gang.settle(now_s)
+            self._run_out(now_s, gang)
+
+    def _run_out(self, now_s: float, gang: Gang) -> None:
+        """It did its last step."""
+        gang.steps = gang.truth.runs_to
+        if gang.truth.fails_at_steps < gang.truth.steps_total:
+            self._end(now_s, gang, "failed", CODE_FAULT)
+        else:
+            gang.saved = gang.steps
+            self._end(now_s, gang, "finished")
+
+    def _have_saved(self, now_s: float, gang: Gang) -> None:
+        gang.saved = gang.steps
+        self._end(now_s, gang, "yielded")
+
+    def _leave_place(self, now_s: float, gang: Gang) -> None:
+        """It does no more steps; whoever is on the same GPUs goes on alone."""
+        here = self._stepping[gang.place]
+        here.remove(gang)
+        if here:
+            self._pace(now_s, here[0])
+        else:
+            del self._stepping[gang.place]
+
+    def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
+        """All its processes end, on every node that has any."""
+        was, gang.doing = gang.doing, Doing.GONE
+        gang.version += 1
+        del self.gangs[gang.lease.id]
+        lease = gang.lease
+        token = (lease.epoch, lease.attempt)
+        if token >= self.saved[lease.job][0]:
+            self.saved[lease.job] = (token, gang.saved)
+        for name, since_s in gang.present.items():
+            ran_s = now_s - since_s
+            exited = ProcessExited(lease.id, outcome, gang.steps, gang.saved, gang.stepping_s, ran_s, code)
+            self._todo.append((self.nodes[name], exited))
+        if was is Doing.STEPPING:
+            self._leave_place(now_s, gang)
+
+    def _due_at(self, gang: Gang, at_s: float) -> None:
+        gang.version += 1
+        if at_s < INF:
+            self._numbers += 1
+            heappush(self._due, (at_s, self._numbers, gang.version, gang))

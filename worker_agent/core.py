@@ -1,0 +1,399 @@
+"""What an agent decides: which processes to start and to stop, and what to report. No clock, no I/O, no threads.
+
+Rules:
+- the set of orders is reconciled as a whole; an older (epoch, generation) is refused;
+- a GPU gets a new process when the exit of the former one is confirmed here; only the two orders of a packed
+  pair, which name the same GPUs in the same set, run side by side; two attempts of a job never do;
+- an order whose job was seen here with a newer token, or that has ended, is not started again;
+- a lease that is not renewed is stopped by the agent itself; the end of a lease only moves forward;
+- stopping is asked for through the lease, then the leader is signalled, then the group is killed;
+- an exit is kept, and said again, until the scheduler shows that it knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from worker_agent.orders import (
+    Action,
+    AskToStop,
+    Desired,
+    Event,
+    Held,
+    KillGroup,
+    Limits,
+    LinkDown,
+    LinkUp,
+    Order,
+    Phase,
+    ProcessExited,
+    ProcessFound,
+    ProcessStarted,
+    Progressed,
+    Renewed,
+    Run,
+    SayHello,
+    Send,
+    SignalLeader,
+    StartProcess,
+    Taken,
+    Tick,
+    Token,
+    WakeAt,
+)
+
+INF = math.inf
+WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
+ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
+
+
+class Seen(NamedTuple):
+    """The newest attempt of a job that was ordered here, and how far the job was when it ended."""
+
+    token: Token
+    steps: float
+    saved: float
+
+
+class KeptExit:
+    """An exit that the scheduler may not know of yet."""
+
+    __slots__ = ("exit", "gpus", "number", "omitted")
+
+    def __init__(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
+        self.exit = exit
+        self.gpus = gpus
+        self.number = 0  # of the report that said it last
+        self.omitted = False  # a newer set did without the lease, and it was said again since
+
+
+class AgentCore:
+    """One node's agent. `handle` is told what happened and answers what to do."""
+
+    def __init__(self, limits: Limits | None = None, *, epoch: int = 0, generation: int = 0) -> None:
+        self.limits = limits or Limits()
+        self.epoch, self.generation, self.round_number = epoch, generation, 0
+        self.linked = False
+        self.runs: dict[str, Run] = {}
+        self.exits: dict[str, KeptExit] = {}
+        self.seen: dict[str, Seen] = {}
+        self.report_s = INF  # of the next report at the interval
+        self._renewed_s = -INF  # end of all that is in the set, unless its own is later
+        self._end_s = INF  # first end of a lease in the set
+        self._other_s = INF  # first of everything else that is due
+        self._armed_s = INF
+        self._numbers = 0
+        self._waiting = False  # some order may be startable
+        self._started: list[str] = []
+        self._progress: list[Progressed] = []
+        self._say: dict[str, KeptExit] = {}  # exits to (re)send with the next report
+        self._on: dict[type, Callable[[float, Any, list[Action]], None]] = {
+            Desired: self._on_desired,
+            ProcessStarted: self._on_started,
+            ProcessFound: self._on_found,
+            ProcessExited: self._on_exited,
+            LinkUp: self._on_link_up,
+            Tick: self._on_tick,
+        }
+
+    # ---------------------------------------------------------------------------------------- what can be read
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Leases that have, or may have, processes."""
+        return tuple(lease for lease, run in self.runs.items() if run.phase is not WAITING)
+
+    @property
+    def due_s(self) -> float:
+        """When something has to be done if nothing happens before."""
+        return min(self._end_s, self._other_s)
+
+    def ends_s(self, lease: str) -> float:
+        """The end of a lease, as last renewed."""
+        run = self.runs[lease]
+        return max(run.ends_s, self._renewed_s) if run.wanted else run.ends_s
+
+    def wake_again_s(self, now_s: float) -> float:
+        """For a wake that may be early: when to wake instead, or `now_s` when a Tick is needed."""
+        due_s = self._end_s if self._end_s < self._other_s else self._other_s
+        if due_s <= now_s:
+            return now_s
+        self._armed_s = due_s
+        return due_s
+
+    # -------------------------------------------------------------------------------------------------- events
+
+    def handle(self, now_s: float, event: Event) -> Sequence[Action]:
+        """What to do about an event, in this order."""
+        if isinstance(event, Progressed):
+            return self.progressed(event)
+        if isinstance(event, Renewed):
+            return self.renew(now_s, event.epoch, event.generation, event.round_number, event.ends_s)
+        if isinstance(event, LinkDown):
+            self.linked = False
+            return ()
+        if isinstance(event, Taken):
+            for lease in [lease for lease, kept in self.exits.items() if kept.number == event.number]:
+                del self.exits[lease]
+            return ()
+        actions: list[Action] = []
+        self._on[type(event)](now_s, event, actions)
+        self._settle(now_s, actions)
+        return actions
+
+    def renew(
+        self, now_s: float, epoch: int, generation: int, round_number: int, ends_s: float
+    ) -> Sequence[Action]:
+        """Renewed, spelled out: it comes for every node in every round, and moves one number."""
+        if epoch == self.epoch and generation == self.generation:
+            self.round_number = round_number
+            if ends_s > self._renewed_s:
+                self._renewed_s = ends_s
+                # an armed wake comes early then, and is armed again
+                self._end_s = max(self._end_s, ends_s + self.limits.late_s)
+            return ()
+        if (epoch, generation) < (self.epoch, self.generation):
+            return ()  # late
+        actions: list[Action] = []
+        self._report(actions)  # new or not: its generation makes the scheduler send the set
+        return actions
+
+    def progressed(self, event: Progressed) -> Sequence[Action]:
+        """Remember how far a job is; it is said at the interval."""
+        run = self.runs.get(event.lease)
+        if run is not None and run.phase is not WAITING:
+            run.changed = True
+            run.steps = max(run.steps, event.steps)
+            run.saved = max(run.saved, event.saved)
+            run.stepping_s = max(run.stepping_s, event.stepping_s)
+        return ()
+
+    def _on_desired(self, now_s: float, event: Desired, actions: list[Action]) -> None:
+        mark, mine = (event.epoch, event.generation), (self.epoch, self.generation)
+        if mark < mine:
+            return
+        self.epoch, self.generation = mark
+        wanted = {order.lease: order for order in event.orders}
+        for lease, run in list(self.runs.items()):
+            order = wanted.get(lease)
+            if run.wanted:
+                run.ends_s = max(run.ends_s, self._renewed_s, -INF if order is None else order.ends_s)
+            if order is None:
+                self._stop(now_s, run, actions)
+        self._renewed_s = -INF
+        if self.exits and mark > mine:
+            self._forget_taken(event.orders)
+        for order in event.orders:
+            if order.lease not in self.runs:
+                self._accept(now_s, order)
+
+    def _forget_taken(self, orders: tuple[Order, ...]) -> None:
+        """A newer set: which exits does the scheduler know of?
+
+        It gives GPUs to a new lease only when the old one is closed: that is proof. A set that merely does
+        without the lease may have crossed the exit on its way, so it is said once more before it is dropped.
+        """
+        given = {gpu for order in orders if self._is_new(order) for gpu in order.gpus}
+        listed = {order.lease for order in orders}
+        for lease, kept in list(self.exits.items()):
+            if lease in listed:
+                continue
+            if kept.omitted or not given.isdisjoint(kept.gpus):
+                del self.exits[lease]
+                self._say.pop(lease, None)
+            else:
+                kept.omitted = True
+                self._say[lease] = kept
+
+    def _is_new(self, order: Order) -> bool:
+        seen = self.seen.get(order.job)
+        return order.lease not in self.runs and (seen is None or order.token > seen.token)
+
+    def _accept(self, now_s: float, order: Order) -> None:
+        """Take an order on, or say why not: it has ended, it is stale, or it is over already."""
+        kept = self.exits.get(order.lease)
+        if kept is not None:
+            self._say[order.lease] = kept
+            return
+        stale = not self._is_new(order)
+        if not stale:
+            seen = self.seen.pop(order.job, None)
+            self.seen[order.job] = Seen(order.token, *((0.0, 0.0) if seen is None else seen[1:]))
+            while len(self.seen) > self.limits.jobs_kept_max:
+                del self.seen[next(iter(self.seen))]
+        if stale or order.ends_s + self.limits.late_s <= now_s:
+            self._never_ran(order)
+            return
+        self.runs[order.lease] = Run(order=order, ends_s=order.ends_s)
+        self._waiting = True
+
+    def _on_started(self, now_s: float, event: ProcessStarted, actions: list[Action]) -> None:
+        run = self.runs.get(event.lease)
+        if run is None or run.phase is WAITING or run.started_s < INF:
+            return
+        run.started_s = now_s
+        if run.phase is STARTING:
+            run.phase = RUNNING
+        if self.linked:  # else the next hello says it
+            self._started.append(event.lease)
+
+    def _on_found(self, now_s: float, event: ProcessFound, actions: list[Action]) -> None:
+        order = event.order
+        if order.lease in self.runs:
+            return
+        self.runs[order.lease] = Run(
+            order=order,
+            ends_s=order.ends_s,
+            phase=RUNNING,
+            started_s=now_s - event.ran_s,
+            steps=event.steps,
+            saved=event.saved,
+            stepping_s=event.stepping_s,
+        )
+        if self._is_newest(order):
+            self.seen[order.job] = Seen(order.token, event.steps, event.saved)
+
+    def _is_newest(self, order: Order) -> bool:
+        seen = self.seen.get(order.job)
+        return seen is None or order.token >= seen.token
+
+    def _on_exited(self, now_s: float, event: ProcessExited, actions: list[Action]) -> None:
+        run = self.runs.get(event.lease)
+        if run is None or run.phase is WAITING:
+            return
+        del self.runs[event.lease]
+        self._waiting = True
+        if event.outcome == "failed" and run.phase in (SIGNALLED, KILLED):
+            # it died of our signal, not of a fault of its own
+            event = ProcessExited(
+                event.lease,
+                "yielded",
+                *(event.steps, event.saved, event.stepping_s, event.ran_s, event.code),
+            )
+        if self._is_newest(run.order):
+            self.seen[run.order.job] = Seen(run.order.token, event.steps, event.saved)
+        self._keep(event, run.order.gpus)
+
+    def _on_link_up(self, now_s: float, event: LinkUp, actions: list[Action]) -> None:
+        self.linked = True
+        self._started.clear()
+        self._say.update(self.exits)
+        held = (
+            Held(lease, run.steps, max(0.0, now_s - run.started_s))
+            for lease, run in self.runs.items()
+            if run.phase is not WAITING
+        )
+        actions.append(SayHello(tuple(held)))
+
+    def _on_tick(self, now_s: float, event: Tick, actions: list[Action]) -> None:
+        self._armed_s = INF
+        for run in list(self.runs.values()):
+            if run.wanted:
+                if max(run.ends_s, self._renewed_s) + self.limits.late_s <= now_s:
+                    self._stop(now_s, run, actions)
+            elif run.due_s <= now_s:
+                self._escalate(now_s, run, actions)
+        if self.report_s <= now_s:
+            self.report_s = INF  # armed again below, if there is anything to report on
+            if not self.linked:
+                return
+            for lease, run in self.runs.items():
+                if run.changed:
+                    run.changed = False
+                    self._progress.append(Progressed(lease, run.steps, run.saved, run.stepping_s))
+            self._say.update(self.exits)
+
+    # ------------------------------------------------------------------------------------------------- decisions
+
+    def _stop(self, now_s: float, run: Run, actions: list[Action]) -> None:
+        """Begin to stop, if that has not begun: what never ran is over at once."""
+        if run.phase is WAITING:
+            del self.runs[run.order.lease]
+            self._never_ran(run.order)
+        elif run.wanted:
+            run.wanted = False
+            run.phase = ASKED
+            run.due_s = now_s + self.limits.ask_s
+            actions.append(AskToStop(run.order.lease))
+
+    def _escalate(self, now_s: float, run: Run, actions: list[Action]) -> None:
+        run.due_s = now_s + self.limits.grace_s
+        if run.phase is ASKED:
+            run.phase = SIGNALLED
+            actions.append(SignalLeader(run.order.lease))
+        else:
+            run.phase = KILLED
+            actions.append(KillGroup(run.order.lease))
+
+    def _never_ran(self, order: Order) -> None:
+        """The exit of an order that had no process here; the figures are the job's last ones known here."""
+        seen = self.seen.get(order.job)
+        steps, saved = (0.0, 0.0) if seen is None else (seen.steps, seen.saved)
+        self._keep(ProcessExited(order.lease, "yielded", steps, saved, 0.0, 0.0), order.gpus)
+
+    def _keep(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
+        kept = KeptExit(exit, gpus)
+        self.exits[exit.lease] = kept
+        self._say[exit.lease] = kept
+
+    def _may_start(self, order: Order) -> bool:
+        """Whether the GPUs are free, or taken by nobody but the other half of a packed pair."""
+        partners = 0
+        for run in self.runs.values():
+            if run.phase is WAITING:
+                continue
+            other = run.order
+            if other.job == order.job:
+                return False
+            if other.gpus == order.gpus or not set(other.gpus).isdisjoint(order.gpus):
+                partners += 1
+                if not run.wanted or sorted(other.gpus) != sorted(order.gpus):
+                    return False
+        return partners < 2
+
+    def _settle(self, now_s: float, actions: list[Action]) -> None:
+        """After every event: start what can start, report what is new, and see to the next wake."""
+        if self._waiting:
+            self._waiting = False
+            for run in self.runs.values():
+                if run.phase is WAITING and self._may_start(run.order):
+                    run.phase = STARTING
+                    actions.append(StartProcess(run.order))
+        if self.linked and (self._started or self._say or self._progress):
+            self._report(actions)
+        self._arm(now_s, actions)
+
+    def _report(self, actions: list[Action]) -> None:
+        if not self.linked:
+            return
+        self._numbers += 1
+        for kept in self._say.values():
+            kept.number = self._numbers
+        exits = tuple([kept.exit for kept in self._say.values()])
+        started, progress = tuple(self._started), tuple(self._progress)
+        actions.append(Send(self._numbers, self.generation, started, progress, exits))
+        self._say.clear()
+        self._started.clear()
+        self._progress.clear()
+
+    def _arm(self, now_s: float, actions: list[Action]) -> None:
+        """See when something is due, and arm the wake if none comes before that."""
+        end_s = other_s = INF
+        for run in self.runs.values():
+            if run.wanted:
+                end_s = min(end_s, run.ends_s)
+            else:
+                other_s = min(other_s, run.due_s)
+        self._end_s = max(end_s, self._renewed_s) + self.limits.late_s
+        if not self.runs and not self.exits:
+            self.report_s = INF
+        elif self.report_s == INF:
+            interval_s = self.limits.report_interval_s
+            self.report_s = (math.floor(now_s / interval_s) + 1) * interval_s
+        self._other_s = min(other_s, self.report_s)
+        due_s = min(self._end_s, self._other_s)
+        if due_s < self._armed_s:
+            self._armed_s = due_s
+            actions.append(WakeAt(due_s))

@@ -1,0 +1,225 @@
+"""The words an agent's core speaks: orders, what happens to it (events), and what it wants done (actions).
+
+Times are seconds on the agent's own monotonic clock. Nothing here knows how a process is started or how a
+message travels; the live agent and the simulated nodes carry the same actions out, each in its own way.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+Outcome = Literal["finished", "yielded", "failed", "node_failed"]
+Token = tuple[int, int]  # epoch and attempt: of two tokens for a job, the smaller one is stale
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient an agent is.
+
+    late_s + ask_s + grace_s has to stay below the scheduler's lease_margin_s: by then it takes a GPU whose
+    lease ran out for free.
+    """
+
+    report_interval_s: float = 30.0
+    late_s: float = 1.0  # a renewal may come so long after the end of the lease
+    ask_s: float = 20.0  # from asking a job to checkpoint and stop to the signal
+    grace_s: float = 5.0  # from the signal to its leader to killing its group, and to killing it again
+    jobs_kept_max: int = 4096  # of which the newest attempt is remembered
+
+
+class Order(msgspec.Struct, frozen=True, gc=False):
+    """Run this part of a job on these GPUs until then. Nothing is left to choose."""
+
+    lease: str
+    job: str
+    attempt: int
+    gpus: tuple[int, ...]  # local indices
+    ends_s: float
+    epoch: int = 0  # of the scheduler that granted it: with the attempt, the token
+    node_rank: int = 0
+    nodes: int = 1
+    world_size: int = 1
+    rendezvous: str = ""
+    steps_max: float | None = None
+
+    @property
+    def token(self) -> Token:
+        """What the newest attempt of a job is known by."""
+        return self.epoch, self.attempt
+
+
+class Phase(Enum):
+    """Where the processes of an order are."""
+
+    WAITING = "waiting"  # for the exit of those that had the GPUs before
+    STARTING = "starting"
+    RUNNING = "running"
+    ASKED = "asked"  # to checkpoint and stop
+    SIGNALLED = "signalled"
+    KILLED = "killed"
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """An order as the agent keeps it until its processes are gone."""
+
+    order: Order
+    ends_s: float
+    phase: Phase = Phase.WAITING
+    wanted: bool = True  # in the set; False: on its way out
+    due_s: float = math.inf  # of the next escalation
+    started_s: float = math.inf
+    steps: float = 0.0
+    saved: float = 0.0
+    stepping_s: float = 0.0
+    changed: bool = False  # progress that has not been reported
+
+
+# ---------------------------------------------------------------------------------------------------- events
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """The full set of orders, from now on."""
+
+    epoch: int
+    generation: int
+    orders: tuple[Order, ...]
+
+
+class Renewed(msgspec.Struct, frozen=True, gc=False):
+    """The set of this generation goes on until then."""
+
+    epoch: int
+    generation: int
+    round_number: int
+    ends_s: float
+
+
+class ProcessStarted(msgspec.Struct, frozen=True, gc=False):
+    """The processes of an order run."""
+
+    lease: str
+
+
+class ProcessFound(msgspec.Struct, frozen=True):
+    """After the agent was restarted: processes of an order still run, and how far they were."""
+
+    order: Order
+    ran_s: float = 0.0
+    steps: float = 0.0
+    saved: float = 0.0
+    stepping_s: float = 0.0
+
+
+class ProcessExited(msgspec.Struct, frozen=True, gc=False):
+    """All processes of an order are gone, and how."""
+
+    lease: str
+    outcome: Outcome
+    steps: float
+    saved: float
+    stepping_s: float
+    ran_s: float
+    code: int = 0
+
+
+class Progressed(msgspec.Struct, frozen=True, gc=False):
+    """How far the job is: absolute steps, and seconds of stepping under this lease."""
+
+    lease: str
+    steps: float
+    saved: float
+    stepping_s: float
+
+
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """The scheduler has this report for good."""
+
+    number: int
+
+
+class LinkUp(msgspec.Struct, frozen=True, gc=False):
+    """The scheduler can be reached."""
+
+
+class LinkDown(msgspec.Struct, frozen=True, gc=False):
+    """The scheduler cannot be reached."""
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """The time that WakeAt asked for has come."""
+
+
+Event = (
+    Desired
+    | Renewed
+    | ProcessStarted
+    | ProcessFound
+    | ProcessExited
+    | Progressed
+    | Taken
+    | LinkUp
+    | LinkDown
+    | Tick
+)
+
+# --------------------------------------------------------------------------------------------------- actions
+
+
+class StartProcess(msgspec.Struct, frozen=True):
+    """Start the processes of an order; answered with ProcessStarted or ProcessExited."""
+
+    order: Order
+
+
+class AskToStop(msgspec.Struct, frozen=True, gc=False):
+    """Tell the job, through its lease, to checkpoint and stop."""
+
+    lease: str
+
+
+class SignalLeader(msgspec.Struct, frozen=True, gc=False):
+    """It did not stop when asked: signal the leader, and nobody else."""
+
+    lease: str
+
+
+class KillGroup(msgspec.Struct, frozen=True, gc=False):
+    """It did not stop when signalled: end all that belongs to it."""
+
+    lease: str
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """An order that processes run for."""
+
+    lease: str
+    steps: float
+    ran_s: float
+
+
+class SayHello(msgspec.Struct, frozen=True):
+    """Tell the scheduler that this node is there, and what it still holds. The first word on every link."""
+
+    held: tuple[Held, ...] = ()
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Report this. `generation` lets the scheduler see which set is known here; if its own is newer, it sends it."""
+
+    number: int
+    generation: int
+    started: tuple[str, ...] = ()
+    progress: tuple[Progressed, ...] = ()
+    exits: tuple[ProcessExited, ...] = ()
+
+
+class WakeAt(msgspec.Struct, frozen=True, gc=False):
+    """Send a Tick then. One is armed at most: a new one replaces it."""
+
+    at_s: float
+
+
+Action = StartProcess | AskToStop | SignalLeader | KillGroup | SayHello | Send | WakeAt
