@@ -1,0 +1,152 @@
+"""What jobs would have had: the time their allocation promised, and the time their work takes in an equal slice.
+
+The slice: with n jobs, each has 1/n of every type to itself. A job m of g GPUs then makes Σ_j T_mj c_j / max(n g, C)
+steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the throughput table, the same
+whatever the policy believes, so that policies can be compared by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.messages import Shares
+from scheduler.model.jobs import JobSpec
+
+Row = tuple[str, int, str, float]  # job type, GPUs, worker type, steps per second
+ROWS_FIRST = 256
+
+
+class IsolatedPace:
+    """How long steps would take in an equal slice, on average over any stretch of time."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, int, str], float] = {}
+        self._capacity: dict[str, int] = {}
+        self._jobs = 0
+        self._gpus = 0
+        self._since_s = 0.0
+        self._crowding: dict[int, float] = {}  # by width: the integral of max(n g, C) until `since_s`
+        self._weighted: dict[tuple[str, int], float] = {}
+
+    def add_rates(self, rows: Iterable[Row]) -> None:
+        """Rows of the throughput table."""
+        for job_type, gpus, worker_type, rate in rows:
+            self._rates[job_type, gpus, worker_type] = rate
+        self._weighted.clear()
+
+    def set_jobs(self, now_s: float, jobs: int) -> None:
+        """So many jobs share the cluster from now on."""
+        self._settle(now_s)
+        self._jobs = jobs
+
+    def set_capacity(self, now_s: float, capacity: dict[str, int]) -> None:
+        """The cluster from now on."""
+        self._settle(now_s)
+        self._capacity = capacity
+        self._gpus = sum(capacity.values())
+        self._weighted.clear()
+
+    def mark(self, now_s: float, gpus: int) -> float:
+        """A point in time, for `seconds_per_step`."""
+        self._crowding.setdefault(gpus, 0.0)
+        self._settle(now_s)
+        return self._crowding[gpus]
+
+    def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
+        """In an equal slice, on average since `mark` was taken at `since_s`; None where the table has no rates."""
+        crowding = self.mark(now_s, spec.gpus) - mark
+        passed_s = now_s - since_s
+        weighted = self._weighted_rate(spec)
+        if weighted <= 0:
+            return None
+        mean = crowding / passed_s if passed_s > 0 else max(self._jobs * spec.gpus, self._gpus)
+        return mean / weighted
+
+    def _weighted_rate(self, spec: JobSpec) -> float:
+        """Σ_j T_mj c_j."""
+        plain = not (spec.rates or spec.worker_types or spec.excluded_worker_types)
+        key = (spec.job_type, spec.gpus)
+        if plain and key in self._weighted:
+            return self._weighted[key]
+        total = 0.0
+        for kind, gpus in self._capacity.items():
+            if spec.may_use(kind):
+                total += gpus * spec.rates.get(kind, self._rates.get((*key, kind), 0.0))
+        if plain:
+            self._weighted[key] = total
+        return total
+
+    def _settle(self, now_s: float) -> None:
+        passed_s = now_s - self._since_s
+        if passed_s > 0:
+            for gpus in self._crowding:
+                self._crowding[gpus] += passed_s * max(self._jobs * gpus, self._gpus)
+            self._since_s = now_s
+
+
+class Promised:
+    """Time that allocations promised to each job on each type: share × time, summed up for all jobs at once."""
+
+    def __init__(self, kind: Callable[[str], int]) -> None:
+        self._kind = kind  # the number of a worker type
+        self._row_of: dict[str, int] = {}
+        self._free: list[int] = list(range(ROWS_FIRST))
+        self._since_s = 0.0
+        self._share = np.zeros((ROWS_FIRST, 1))
+        self._promised_s = np.zeros((ROWS_FIRST, 1))
+
+    def add(self, job: str) -> None:
+        """A job is there."""
+        if not self._free:
+            rows, kinds = self._share.shape
+            self._resize(2 * rows, kinds)
+            self._free = list(range(rows, 2 * rows))
+        self._row_of[job] = self._free.pop()
+
+    def so_far(self, now_s: float, job: str) -> dict[int, float]:
+        """Seconds by type that were promised to a job until now; nothing of a job that was removed."""
+        row = self._row_of.get(job)
+        if row is None:
+            return {}
+        times = self._promised_s[row] + self._share[row] * (now_s - self._since_s)
+        return {int(kind): float(times[kind]) for kind in np.flatnonzero(times)}
+
+    def remove(self, job: str) -> None:
+        """A job has ended: nothing is promised to it any more."""
+        row = self._row_of.pop(job)
+        self._share[row] = self._promised_s[row] = 0.0
+        self._free.append(row)
+
+    def adopt(self, now_s: float, shares: Shares) -> None:
+        """These shares are in force from now on."""
+        self._promised_s += self._share * (now_s - self._since_s)
+        self._since_s = now_s
+        self._share[:] = 0.0
+        kind_of = np.array([self._kind(name) for name in shares.worker_types], dtype=np.int64)
+        if kind_of.size and kind_of.max() >= self._share.shape[1]:
+            self._resize(len(self._share), int(kind_of.max()) + 1)
+        share = np.array(shares.share)
+        used = np.flatnonzero(share > 0)
+        if not used.size:
+            return
+        get = self._row_of.get
+        row_of = np.fromiter((get(job, -1) for job in shares.jobs), np.int64, len(shares.jobs))
+        kinds = kind_of[np.array(shares.worker_type)[used]]
+        for members in (shares.first, shares.second):
+            member = np.array(members)[used]
+            rows = np.where(member >= 0, row_of[member], -1)
+            known = rows >= 0
+            np.add.at(self._share, (rows[known], kinds[known]), share[used][known])
+
+    def _resize(self, rows: int, kinds: int) -> None:
+        self._share = _grown(self._share, rows, kinds)
+        self._promised_s = _grown(self._promised_s, rows, kinds)
+
+
+def _grown(matrix: NDArray[np.float64], rows: int, kinds: int) -> NDArray[np.float64]:
+    larger = np.zeros((rows, kinds))
+    larger[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return larger

@@ -1,0 +1,340 @@
+"""What a run was like, learnt from its facts alone, so that a live journal is measured by the same code.
+
+Rules:
+- nothing here knows whether the facts were simulated, and nothing here is read by the scheduler;
+- `measure` restricts per-job figures to jobs by their number of submission; GPUs are counted whoever uses them,
+  from the submission of the first measured job to the end of the last one;
+- a job's time in an equal slice is taken lease by lease: steps gained × the mean of what a step would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scheduler.core import facts as f
+from scheduler.model.jobs import JobSpec, JobState, Move
+from scheduler.model.lease import GpuId, Lease
+from scheduler.model.settings import Settings
+from scheduler.sim.fair_shares import IsolatedPace, Promised
+from scheduler.sim.gpu_time import GpuTime, Tenure
+from scheduler.sim.job_table import JobTable
+
+STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
+UNMEASURED = -1
+
+_ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
+_GOES_ON = {
+    Move.START: JobState.RUNNING,
+    Move.PREEMPT: JobState.PREEMPTED,
+    Move.HOLD: JobState.HELD,
+    Move.RELEASE: JobState.QUEUED,
+    Move.RETRY: JobState.QUEUED,
+    Move.REQUEUE: JobState.QUEUED,
+}
+
+
+class Stretch(NamedTuple):
+    """A job on its GPUs, from the start of a lease to its end."""
+
+    job: str
+    worker_type: str
+    gpus: tuple[GpuId, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A job that has not ended, or whose last processes are still there."""
+
+    id: str
+    spec: JobSpec
+    row: int
+    arrival_s: float
+    state: JobState = JobState.QUEUED
+    ended: bool = False
+    start_s: float = math.nan
+    steps: float = 0.0  # most steps ever reported: work that is done again counts once
+    held_s: float = 0.0
+    restart_s: float = 0.0
+    isolated_s: float = 0.0
+    cost_usd: float = 0.0
+    preemptions: int = 0
+    received_s: dict[int, float] = field(default_factory=dict)
+    leases: dict[str, _Held] = field(default_factory=dict)  # granted, not closed
+    running: int = 0  # of these, those with processes
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A lease that was granted."""
+
+    job: _Open
+    tenure: Tenure
+    gpus: tuple[GpuId, ...]
+    started_s: float | None = None
+    mark: float = 0.0
+
+
+class Window(NamedTuple):
+    """A moment, and GPU-seconds until then by worker type: in use, and there."""
+
+    at_s: float
+    busy_s: tuple[float, ...]
+    capacity_s: tuple[float, ...]
+
+
+class Metrics:
+    """Observes facts; `summary.summarise` says what they amount to."""
+
+    def __init__(self, measure: tuple[int, int] | None = None) -> None:
+        self.measure = measure
+        self.now_s = 0.0
+        self.submitted = 0
+        self.rounds = 0
+        self.settings: Settings | None = None
+        self.cluster: dict[str, int] = {}  # GPUs by type of all nodes that were ever there
+        self.gpus = GpuTime()
+        self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
+        self.stretches: list[Stretch] = []
+        self.opened: Window | None = None  # when the first measured job came
+        self.closed: Window | None = None  # when the latest measured job ended
+        self.ended = 0  # measured jobs
+        self._nodes: dict[str, tuple[str, int]] = {}
+        self._open: dict[str, _Open] = {}
+        self._leases: dict[str, _Held] = {}
+        self._live = self._running = 0  # jobs not ended; of these, jobs with processes
+        self._pace = IsolatedPace()
+        self._promised = Promised(self.gpus.kind)
+        self._adopted: f.AllocationAdopted | None = None
+        self._adopted_rate: dict[str, float] | None = None
+        self._on: dict[type[f.Fact], Callable[[float, Any], None]] = {
+            f.Configured: self._configured,
+            f.RatesGiven: self._rates_given,
+            f.PricesSet: self._prices_set,
+            f.JobSubmitted: self._job_submitted,
+            f.JobMoved: self._job_moved,
+            f.NodeJoined: self._node_joined,
+            f.NodeMoved: self._node_moved,
+            f.NodeRemoved: self._node_removed,
+            f.GpusBroken: self._gpus_broken,
+            f.AllocationAdopted: self._allocation_adopted,
+            f.RoundPlanned: self._round_planned,
+            f.GpusFilled: self._gpus_filled,
+            f.LeasesStarted: self._leases_started,
+            f.LeaseClosed: self._lease_closed,
+        }
+
+    def observe(self, now_s: float, fact: f.Fact) -> None:
+        """Take one fact in. Times must not decrease."""
+        self.now_s = now_s
+        handler = self._on.get(type(fact))
+        if handler is not None:
+            handler(now_s, fact)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every measured job has come and ended; never, where the number of jobs is open."""
+        return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
+
+    def settle(self) -> None:
+        """Bring the rows of jobs that have not ended up to the last fact."""
+        self.gpus.charge_all(self.now_s)
+        for job in self._open.values():
+            if job.row != UNMEASURED:
+                self._store(self.now_s, job)
+
+    # facts
+
+    def _configured(self, now_s: float, fact: f.Configured) -> None:
+        self.settings = fact.settings
+
+    def _rates_given(self, now_s: float, fact: f.RatesGiven) -> None:
+        self._pace.add_rates(fact.solo)
+
+    def _prices_set(self, now_s: float, fact: f.PricesSet) -> None:
+        self.gpus.set_prices(now_s, fact.price_per_gpu_hour)
+
+    def _job_submitted(self, now_s: float, fact: f.JobSubmitted) -> None:
+        number, spec = self.submitted, fact.spec
+        self.submitted += 1
+        self._live += 1
+        self._pace.set_jobs(now_s, self._live)
+        row = UNMEASURED
+        if self.measure is None or self.measure[0] <= number < self.measure[1]:
+            if self.opened is None:
+                self.opened = Window(now_s, *self.gpus.totals(now_s))
+            due_s = math.nan if spec.deadline_s is None else now_s + spec.deadline_s
+            row = self.jobs.add(fact.job, spec.name, spec.job_type, spec.gpus, now_s, due_s)
+            self._promised.add(fact.job)
+        self._open[fact.job] = _Open(fact.job, spec, row, now_s)
+
+    def _job_moved(self, now_s: float, fact: f.JobMoved) -> None:
+        job = self._open.get(fact.job)
+        if job is None or job.ended:
+            return
+        if fact.move in _ENDS:
+            self._end(now_s, job, _ENDS[fact.move])
+        else:
+            job.state = _GOES_ON[fact.move]
+
+    def _node_joined(self, now_s: float, fact: f.NodeJoined) -> None:
+        self.gpus.node_joined(now_s, fact.spec)
+        self._nodes[fact.spec.name] = (fact.spec.worker_type, fact.spec.gpus)
+        self.cluster = {}
+        for worker_type, gpus in self._nodes.values():
+            self.cluster[worker_type] = self.cluster.get(worker_type, 0) + gpus
+        self._capacity_changed(now_s)
+
+    def _node_moved(self, now_s: float, fact: f.NodeMoved) -> None:
+        self.gpus.node_moved(now_s, fact.node, fact.state)
+        self._capacity_changed(now_s)
+
+    def _node_removed(self, now_s: float, fact: f.NodeRemoved) -> None:
+        self.gpus.node_removed(now_s, fact.node)
+        self._capacity_changed(now_s)
+
+    def _gpus_broken(self, now_s: float, fact: f.GpusBroken) -> None:
+        self.gpus.gpus_broken(now_s, fact.node, fact.gpus)
+        self._capacity_changed(now_s)
+
+    def _capacity_changed(self, now_s: float) -> None:
+        capacity = dict(zip(self.gpus.worker_types, self.gpus.capacity, strict=True))
+        self._pace.set_capacity(now_s, capacity)
+
+    def _allocation_adopted(self, now_s: float, fact: f.AllocationAdopted) -> None:
+        self._adopted, self._adopted_rate = fact, None
+        self._promised.adopt(now_s, fact.shares)
+
+    def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
+        self.rounds += 1
+        self.gpus.sample(now_s, self._running, self._live - self._running)
+        for lease in fact.granted:
+            self._grant(lease)
+
+    def _gpus_filled(self, now_s: float, fact: f.GpusFilled) -> None:
+        for lease in fact.granted:
+            self._grant(lease)
+
+    def _grant(self, lease: Lease) -> None:
+        job = self._open.get(lease.job)
+        if job is None:
+            return
+        gpus = lease.gpus if len(lease.gpus) == 1 else tuple(sorted(lease.gpus))
+        held = _Held(job, Tenure(gpus, self.gpus.kind(lease.bundle.worker_type)), lease.gpus)
+        self._leases[lease.id] = job.leases[lease.id] = held
+        if not job.ended:
+            job.state = JobState.RUNNING
+
+    def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
+        for name in fact.leases:
+            held = self._leases.get(name)
+            if held is None or held.started_s is not None:
+                continue
+            job = held.job
+            held.started_s = now_s
+            held.mark = self._pace.mark(now_s, job.spec.gpus)
+            self.gpus.enter(now_s, held.tenure)
+            self._running += not job.running
+            job.running += 1
+            if math.isnan(job.start_s):
+                job.start_s = now_s
+
+    def _lease_closed(self, now_s: float, fact: f.LeaseClosed) -> None:
+        end = fact.exit
+        held = self._leases.pop(end.lease, None)
+        if held is None:
+            return
+        job, began_s = held.job, held.started_s
+        del job.leases[end.lease]
+        if began_s is not None:
+            self.gpus.leave(now_s, held.tenure)
+            job.running -= 1
+            self._running -= not job.running
+        else:
+            self.gpus.count_unseen(held.tenure, end.ran_s)
+            began_s = now_s - end.ran_s
+            held.mark = self._pace.mark(now_s, job.spec.gpus)
+        self._credit(now_s, job, held, began_s, end.steps)
+        job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
+        job.preemptions += end.outcome == "yielded"
+        if job.ended:
+            self._retire(now_s, job)
+        elif end.outcome == "finished" and job.state == JobState.RUNNING:
+            self._end(
+                now_s, job, JobState.COMPLETED
+            )  # a finished lease completes its job without further words
+        elif end.outcome != "finished" and not job.leases and job.state == JobState.RUNNING:
+            job.state = JobState.PREEMPTED
+
+    # what follows from them
+
+    def _credit(self, now_s: float, job: _Open, held: _Held, began_s: float, steps: float) -> None:
+        """A lease is over: time, cost, and what its steps would have taken in an equal slice."""
+        kind, held_s = held.tenure.kind, now_s - began_s
+        job.held_s += held_s
+        job.cost_usd += held.tenure.cost_usd
+        job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
+        if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.opened is not None:
+            worker_type = self.gpus.worker_types[kind]
+            self.stretches.append(Stretch(job.id, worker_type, held.gpus, began_s, now_s))
+        gained = steps - job.steps
+        if gained > 0 and job.row != UNMEASURED:
+            job.steps = steps
+            since_s = now_s if held.started_s is None else began_s
+            per_step_s = self._pace.seconds_per_step(job.spec, held.mark, since_s, now_s)
+            job.isolated_s += gained * (self._adopted_pace(job.id) if per_step_s is None else per_step_s)
+
+    def _adopted_pace(self, job: str) -> float:
+        """For a job whose rates no table has: what the allocation in force took for its isolated rate."""
+        if self._adopted_rate is None:
+            shares = self._adopted.shares if self._adopted else None
+            pairs = zip(shares.jobs, shares.isolated_rate, strict=False) if shares else ()
+            self._adopted_rate = dict(pairs)
+        rate = self._adopted_rate.get(job, 0.0)
+        return 1.0 / rate if rate > 0 else 0.0
+
+    def _end(self, now_s: float, job: _Open, state: JobState) -> None:
+        job.state, job.ended = state, True
+        self._live -= 1
+        self._pace.set_jobs(now_s, self._live)
+        if job.row != UNMEASURED:
+            self.jobs.put(job.row, end_s=now_s)
+            self.ended += 1
+            self.closed = Window(now_s, *self.gpus.totals(now_s))
+            self._store(now_s, job)
+            self._promised.remove(job.id)
+        self._retire(now_s, job)
+
+    def _retire(self, now_s: float, job: _Open) -> None:
+        """Forget a job that has ended as soon as its processes are gone."""
+        if job.running:
+            return
+        for name in job.leases:  # granted, but never begun
+            del self._leases[name]
+        if job.row != UNMEASURED:
+            self._store(now_s, job)
+        del self._open[job.id]
+
+    def _store(self, now_s: float, job: _Open) -> None:
+        held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)
+        for held in job.leases.values():
+            if held.started_s is not None:
+                kind, so_far_s = held.tenure.kind, now_s - held.started_s
+                held_s += so_far_s
+                cost_usd += held.tenure.cost_usd
+                received_s[kind] = received_s.get(kind, 0.0) + so_far_s
+        self.jobs.set_state(job.row, job.state)
+        self.jobs.put(
+            job.row,
+            start_s=job.start_s,
+            held_s=held_s,
+            restart_s=job.restart_s,
+            isolated_s=job.isolated_s,
+            cost_usd=cost_usd,
+            preemptions=job.preemptions,
+        )
+        self.jobs.put_times(job.row, received_s, self._promised.so_far(now_s, job.id))
