@@ -164,13 +164,20 @@ class Grouping:
         return out
 
 
-def group(problem: Problem, keys: Sequence[str] = ()) -> tuple[Problem, Grouping]:
-    """One row per group of jobs that a policy which reads `keys` cannot tell apart. Exact."""
+def group(
+    problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None
+) -> tuple[Problem, Grouping]:
+    """One row per group of jobs that a policy which reads `keys` cannot tell apart. Exact.
+
+    Jobs with different numbers in `apart` stay apart: for callers who know more of them than the problem says.
+    """
     unknown = [key for key in keys if key not in FACTS]
     if unknown:
         raise ProblemError(f"group: unknown key '{unknown[0]}', must be one of {', '.join(FACTS)}")
     n = len(problem.jobs)
     facts: list[np.ndarray] = [problem.jobs.gpus, problem.jobs.weight]
+    if apart is not None:
+        facts.append(apart)
     for key in keys:
         facts += FACTS[key](problem)
     many = problem.jobs.count > 1  # a row that is a group already stays as it is

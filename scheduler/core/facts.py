@@ -6,8 +6,6 @@ given another meaning; new fields have defaults. docs/journal-format.md says how
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from scheduler.core.messages import Exit, Progress, Shares
@@ -158,11 +156,24 @@ class ProgressMade(Fact, frozen=True, kw_only=True):
     progress: tuple[Progress, ...]
 
 
+class RanksExited(Fact, frozen=True, kw_only=True):
+    """One node of a gang is done; the lease is closed when all are."""
+
+    node: str
+    exit: Exit
+
+
+class LeasesResumed(Fact, frozen=True, kw_only=True):
+    """A silent node is back with these, in time: they go on."""
+
+    leases: tuple[str, ...]
+
+
 class LeaseClosed(Fact, frozen=True, kw_only=True):
-    """The processes are gone and the GPUs are free. `lapsed`: nobody said so, but the lease has run out."""
+    """The processes are gone and the GPUs are free. `lapsed`: nobody said so, but its time is over."""
 
     exit: Exit
-    why: Literal["", "lapsed", "never_sent"] = ""
+    lapsed: bool = False
 
 
 AnyFact = (
@@ -184,5 +195,7 @@ AnyFact = (
     | LeaseRecalled
     | LeasesStarted
     | ProgressMade
+    | RanksExited
+    | LeasesResumed
     | LeaseClosed
 )

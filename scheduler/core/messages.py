@@ -1,6 +1,6 @@
 """What the core is told. Everything that happens reaches it as one of these, and in no other way.
 
-people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices
+people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
 nodes    NodeHello NodeReport NodeSilent
 solver   Solved
 time     Woke
@@ -14,6 +14,7 @@ import msgspec
 
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.settings import Settings
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -53,6 +54,23 @@ class SetPolicy(Message, frozen=True, kw_only=True):
     call: str = ""
     policy: str
     user: str = ""
+
+
+class Configure(Message, frozen=True, kw_only=True):
+    """These settings hold from now on."""
+
+    call: str = ""
+    settings: Settings
+    user: str = ""
+
+
+class GiveRates(Message, frozen=True, kw_only=True):
+    """Rows of the throughput table, as in the fact RatesGiven."""
+
+    call: str = ""
+    solo: list[tuple[str, int, str, float]] = []
+    unconsolidated: list[tuple[str, int, str, float]] = []
+    pairs: list[tuple[str, str, str, int, float, float]] = []
 
 
 class SetPrices(Message, frozen=True, kw_only=True):

@@ -59,12 +59,18 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     generation: int = 0  # of its set of leases; an older one is refused by the agent
     broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
+    drained: bool = False  # an operator wants it empty, whatever else becomes of it
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
         """GPUs that can be used when the node can."""
         name = self.spec.name
         return tuple(f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken)
+
+    @property
+    def every_gpu(self) -> tuple[GpuId, ...]:
+        """All GPUs, broken ones too."""
+        return tuple(f"{self.spec.name}:{i}" for i in range(self.spec.gpus))
 
     def fits(self, spec: JobSpec) -> bool:
         """Whether one GPU's worth of the job fits an empty node of this kind, whatever runs there now."""

@@ -62,6 +62,9 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
     (_S.RUNNING, _M.PREEMPT): Rule(_S.PREEMPTED, "scheduler", "its turn is over, or its node is gone"),
     (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "agent", "the attempt failed and another one is allowed"),
     (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it did all its steps"),
+    (_S.QUEUED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
+    (_S.PREEMPTED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
+    (_S.HELD, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
     (_S.RUNNING, _M.FAIL): Rule(
         _S.FAILED, "agent", "the attempt failed and none is left, or a limit was reached"
     ),
@@ -143,6 +146,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """The greatest width it may run at."""
         return self.gpus if self.gpus_max is None else self.gpus_max
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether time or other jobs decide about it, beside the policy."""
+        return bool(self.after or self.earliest_start_s) or not (self.time_limit_s is self.max_cost is None)
+
     def may_use(self, worker_type: str) -> bool:
         """Whether the user admits this worker type."""
         if self.worker_types and worker_type not in self.worker_types:
@@ -204,7 +212,8 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     order: int  # of submission; with `submitted_s` the order of arrival
     state: JobState = JobState.QUEUED
     why: str = ""  # the reason for the last move
-    lease: str | None = None  # what it runs on; may outlive a terminal state until the exit is confirmed
+    lease: str | None = None  # what it runs on, or will as soon as its GPUs are free
+    leaving: str | None = None  # the lease that is ending; may outlive a terminal state
     attempt: int = 0  # how often it was given a lease
     steps_done: float = 0.0  # as last reported
     steps_saved: float = 0.0  # in a checkpoint: what survives a crash

@@ -54,6 +54,7 @@ class Holding(msgspec.Struct, kw_only=True):
     lease: Lease
     phase: Phase
     granted_s: float
+    ends_s: float | None = None  # None: with the round, as renewed leases do
     bundle: Bundle  # of now: it changes when a packed partner comes or goes
     waits_for: set[str] = msgspec.field(default_factory=set)  # leases that must close first
     started_s: float | None = None
@@ -62,6 +63,7 @@ class Holding(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     stop_by_s: float | None = None  # when stopping: the lease has lapsed for certain after this
     why: str = ""  # when stopping: the reason
+    exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
 
 
 def node_of(gpu: GpuId) -> str:

@@ -1,0 +1,99 @@
+"""The core: one message in; facts and effects out. Deterministic, and the same in every world."""
+
+from __future__ import annotations
+
+from scheduler.core import on_jobs, on_nodes, on_rounds, on_settings
+from scheduler.core.effects import Effect
+from scheduler.core.facts import EpochStarted
+from scheduler.core.messages import (
+    Configure,
+    GiveRates,
+    JobCommand,
+    Message,
+    NodeCommand,
+    NodeHello,
+    NodeReport,
+    NodeSilent,
+    SetPolicy,
+    SetPrices,
+    Solved,
+    SubmitJobs,
+    Woke,
+)
+from scheduler.core.outcome import Outcome
+from scheduler.core.problem import Kinds
+from scheduler.core.state import SchedulerState
+
+
+class Core:
+    """Decides. `state` is for reading only."""
+
+    def __init__(self, state: SchedulerState | None = None) -> None:
+        self.state = SchedulerState() if state is None else state
+        self._kinds = Kinds()  # worked out from the state; could be thrown away between any two messages
+
+    def handle(self, now_s: float, message: Message) -> Outcome:
+        """What this message comes to. Its facts are applied already; its effects wait until they are durable."""
+        out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
+        match message:
+            case NodeReport():
+                on_nodes.on_report(out, message)
+            case Woke():
+                self._on_woke(out, message)
+            case SubmitJobs():
+                on_jobs.on_submit(out, message)
+            case Solved():
+                on_rounds.on_solved(out, message, self._kinds)
+            case JobCommand():
+                on_jobs.on_command(out, message)
+            case NodeHello():
+                on_nodes.on_hello(out, message)
+            case NodeSilent():
+                on_nodes.on_silent(out, message)
+            case NodeCommand():
+                on_nodes.on_command(out, message)
+            case SetPolicy():
+                on_settings.on_set_policy(out, message)
+            case SetPrices():
+                on_settings.on_set_prices(out, message)
+            case Configure():
+                on_settings.on_configure(out, message)
+            case GiveRates():
+                on_settings.on_rates(out, message)
+            case _:
+                raise TypeError(f"the core knows no message {type(message).__name__}")
+        out.send_leases()
+        return out
+
+    def _on_woke(self, out: Outcome, message: Woke) -> None:
+        match message.what:
+            case "tick":
+                on_rounds.tick(out, self._kinds)
+            case "plan":
+                on_rounds.plan(out, self._kinds)
+            case "fill":
+                on_rounds.fill(out, self._kinds)
+            case "review":
+                on_jobs.review(out)
+            case "lapse":
+                on_nodes.lapse(out)
+
+    def take_over(self, now_s: float) -> Outcome:
+        """A process begins to speak for this state: a new epoch, and everything said again that may be lost."""
+        out = Outcome(self.state, max(now_s, self.state.now_s))
+        out.fact(EpochStarted(epoch=self.state.epoch + 1))
+        out.effects.extend(self.resync(out.now_s))
+        return out
+
+    def resync(self, now_s: float) -> tuple[Effect, ...]:
+        """What has to be done again after recovery: leases, timers, and the question that had no answer yet."""
+        state = self.state
+        out = Outcome(state, now_s)
+        out.dirty(state.nodes)
+        out.send_leases()
+        if not state.asked.answered:
+            on_rounds.ask_again(out, self._kinds)
+        out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
+        out.wake(now_s, "review")
+        on_rounds.watch_lapses(out)
+        return tuple(out.effects)

@@ -1,0 +1,217 @@
+"""What people ask for, and what jobs bring upon themselves: `on_<message>(out, message)`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+
+from scheduler.core import on_rounds
+from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
+from scheduler.core.messages import JobCommand, SubmitJobs
+from scheduler.core.outcome import Outcome
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import gpus_for
+from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
+from scheduler.model.jobs import Job, JobSpec, JobState, Move, after
+from scheduler.model.lease import Phase
+
+JOBS_PER_CALL_MAX = 100_000
+
+
+def on_submit(out: Outcome, message: SubmitJobs) -> None:
+    """All of the jobs, or none of them."""
+    state = out.state
+    try:
+        digest = _digest(message) if message.key else ""
+        earlier = state.requests.get(message.key) if message.key else None
+        if earlier is not None:
+            if earlier.digest != digest:
+                raise KeyReused(f"the key '{message.key}' was used for another submission")
+            out.reply(message.call, jobs=list(earlier.jobs))
+            return
+        if not message.specs:
+            raise InvalidSpec("specs", "there is no job in this submission")
+        taken = list(_taken(state, message))
+    except (InvalidSpec, Refused) as error:
+        out.refuse(message.call, error)
+        return
+    for job, spec, blocked_by in taken:
+        out.fact(JobSubmitted(job=job, spec=spec, blocked_by=blocked_by, key=message.key, digest=digest))
+    out.reply(message.call, jobs=[job for job, _, _ in taken])
+    review(out)
+    on_rounds.kick(out)
+
+
+def _digest(message: SubmitJobs) -> str:
+    return hashlib.sha256(msgspec.json.encode([message.user, message.specs], order="deterministic")).hexdigest()
+
+
+def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
+    """(id, spec, what it waits for) of each job; raises before anything has happened."""
+    number, most = state.next_job, 0
+    for at, given in enumerate(message.specs):
+        where = f"specs[{at}]." if len(message.specs) > 1 else ""
+        try:
+            spec = given.checked()
+            _can_ever_run(state, spec)
+            blocked_by = _blocked_by(state, spec)
+        except InvalidSpec as error:
+            raise InvalidSpec(f"{where}{error.field}", error.problem) from None
+        most += max(len(spec.array), 1)
+        if most > JOBS_PER_CALL_MAX:
+            raise InvalidSpec(f"{where}array", f"more than {JOBS_PER_CALL_MAX:,} jobs in one submission")
+        if message.user and not spec.user:
+            spec = msgspec.structs.replace(spec, user=message.user)
+        for index in spec.array or (None,):
+            yield (str(number) if index is None else f"{number}_{index}", spec, blocked_by)
+        number += 1
+
+
+def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
+    """An impossible job is refused now, not left waiting. A cluster without nodes has nothing to say yet."""
+    if not state.nodes:
+        return
+    nodes = list(state.nodes.values())
+    types = {node.spec.worker_type for node in nodes}
+    for field in ("worker_types", "excluded_worker_types"):
+        unknown = sorted(set(getattr(spec, field)) - types)
+        if unknown:
+            raise InvalidSpec(field, f"there is no '{unknown[0]}' here; there is {', '.join(sorted(types))}")
+    missing = [name for name in spec.nodes if name not in state.nodes]
+    if missing:
+        raise InvalidSpec("nodes", f"there is no node '{missing[0]}'")
+    most: dict[str, int] = {}
+    for node in nodes:
+        if spec.may_use(node.spec.worker_type):
+            most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
+    if max(most.values(), default=0) >= spec.narrowest:
+        return
+    have = {kind: sum(n.spec.gpus for n in nodes if n.spec.worker_type == kind) for kind in most}
+    if have and max(have.values()) < spec.narrowest:
+        kind = max(have, key=lambda k: have[k])
+        raise InvalidSpec(
+            "gpus", f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})"
+        )
+    for field in ("gpu_memory_gb", "cpus", "memory_gb", "labels", "nodes"):
+        if getattr(spec, field):
+            raise InvalidSpec(field, "no set of nodes of one worker type satisfies this")
+    raise InvalidSpec("worker_types", "no worker type is left that the job may use")
+
+
+def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
+    blocked: dict[str, None] = {}
+    for dependency in spec.after:
+        members = state.arrays.get(dependency.job, [dependency.job])
+        for name in members:
+            job = state.jobs.get(name)
+            if job is None:
+                raise InvalidSpec("after", f"there is no job '{name}'")
+            if not job.is_terminal:
+                blocked[name] = None
+            elif dependency.when == "succeeded" and job.state != JobState.COMPLETED:
+                raise InvalidSpec("after", f"job '{name}' is {job.state} and cannot succeed any more")
+    return tuple(blocked)
+
+
+_MOVES = {"cancel": Move.CANCEL, "hold": Move.HOLD, "release": Move.RELEASE, "requeue": Move.REQUEUE}
+
+
+def on_command(out: Outcome, message: JobCommand) -> None:
+    """Cancel, hold, release or requeue: one job, or all of an array."""
+    state = out.state
+    move = _MOVES[message.action]
+    try:
+        members = state.arrays.get(message.job)
+        jobs = [state.jobs[name] for name in members] if members else [state.job(message.job)]
+        if members:
+            jobs = [job for job in jobs if not job.is_terminal]
+            if not jobs:
+                raise Refused(f"all jobs of array '{message.job}' have ended")
+        for job in jobs:
+            after(job.state, move)
+    except (Refused, NotFound) as error:
+        out.refuse(message.call, error)
+        return
+    why = f"{message.action} by {message.user}" if message.user else message.action
+    for job in jobs:
+        lease = job.lease
+        out.fact(JobMoved(job=job.id, move=move, why=why, by=message.user))
+        if lease is not None and move != Move.RELEASE:
+            recall(out, lease, why)
+    out.reply(message.call, jobs=[job.id for job in jobs])
+    review(out)
+    on_rounds.kick(out)
+
+
+def recall(out: Outcome, lease: str, why: str) -> None:
+    """End a lease before its round does."""
+    holding = out.state.leases[lease]
+    if holding.phase == Phase.STOPPING:
+        return
+    out.touched(holding)
+    out.fact(LeaseRecalled(lease=lease, why=why))
+
+
+def review(out: Outcome) -> None:
+    """What became due: limits that were reached, dependencies that cannot be met; and when to look again."""
+    state, now_s = out.state, out.now_s
+    due = True
+    while due:  # a job that fails can take others with it
+        due = False
+        for job in list(state.watched.values()):
+            why = _hopeless(state, job) or _over_limit(state, job, now_s)
+            if why and not job.is_terminal:
+                due = True
+                fail(out, job, why)
+    times = [at_s for job in state.watched.values() for at_s in _next_s(state, job, now_s)]
+    if times:
+        out.wake(min(times), "review")
+
+
+def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
+    starts_s = job.submitted_s + job.spec.earliest_start_s
+    if starts_s > now_s:
+        yield starts_s
+    left_s = _time_left_s(state, job, now_s)
+    if left_s is not None:
+        yield now_s + left_s
+
+
+def fail(out: Outcome, job: Job, why: str) -> None:
+    """A job fails for a reason that is not an exit: its lease, if any, is recalled."""
+    lease = job.lease
+    out.fact(JobMoved(job=job.id, move=Move.FAIL, why=why))
+    if lease is not None:
+        recall(out, lease, why)
+
+
+def _hopeless(state: SchedulerState, job: Job) -> str:
+    """A job it waits for has ended, and not the way it needs."""
+    for name in sorted(job.blocked_by):
+        other = state.jobs[name]
+        if other.is_terminal:
+            return f"it waits for job '{name}' to succeed, which is {other.state}"
+    return ""
+
+
+def _time_left_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
+    if job.spec.time_limit_s is None:
+        return None
+    holding = state.leases.get(job.lease or "")
+    if holding is None or holding.started_s is None:
+        return None
+    return max(job.spec.time_limit_s - job.run_s - (now_s - holding.started_s), 0.0)
+
+
+def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
+    spec = job.spec
+    left_s = _time_left_s(state, job, now_s)
+    if left_s is None and spec.time_limit_s is not None:
+        left_s = spec.time_limit_s - job.run_s
+    if left_s is not None and left_s <= 1e-6:
+        return f"it ran for its time limit of {spec.time_limit_s:g} s"
+    if spec.max_cost is not None and job.cost_usd >= spec.max_cost:
+        return f"it has cost {job.cost_usd:.2f}, its limit is {spec.max_cost:g}"
+    return ""

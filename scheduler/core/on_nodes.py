@@ -1,0 +1,210 @@
+"""What nodes report, and what becomes of them: `on_<message>(out, message)`.
+
+A report counts only for leases that its node holds. Whatever else it says is old news, and is answered with the
+set of leases that holds now.
+"""
+
+from __future__ import annotations
+
+from scheduler.core import on_jobs, on_rounds
+from scheduler.core.facts import (
+    GpusBroken,
+    JobMoved,
+    LeaseClosed,
+    LeasesResumed,
+    LeasesStarted,
+    NodeJoined,
+    NodeMoved,
+    NodeRemoved,
+    ProgressMade,
+    RanksExited,
+)
+from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
+from scheduler.core.outcome import Outcome
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeState
+from scheduler.model.errors import InvalidSpec, NotFound, Refused
+from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.lease import HOLDING, Holding, Phase, nodes_of
+
+GONE = "its node cannot be reached"
+
+
+def on_hello(out: Outcome, message: NodeHello) -> None:
+    """A node joins or is back. What it still runs goes on, if that is still what it should run."""
+    state = out.state
+    try:
+        spec = message.spec.checked()
+    except InvalidSpec as error:
+        out.refuse(f"node:{message.spec.name}", error)
+        return
+    known = state.nodes.get(spec.name)
+    back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
+    if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
+        out.fact(NodeJoined(spec=spec))
+    held = {h.lease for h in message.held}
+    resumed = []
+    for holding in _on_node(state, spec.name):
+        if holding.lease.id not in held and holding.phase != Phase.SENT:
+            # the agent and its processes were gone in between: nobody else will report this exit
+            _close(out, holding, _lost(state, holding))
+        elif back_in_time and holding.phase == Phase.STOPPING and holding.why == GONE:
+            resumed.append(holding.lease.id)
+    if resumed:
+        out.fact(LeasesResumed(leases=tuple(resumed)))
+    out.dirty((spec.name,))
+    on_rounds.kick(out)
+
+
+def _on_node(state: SchedulerState, node: str) -> list[Holding]:
+    """Leases that may have processes on a node."""
+    found = {name for gpu in state.nodes[node].every_gpu for name in state.holders.get(gpu, ())}
+    return [state.leases[name] for name in sorted(found, key=int)]
+
+
+def on_report(out: Outcome, message: NodeReport) -> None:
+    """Starts, progress and exits."""
+    state = out.state
+    node = state.nodes.get(message.node)
+    if node is None:
+        return
+    old_news = message.generation != node.generation
+
+    def held(lease: str) -> Holding | None:
+        holding = state.leases.get(lease)
+        if holding is None or holding.phase not in HOLDING or message.node not in nodes_of(holding.lease.gpus):
+            return None
+        return holding
+
+    fresh = tuple(
+        name for name in message.started if (h := held(name)) is not None and h.started_s is None
+    )
+    if fresh:
+        out.fact(LeasesStarted(leases=fresh))
+        on_rounds.started(out, fresh)
+    made = tuple(p for p in message.progress if (h := held(p.lease)) is not None and _sane(p, h))
+    if made:
+        out.fact(ProgressMade(progress=made))
+    for end in message.exits:
+        holding = held(end.lease)
+        if holding is None or message.node in holding.exited or not _sane(end, holding):
+            old_news = True
+        else:
+            _exited(out, message.node, holding, end)
+    broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
+    if broken:
+        out.fact(GpusBroken(node=message.node, gpus=broken))
+    if old_news:
+        out.dirty((message.node,))
+    if message.exits or broken:
+        on_jobs.review(out)
+        on_rounds.idle(out)
+
+
+def _sane(said: Progress | Exit, holding: Holding) -> bool:
+    """Steps that are numbers; anything else is not believed."""
+    return 0 <= said.saved <= said.steps < float("inf") and 0 <= said.stepping_s < float("inf")
+
+
+def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
+    nodes = nodes_of(holding.lease.gpus)
+    if len(nodes) > 1:
+        if end.outcome in ("failed", "node_failed"):  # the death of one rank ends the attempt everywhere
+            on_jobs.recall(out, holding.lease.id, f"a rank on {node} died")
+        out.fact(RanksExited(node=node, exit=end))
+        if len(holding.exited) < len(nodes):
+            return
+    _close(out, holding, end)
+
+
+def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> None:
+    """A lease is over: its GPUs are free, and whoever waited for them can go."""
+    state = out.state
+    job = state.jobs[holding.lease.job]
+    waiting = [name for name in state.blocks.get(end.lease, ()) if name in state.leases]
+    out.touched(holding)
+    out.fact(LeaseClosed(exit=end, lapsed=lapsed))
+    for name in waiting:
+        if name in state.leases and state.leases[name].phase == Phase.SENT:
+            out.touched(state.leases[name])
+    _after_exit(out, job, end)
+
+
+def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
+    """Whether a job whose attempt ended badly gets another one."""
+    if job.is_terminal:
+        return
+    spec = job.spec
+    if end.outcome == "failed":
+        if job.failures > spec.retries:
+            again = "" if spec.retries == 0 else f", and {spec.retries} retries are used up"
+            on_jobs.fail(out, job, f"it exited with code {end.code}{again}")
+        elif job.state == JobState.RUNNING:
+            out.fact(JobMoved(job=job.id, move=Move.RETRY, why=f"attempt {job.attempt} exited with code {end.code}"))
+    elif end.outcome == "node_failed":
+        if spec.retries_node is not None and job.node_failures > spec.retries_node:
+            on_jobs.fail(out, job, f"its node failed for the {job.node_failures}. time")
+    elif (
+        end.outcome == "yielded"
+        and spec.retries_preemption is not None
+        and job.preemptions > spec.retries_preemption
+    ):
+        on_jobs.fail(out, job, f"it was preempted for the {job.preemptions}. time")
+
+
+def _lost(state: SchedulerState, holding: Holding) -> Exit:
+    """The exit nobody reported: back to the last checkpoint."""
+    job = state.jobs[holding.lease.job]
+    ran_s = 0.0 if holding.started_s is None else max(state.now_s - holding.started_s, 0.0)
+    return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.ran_s, ran_s)
+
+
+def on_silent(out: Outcome, message: NodeSilent) -> None:
+    """Unreachable is not dead: what runs there runs to the end of its lease, and nothing new goes there."""
+    state = out.state
+    node = state.nodes.get(message.node)
+    if node is None or node.state in (NodeState.SILENT, NodeState.LOST):
+        return
+    out.fact(NodeMoved(node=message.node, state=NodeState.SILENT, why="the link is gone"))
+    for holding in _on_node(state, message.node):
+        on_jobs.recall(out, holding.lease.id, GONE)
+    for name in {lease for gpu in node.every_gpu for lease in state.claims.get(gpu, ())}:
+        on_jobs.recall(out, name, GONE)
+    on_rounds.watch_lapses(out)
+    on_rounds.idle(out)
+
+
+def lapse(out: Outcome) -> None:
+    """Leases that nobody will report on any more are over."""
+    state = out.state
+    for holding in sorted(state.leases.values(), key=lambda h: int(h.lease.id)):
+        if holding.stop_by_s is not None and holding.stop_by_s <= out.now_s and holding.lease.id in state.leases:
+            _close(out, holding, _lost(state, holding), lapsed=True)
+    for name in sorted(state.nodes):
+        node = state.nodes[name]
+        if node.state == NodeState.SILENT and not _on_node(state, name):
+            out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
+    on_rounds.watch_lapses(out)
+    on_rounds.idle(out)
+
+
+def on_command(out: Outcome, message: NodeCommand) -> None:
+    """Drain, resume or remove a node."""
+    state = out.state
+    try:
+        node = state.node(message.node)
+        if message.action == "remove" and (_on_node(state, message.node) or node.state == NodeState.UP):
+            raise Refused(f"node '{message.node}' is {node.state}; drain it first, and wait until it is empty")
+        if message.action != "remove" and node.state in (NodeState.SILENT, NodeState.LOST):
+            raise Refused(f"node '{message.node}' is {node.state}")
+    except (NotFound, Refused) as error:
+        out.refuse(message.call, error)
+        return
+    if message.action == "remove":
+        out.fact(NodeRemoved(node=message.node))
+    else:
+        state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
+        why = f"{message.action} by {message.user}" if message.user else message.action
+        out.fact(NodeMoved(node=message.node, state=state_to, why=why))
+    out.reply(message.call, node=message.node)
+    on_rounds.kick(out)

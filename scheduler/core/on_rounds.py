@@ -1,0 +1,232 @@
+"""The pulse: ask for an allocation, plan the next round, give out what becomes idle in between.
+
+    tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
+    plan   plan_lead_s before it: the round is planned with the newest allocation there is
+    fill   in mid-round: GPUs that became idle go to whoever may have them
+
+A cluster with nothing to do has no pulse; the next job starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from scheduler.core import problem, round_inputs
+from scheduler.core.effects import RenewLeases, Solve
+from scheduler.core.facts import (
+    AllocationAdopted,
+    AllocationAsked,
+    AllocationFailed,
+    GpusFilled,
+    RoundPlanned,
+)
+from scheduler.core.messages import Shares, Solved
+from scheduler.core.outcome import Outcome
+from scheduler.core.problem import Kinds
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import WAITING
+from scheduler.model.lease import Bundle, Lease, Phase
+from scheduler.rounds.diff import LeaseChanges, diff
+from scheduler.rounds.plan import plan_round
+
+SOON_S = 1e-6  # two times closer than this are the same
+
+
+def kick(out: Outcome) -> None:
+    """Something changed: start the pulse if there is none, or fill GPUs that are idle."""
+    if out.now_s >= out.state.round.ends_s - SOON_S:
+        out.wake(out.now_s, "tick")
+    else:
+        idle(out)
+
+
+def idle(out: Outcome) -> None:
+    """Look whether idle GPUs can be given out, if that is done in mid-round at all."""
+    state = out.state
+    if state.settings.fill_mid_round and out.now_s < state.round.ends_s - state.settings.plan_lead_s - SOON_S:
+        out.wake(out.now_s, "fill")
+
+
+def tick(out: Outcome, kinds: Kinds) -> None:
+    """Before a boundary: ask for an allocation if it is time, and see to it that a plan is made."""
+    state, settings, now_s = out.state, out.state.settings, out.now_s
+    boundary_s = state.round.ends_s
+    if now_s < boundary_s - settings.solve_lead_s - SOON_S:
+        return  # this round is planned already
+    if not _anything_to_do(state):
+        return
+    running = now_s < boundary_s - SOON_S
+    plan_s = boundary_s - settings.plan_lead_s if running else now_s + settings.solve_lead_s - settings.plan_lead_s
+    asked_s = state.asked.at_s
+    since_s = max(settings.min_reallocation_s, 0.0)
+    if state.stale and (now_s >= asked_s + since_s - SOON_S) and (state.asked.answered or now_s > asked_s):
+        ask(out, kinds)
+        if not running and state.allocation is not None:
+            plan_s = min(plan_s, now_s)
+    elif not running:
+        plan_s = now_s
+    if plan_s <= now_s + SOON_S and state.asked.answered:
+        plan(out, kinds)
+    else:
+        out.wake(max(plan_s, now_s), "plan")
+
+
+def _anything_to_do(state: SchedulerState) -> bool:
+    if any(h.phase != Phase.STOPPING for h in state.leases.values()):
+        return True
+    return any(state.eligible(job, state.now_s) for job in state.active.values()) and bool(state.usable_nodes())
+
+
+def ask(out: Outcome, kinds: Kinds) -> None:
+    """Ask for an allocation; the answer comes when it comes."""
+    state = out.state
+    built, pairs = problem.build(state, kinds, out.now_s)
+    number = state.asked.number + 1
+    out.fact(AllocationAsked(number=number))
+    out.effect(Solve(number, state.settings.policy, built, pairs))
+
+
+def ask_again(out: Outcome, kinds: Kinds) -> None:
+    """The same question: a crash has swallowed the answer."""
+    built, pairs = problem.build(out.state, kinds, out.now_s)
+    out.effect(Solve(out.state.asked.number, out.state.settings.policy, built, pairs))
+
+
+def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
+    """An allocation, or first come first served and why; an answer to an older question is not needed any more."""
+    state = out.state
+    if message.number != state.asked.number or state.asked.answered:
+        return
+    if message.failed and state.allocation is not None and not state.allocation.failed:
+        out.fact(AllocationFailed(number=message.number, why=message.failed))
+        return
+    out.fact(
+        AllocationAdopted(
+            number=message.number,
+            policy=message.policy,
+            shares=quantised(message),
+            failed=message.failed,
+            value=message.value,
+            optimal=message.optimal,
+            notes=message.notes,
+        )
+    )
+    if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited for this
+        plan(out, kinds)
+    else:
+        idle(out)
+
+
+def quantised(message: Solved) -> Shares:
+    """Shares in millionths, so that the last digits of a solver decide nothing."""
+    shares = message.shares
+    return msgspec.structs.replace(shares, share=[round(share, 6) + 0.0 for share in shares.share])
+
+
+def plan(out: Outcome, kinds: Kinds) -> None:
+    """Plan the next round."""
+    state, settings, now_s = out.state, out.state.settings, out.now_s
+    old = state.round
+    if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
+        return  # done already
+    starts_s = old.ends_s if now_s < old.ends_s + SOON_S and old.number else now_s
+    ends_s = starts_s + settings.round_s
+    inputs = round_inputs.at_boundary(state, kinds, now_s, starts_s)
+    planned = plan_round(inputs)
+    changes = diff(inputs.held, planned)
+    ended = tuple(state.jobs[job].lease or "" for job in changes.ended)
+    out.fact(
+        RoundPlanned(
+            number=old.number + 1,
+            starts_s=starts_s,
+            ends_s=ends_s,
+            ended=ended,
+            granted=_leases(state, changes, old.number + 1, ends_s),
+            rebundled=_rebundled(state, changes),
+            reserved=dict(planned.reserved),
+            skipped=planned.skipped,
+        )
+    )
+    _send(out, changes, ended)
+    _renew(out)
+    out.wake(ends_s - settings.solve_lead_s, "tick")
+    if ended:
+        watch_lapses(out)
+
+
+def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:
+    return tuple(
+        Lease(
+            id=str(state.next_lease + i),
+            job=job,
+            bundle=bundle,
+            attempt=state.jobs[job].attempt + 1,
+            epoch=state.epoch,
+            gpus=gpus,
+            round_number=number,
+            ends_s=ends_s,
+            steps_max=state.jobs[job].spec.steps,
+        )
+        for i, (job, bundle, gpus) in enumerate(changes.granted)
+    )
+
+
+def _rebundled(state: SchedulerState, changes: LeaseChanges) -> tuple[tuple[str, Bundle], ...]:
+    return tuple((state.jobs[job].lease or "", bundle) for job, bundle in changes.rebundled)
+
+
+def _send(out: Outcome, changes: LeaseChanges, ended: Iterable[str]) -> None:
+    """The nodes of every lease that changed get their set anew."""
+    state = out.state
+    for lease in ended:
+        if lease in state.leases:
+            out.touched(state.leases[lease])
+    for job in (*(job for job, _, _ in changes.granted), *(job for job, _ in changes.rebundled)):
+        holding = state.leases.get(state.jobs[job].lease or "")
+        if holding is not None and holding.phase != Phase.WAITING:
+            out.touched(holding)
+
+
+def _renew(out: Outcome) -> None:
+    """One message for all nodes whose set stays as it is."""
+    state = out.state
+    generations = {}
+    for gpu in state.holders:
+        name = gpu.rpartition(":")[0]
+        node = state.nodes.get(name)
+        if node is not None:
+            generations[name] = node.generation
+    out.effect(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
+
+
+def fill(out: Outcome, kinds: Kinds) -> None:
+    """Give idle GPUs out for the rest of the round. Nobody who runs is disturbed."""
+    state, now_s = out.state, out.now_s
+    if not state.settings.fill_mid_round or now_s >= state.round.ends_s - state.settings.plan_lead_s - SOON_S:
+        return
+    if not any(job.lease is None and job.state in WAITING for job in state.active.values()):
+        return
+    inputs = round_inputs.in_mid_round(state, kinds, now_s)
+    if not inputs.nodes or not len(inputs.candidates):
+        return
+    changes = diff(inputs.held, plan_round(inputs))
+    if changes.granted:
+        granted = _leases(state, changes, state.round.number, state.round.ends_s)
+        out.fact(GpusFilled(granted=granted, rebundled=_rebundled(state, changes)))
+        _send(out, changes, ())
+
+
+def started(out: Outcome, leases: Iterable[str]) -> None:
+    """Leases began to run: limits that count running time start to count."""
+    state = out.state
+    if state.watched and any(state.leases[name].lease.job in state.watched for name in leases):
+        out.wake(out.now_s, "review")
+
+
+def watch_lapses(out: Outcome) -> None:
+    """Wake up when the first of the leases that are ending has lapsed for certain."""
+    stops = [h.stop_by_s for h in out.state.leases.values() if h.stop_by_s is not None]
+    if stops:
+        out.wake(min(stops), "lapse")

@@ -1,0 +1,85 @@
+"""What handling one message comes to: facts, applied as they are found, and the effects that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.core.apply import apply
+from scheduler.core.effects import Effect, Reply, SendLeases, WakeAt
+from scheduler.core.facts import Fact
+from scheduler.core.state import SchedulerState
+from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.lease import Holding, Lease, nodes_of
+
+
+class Outcome:
+    """Facts and effects of one message. Its facts are one atomic record of the journal."""
+
+    __slots__ = ("_dirty", "effects", "facts", "now_s", "state")
+
+    def __init__(self, state: SchedulerState, now_s: float) -> None:
+        self.state = state
+        self.now_s = now_s
+        self.facts: list[Fact] = []
+        self.effects: list[Effect] = []
+        self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
+
+    def fact(self, fact: Fact) -> None:
+        """It has happened."""
+        apply(self.state, self.now_s, fact)
+        self.facts.append(fact)
+
+    def effect(self, effect: Effect) -> None:
+        """It is to be done, once the facts are durable."""
+        self.effects.append(effect)
+
+    def wake(self, at_s: float, what: str) -> None:
+        """Send Woke(what) then."""
+        self.effects.append(WakeAt(at_s, what))
+
+    def reply(self, call: str, **result: object) -> None:
+        """Answer a call, if someone waits for the answer."""
+        if call:
+            self.effects.append(Reply(call, result))
+
+    def refuse(self, call: str, error: Refused | InvalidSpec) -> None:
+        """Answer a call with what is wrong."""
+        code = error.code if isinstance(error, Refused) else "invalid"
+        field = {"field": error.field} if isinstance(error, InvalidSpec) else {}
+        if call:
+            self.effects.append(Reply(call, field, str(error), code))
+
+    def dirty(self, nodes: Iterable[str]) -> None:
+        """These nodes get their leases anew."""
+        self._dirty.update(dict.fromkeys(nodes))
+
+    def send_leases(self) -> None:
+        """One SendLeases for each node whose set changed."""
+        state = self.state
+        for name in self._dirty:
+            node = state.nodes.get(name)
+            if node is not None and node.state not in ("silent", "lost"):
+                leases = tuple(as_sent(state, holding) for holding in state.desired(name))
+                self.effects.append(SendLeases(name, state.epoch, node.generation, leases))
+        self._dirty.clear()
+
+    def touched(self, holding: Holding) -> None:
+        """The nodes of this lease get their leases anew."""
+        self.dirty(nodes_of(holding.lease.gpus))
+
+
+def as_sent(state: SchedulerState, holding: Holding) -> Lease:
+    """The lease as a node sees it: with its present end and company."""
+    lease = holding.lease
+    return Lease(
+        lease.id,
+        lease.job,
+        holding.bundle,
+        lease.attempt,
+        lease.epoch,
+        lease.gpus,
+        state.round.number,
+        state.lease_end_s(holding),
+        lease.steps_max,
+        lease.rendezvous,
+    )

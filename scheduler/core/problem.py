@@ -1,0 +1,281 @@
+"""state → Problem: every job that may run, and every way to run it, as the policies want to see it.
+
+Jobs that ask for the same thing are one *kind*. The ways of a kind (worker type, width, rate) change only with
+the cluster and the rates, so they are worked out once and laid into the arrays for each job.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
+from scheduler.core.effects import Pairs
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import gpus_for
+from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Bundle
+from scheduler.model.throughput import RateKey
+
+KindKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How jobs of one kind can run: parallel arrays, in order of worker type and width."""
+
+    worker_type: Ints
+    gpus: Ints
+    rate: Floats
+    guessed: tuple[bool, ...]  # no table and no measurement stands behind the rate
+
+
+@dataclass(slots=True)
+class Kinds:
+    """What is the same for every job of a kind. Nothing here is truth: it can be thrown away at any time."""
+
+    number: dict[KindKey, int] = field(default_factory=dict)
+    specs: list[JobSpec] = field(default_factory=list)
+    of_job: dict[str, int] = field(default_factory=dict)
+    ways: dict[int, Ways] = field(default_factory=dict)
+    for_versions: tuple[int, int] = (-1, -1)
+    worker_types: tuple[str, ...] = ()
+    capacity: Floats = field(default_factory=lambda: np.zeros(0))
+    widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def refresh(self, state: SchedulerState) -> None:
+        """Forget what no longer holds."""
+        versions = (state.cluster_version, state.rates.version)
+        if versions == self.for_versions:
+            return
+        self.for_versions = versions
+        self.ways.clear()
+        known = sorted({node.spec.worker_type for node in state.nodes.values()})
+        self.worker_types = tuple(known)
+        row = {name: i for i, name in enumerate(known)}
+        self.capacity = np.zeros(len(known))
+        self.widest_node = np.zeros(len(known), np.int64)
+        for node in state.usable_nodes():
+            at, gpus = row[node.spec.worker_type], len(node.gpu_ids)
+            self.capacity[at] += gpus
+            self.widest_node[at] = max(self.widest_node[at], gpus)
+
+    def of(self, job: Job) -> int:
+        """The kind of a job."""
+        kind = self.of_job.get(job.id)
+        if kind is None:
+            key = _key(job.spec)
+            kind = self.number.setdefault(key, len(self.specs))
+            if kind == len(self.specs):
+                self.specs.append(job.spec)
+            self.of_job[job.id] = kind
+        return kind
+
+    def ways_of(self, state: SchedulerState, kind: int) -> Ways:
+        """The ways of a kind, with present rates and nodes."""
+        ways = self.ways.get(kind)
+        if ways is None:
+            ways = self.ways[kind] = _ways(state, self, self.specs[kind])
+        return ways
+
+
+def _key(spec: JobSpec) -> KindKey:
+    return (
+        *(spec.job_type, spec.gpus, spec.narrowest, spec.widest, spec.worker_types, spec.excluded_worker_types),
+        *(spec.nodes, tuple(sorted(spec.labels.items())), spec.cpus, spec.memory_gb, spec.gpu_memory_gb),
+        *(tuple(sorted(spec.rates.items())), spec.reports_steps, spec.packable, spec.max_cost),
+    )
+
+
+def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec) -> Ways:
+    rows: list[tuple[int, int, float, bool]] = []
+    anywhere = not (spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    nodes = [] if anywhere else state.usable_nodes()
+    for at, worker_type in enumerate(kinds.worker_types):
+        if not spec.may_use(worker_type):
+            continue
+        there = int(kinds.capacity[at])
+        if not anywhere:
+            there = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
+        for gpus in range(spec.narrowest, min(spec.widest, there) + 1):
+            spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[at]
+            rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
+            if rate > 0:
+                rows.append((at, gpus, rate, guessed))
+    types, widths, rates, guesses = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Ways(np.array(types, np.int64), np.array(widths, np.int64), np.array(rates, float), tuple(guesses))
+
+
+def rate_of(
+    state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool = False
+) -> tuple[float, bool]:
+    """Steps per second a job would do there, and whether that is a mere guess."""
+    if gpus == spec.gpus and worker_type in spec.rates:
+        return spec.rates[worker_type], False
+    book, settings = state.rates, state.settings
+    told = book.told(spec.job_type, gpus, worker_type, spread)
+    key = RateKey(spec.job_type, gpus, worker_type, "", spread)
+    if told is None and spec.job_type not in book.known and not spec.rates:
+        prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
+        measured = key in book.measured and spec.reports_steps
+        if not measured:
+            return _scaled(state, spec, worker_type, gpus, prior), spec.reports_steps
+        return book.rate(key, None, settings.trust_after_s), False
+    if not settings.learn_rates or not spec.reports_steps:
+        return told or 0.0, False
+    return book.rate(key, told, settings.trust_after_s), False
+
+
+def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
+    """An unknown type that was measured elsewhere is assumed to scale as the stated prior does."""
+    speed = state.settings.speed
+    for (job_type, width, other, partner, _), seen in state.rates.measured.items():
+        if job_type == spec.job_type and not partner and spec.reports_steps:
+            ratio = speed.get(worker_type, 1.0) / speed.get(other, 1.0)
+            return seen.rate * ratio * gpus / width
+    return prior
+
+
+def estimate(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
+    """(steps done, isolated seconds) by now: the last report, carried on at the rate in force."""
+    steps, isolated_s = job.steps_done, job.isolated_s
+    holding = state.leases.get(job.lease or job.leaving or "")
+    if holding is None or holding.started_s is None or now_s <= holding.reported_s:
+        return steps, isolated_s
+    ends_s = state.lease_end_s(holding)
+    rate = rate_of(state, job.spec, holding.bundle.worker_type, holding.bundle.gpus)[0]
+    if len(holding.bundle.jobs) > 1:
+        a, b = (state.jobs[name].spec.job_type for name in holding.bundle.jobs)
+        pair = state.rates.pairs.get((holding.bundle.worker_type, a, b, holding.bundle.gpus))
+        if pair is not None:
+            rate = pair[holding.bundle.jobs[0] != job.id]
+    more = rate * (min(now_s, ends_s) - holding.reported_s)
+    if job.spec.steps is not None:
+        more = min(more, max(job.spec.steps - steps, 0.0))
+    isolated = state.isolated_rate.get(job.id, 0.0)
+    return steps + more, isolated_s + (more / isolated if isolated > 0 else 0.0)
+
+
+def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
+    """The problem of this moment, rows sorted by id."""
+    kinds.refresh(state)
+    rows: list[tuple[Job, Ways]] = []
+    for job in sorted(state.active.values(), key=_id):
+        if state.eligible(job, now_s):
+            ways = kinds.ways_of(state, kinds.of(job))
+            if len(ways.rate):
+                rows.append((job, ways))
+    size = [len(ways.rate) for _, ways in rows]
+    columns = Columns(
+        first=np.repeat(np.arange(len(rows)), size),
+        worker_type=_joined([ways.worker_type for _, ways in rows], np.int64),
+        gpus=_joined([ways.gpus for _, ways in rows], np.int64),
+        first_rate=_joined([ways.rate for _, ways in rows], np.float64),
+    )
+    jobs = [job for job, _ in rows]
+    settings = state.settings
+    price = np.array([state.prices.get(name, math.nan) for name in kinds.worker_types], float)
+    problem = Problem(
+        jobs=_jobs(state, jobs, now_s),
+        columns=columns,
+        worker_types=kinds.worker_types,
+        capacity=kinds.capacity,
+        price_per_gpu_hour=price,
+        tenants=_tenants(state, jobs),
+        now_s=now_s,
+        seed=settings.seed,
+    )
+    pairs = _pairs(state, kinds, jobs) if "packing" in settings.policy or "gandiva" in settings.policy else None
+    return problem, pairs
+
+
+def _jobs(state: SchedulerState, jobs: list[Job], now_s: float) -> Jobs:
+    reckoned = [estimate(state, job, now_s) for job in jobs]
+    return Jobs(
+        tuple(job.id for job in jobs),
+        gpus=np.array([job.spec.gpus for job in jobs], np.int64),
+        weight=np.array([job.spec.weight for job in jobs], float),
+        tenant=tuple(job.spec.tenant for job in jobs) if state.settings.tenants else ("",) * len(jobs),
+        waited_s=np.array([max(now_s - job.submitted_s, 0.0) for job in jobs], float),
+        steps_left=np.array(
+            [
+                math.inf if job.spec.steps is None else max(job.spec.steps - steps, 1.0)
+                for job, (steps, _) in zip(jobs, reckoned, strict=True)
+            ],
+            float,
+        ),
+        isolated_s=np.array([isolated_s for _, isolated_s in reckoned], float),
+        deadline_s=np.array(
+            [
+                math.inf if job.spec.deadline_s is None else job.submitted_s + job.spec.deadline_s - now_s
+                for job in jobs
+            ],
+            float,
+        ),
+    )
+
+
+def _id(job: Job) -> str:
+    return job.id
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
+    """The tenants of the settings, and those that jobs name beyond them, with weight 1."""
+    told = state.settings.tenants
+    if not told:
+        return ()
+    names = {tenant.name for tenant in told}
+    others = sorted({job.spec.tenant for job in jobs} - names)
+    return (
+        *(Tenant(tenant.name, tenant.weight, tenant.policy) for tenant in told),
+        *(Tenant(name) for name in others if name),
+    )
+
+
+def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
+    """Pair rates between the kinds of these jobs: of one width, on types that both may use."""
+    kind = np.array([kinds.of(job) if job.spec.packable else -1 for job in jobs], np.int64)
+    present = [int(k) for k in np.unique(kind) if k >= 0]
+    rows: list[tuple[int, int, int, int, float, float]] = []
+    for i, a in enumerate(present):
+        spec = kinds.specs[a]
+        for b in present[i:]:
+            other = kinds.specs[b]
+            if spec.gpus != other.gpus:
+                continue
+            for at, name in enumerate(kinds.worker_types):
+                rates = state.rates.pairs.get((name, spec.job_type, other.job_type, spec.gpus))
+                if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
+                    rows.append((a, b, at, spec.gpus, *rates))
+    first, second, worker_type, gpus, rate_a, rate_b = zip(*rows, strict=True) if rows else ((),) * 6
+    return Pairs(
+        kind=kind,
+        first=np.array(first, np.int64),
+        second=np.array(second, np.int64),
+        worker_type=np.array(worker_type, np.int64),
+        gpus=np.array(gpus, np.int64),
+        first_rate=np.array(rate_a, float),
+        second_rate=np.array(rate_b, float),
+    )
+
+
+def newcomers(state: SchedulerState, kinds: Kinds, now_s: float) -> list[Bundle]:
+    """Columns of jobs that may run and that no allocation knows yet."""
+    kinds.refresh(state)
+    out: list[Bundle] = []
+    for job in state.active.values():
+        if job.id not in state.shares.job_row and state.eligible(job, now_s):
+            ways = kinds.ways_of(state, kinds.of(job))
+            best = ways.rate.max(initial=0.0)
+            for at, gpus, rate in zip(
+                ways.worker_type.tolist(), ways.gpus.tolist(), ways.rate.tolist(), strict=True
+            ):
+                if gpus == job.spec.gpus and rate > 0 and best > 0:
+                    out.append(Bundle((job.id,), kinds.worker_types[at], gpus))
+    return out

@@ -1,0 +1,192 @@
+"""state → RoundInputs: what the next round is decided from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.core import problem
+from scheduler.core.problem import Kinds
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Job
+from scheduler.model.lease import Bundle, Holding, Phase
+from scheduler.model.shares import tie_of
+from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
+
+SLACK_S = 1e-6
+
+
+def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
+    """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
+    held = {
+        h.lease.job: Held(h.bundle, h.lease.gpus, _pinned(state.jobs[h.lease.job], h, starts_s))
+        for h in state.leases.values()
+        if h.phase != Phase.STOPPING
+    }
+    return _inputs(state, kinds, now_s, held, _stuck(state, now_s), ahead=True)
+
+
+def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
+    """Everyone stays; what is idle can be had."""
+    held = {
+        h.lease.job: Held(h.bundle, h.lease.gpus, True) for h in state.leases.values() if h.phase != Phase.STOPPING
+    }
+    taken = {
+        gpu
+        for gpu, names in state.holders.items()
+        if any(state.leases[name].phase == Phase.STOPPING for name in names)
+    }
+    return _inputs(state, kinds, now_s, held, taken, ahead=False)
+
+
+def _pinned(job: Job, holding: Holding, at_s: float) -> bool:
+    if not job.spec.preemptible:
+        return True
+    if job.spec.min_run_s <= 0:
+        return False
+    since_s = holding.granted_s if holding.started_s is None else holding.started_s
+    return at_s < since_s + job.spec.min_run_s - SLACK_S
+
+
+def _stuck(state: SchedulerState, now_s: float) -> set[str]:
+    """GPUs that should have been free by now: they are not planned with until they are."""
+    return {
+        gpu
+        for h in state.leases.values()
+        if h.phase == Phase.STOPPING and h.ends_s is not None and h.ends_s < now_s - SLACK_S
+        for gpu in h.lease.gpus
+    }
+
+
+def _inputs(
+    state: SchedulerState, kinds: Kinds, now_s: float, held: dict[str, Held], stuck: set[str], *, ahead: bool
+) -> RoundInputs:
+    settings = state.settings
+    state_types = _known_types(state, kinds)
+    candidates, jobs = _candidates(state, kinds, now_s, state_types, ahead=ahead)
+    nodes = tuple(
+        NodeView(
+            node.spec.name,
+            state_types[node.spec.worker_type],
+            tuple(gpu for gpu in node.gpu_ids if gpu not in stuck) if stuck else node.gpu_ids,
+            np.inf if node.spec.cpus is None else node.spec.cpus,
+            np.inf if node.spec.memory_gb is None else node.spec.memory_gb,
+        )
+        for node in state.usable_nodes()
+    )
+    return RoundInputs(
+        number=state.round.number + 1,
+        round_s=settings.round_s,
+        jobs=tuple(jobs),
+        worker_types=tuple(state_types),
+        candidates=candidates,
+        nodes=nodes,
+        held=held,
+        needs=_needs(state, jobs),
+        reserve_after=settings.reserve_after,
+        preemptions_max=settings.preemptions_max,
+    )
+
+
+def _known_types(state: SchedulerState, kinds: Kinds) -> dict[str, int]:
+    """Worker types by row: those of the share table first, so that its rows can be used as they are."""
+    kinds.refresh(state)
+    names = dict.fromkeys((*state.shares.types, *kinds.worker_types))
+    return {name: i for i, name in enumerate(names)}
+
+
+def _candidates(
+    state: SchedulerState, kinds: Kinds, now_s: float, types: dict[str, int], *, ahead: bool
+) -> tuple[Candidates, list[str]]:
+    """The rows of the share table whose jobs may run, and rows for jobs that came after it."""
+    table, settings, active = state.shares, state.settings, state.active
+    new = problem.newcomers(state, kinds, now_s)
+    may = np.fromiter(
+        ((job := active.get(name)) is not None and state.eligible(job, now_s) for name in table.jobs),
+        bool,
+        len(table.jobs),
+    )
+    usable = np.flatnonzero(may[table.first] & ((table.second < 0) | may[table.second]))
+    m = len(new)
+    rows = usable.tolist()
+    bundles = [*(map(table.bundles.__getitem__, rows)), *new]
+    job_row = dict(table.job_row)
+    for bundle in new:
+        job_row.setdefault(bundle.jobs[0], len(job_row))
+    jobs = list(job_row)
+    decay = 0.5 ** (1.0 / settings.half_life_rounds) if ahead else 1.0
+    due_s = settings.round_s if ahead else 0.0
+
+    def column(known: np.ndarray, more: object, dtype: type) -> np.ndarray:
+        return np.concatenate([known[usable], np.asarray(more, dtype)]) if m else known[usable]
+
+    first = column(table.first, [job_row[b.jobs[0]] for b in new], np.int64)
+    share = column(table.share, [0.0] * m, float)
+    return (
+        Candidates(
+            bundles=tuple(bundles),
+            first=first,
+            second=column(table.second, [-1] * m, np.int64),
+            worker_type=column(table.worker_type, [types[b.worker_type] for b in new], np.int64),
+            gpus=column(table.gpus, [b.gpus for b in new], np.int64),
+            share=share,
+            entitled_s=column(table.entitled_s, [0.0] * m, float) * decay + share * due_s,
+            received_s=column(table.received_s, [0.0] * m, float) * decay,
+            backfill=column(table.backfill, [bool(table.backfill.all())] * m, bool),
+            restart_s=_restart_s(state, jobs)[first],
+            skipped=column(table.skipped, [0] * m, np.int64),
+            explore=_explore(state, kinds, bundles),
+            tie=column(table.tie, [tie_of(b) for b in new], np.uint64),
+        ),
+        jobs,
+    )
+
+
+def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
+    """What each job loses when it starts or moves."""
+    usual = state.settings.restart_cost_s
+    costs = np.full(len(jobs), usual)
+    for row, name in enumerate(jobs):
+        cost = state.jobs[name].spec.restart_cost_s
+        if cost is not None:
+            costs[row] = cost
+    return costs
+
+
+def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.ndarray:
+    """One column for each (kind, worker type, width) whose rate is a guess and that nobody runs just now."""
+    out = np.zeros(len(bundles), bool)
+    guessing = {k for k, ways in kinds.ways.items() if any(ways.guessed)}
+    if not guessing:
+        return out
+    tried = {
+        (kinds.of(state.jobs[h.lease.job]), h.bundle.worker_type, h.bundle.gpus)
+        for h in state.leases.values()
+        if h.phase != Phase.STOPPING and h.lease.round_number < state.round.number
+    }
+    for row, bundle in enumerate(bundles):
+        if len(bundle.jobs) > 1:
+            continue
+        kind = kinds.of(state.jobs[bundle.jobs[0]])
+        if kind not in guessing or (kind, bundle.worker_type, bundle.gpus) in tried:
+            continue
+        ways = kinds.ways_of(state, kind)
+        at = kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
+        found = np.flatnonzero((ways.worker_type == at) & (ways.gpus == bundle.gpus))
+        if found.size and ways.guessed[found[0]]:
+            out[row] = True
+            tried.add((kind, bundle.worker_type, bundle.gpus))
+    return out
+
+
+def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
+    """What jobs ask of their nodes; most ask nothing."""
+    needs: dict[str, Need] = {}
+    for name in jobs:
+        spec = state.jobs[name].spec
+        if not (spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb):
+            continue
+        allowed = None
+        if spec.nodes or spec.labels or spec.gpu_memory_gb:
+            allowed = frozenset(node.spec.name for node in state.usable_nodes() if node.fits(spec))
+        needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
+    return needs

@@ -1,0 +1,220 @@
+"""Everything the scheduler knows. Only `apply` changes it; everything else reads.
+
+The true part is what a snapshot holds. The rest (marked as derived) follows from it and is rebuilt by `restore`:
+who holds which GPU, which jobs are alive, who depends on whom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from scheduler.core.facts import AllocationAdopted
+from scheduler.model.cluster import Node, NodeState
+from scheduler.model.errors import NotFound
+from scheduler.model.jobs import Job
+from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
+from scheduler.model.settings import Settings
+from scheduler.model.shares import ShareRows, ShareTable
+from scheduler.model.throughput import RateBook
+
+
+class Round(msgspec.Struct):
+    """The round that runs, or ran last. Renewed leases end with it."""
+
+    number: int = 0
+    starts_s: float = 0.0
+    ends_s: float = 0.0
+    reserved: dict[str, Bundle] = msgspec.field(default_factory=dict)
+
+
+class Request(msgspec.Struct):
+    """One idempotency key: what was asked, and the jobs it led to."""
+
+    digest: str
+    jobs: list[str]
+
+
+class Asked(msgspec.Struct):
+    """The newest problem that went to the solver."""
+
+    number: int = 0
+    at_s: float = float("-inf")
+    answered: bool = True
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """The true part of a state, as it is kept."""
+
+    now_s: float
+    epoch: int
+    settings: Settings
+    prices: dict[str, float]
+    jobs: dict[str, Job]
+    requests: dict[str, Request]
+    arrays: dict[str, list[str]]
+    next_job: int
+    next_lease: int
+    nodes: dict[str, Node]
+    leases: dict[str, Holding]
+    round: Round
+    asked: Asked
+    stale: bool
+    allocation: AllocationAdopted | None
+    shares: ShareRows
+    rates: RateBook
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+class SchedulerState:
+    """The state of one scheduler."""
+
+    __slots__ = (
+        *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease", "nodes"),
+        *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
+        *("active", "watched", "dependents", "holders", "claims", "blocks", "isolated_rate", "cluster_version"),
+    )
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.epoch = 0
+        self.settings = Settings()
+        self.prices: dict[str, float] = {}
+        self.jobs: dict[str, Job] = {}
+        self.requests: dict[str, Request] = {}
+        self.arrays: dict[str, list[str]] = {}
+        self.next_job = 1
+        self.next_lease = 1
+        self.nodes: dict[str, Node] = {}
+        self.leases: dict[str, Holding] = {}
+        self.round = Round()
+        self.asked = Asked()
+        self.stale = False  # jobs, capacity or rates changed since the solver was last asked
+        self.allocation: AllocationAdopted | None = None
+        self.shares = ShareTable()
+        self.rates = RateBook()
+        # derived
+        self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
+        self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
+        self.dependents: dict[str, list[str]] = {}
+        self.holders: dict[GpuId, tuple[str, ...]] = {}  # leases that may have processes on it
+        self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
+        self.blocks: dict[str, list[str]] = {}  # a lease → those that wait for it to close
+        self.isolated_rate: dict[str, float] = {}
+        self.cluster_version = 0
+
+    def job(self, job: str) -> Job:
+        """A job by its id."""
+        found = self.jobs.get(job)
+        if found is None:
+            raise NotFound(f"there is no job '{job}'")
+        return found
+
+    def node(self, node: str) -> Node:
+        """A node by its name."""
+        found = self.nodes.get(node)
+        if found is None:
+            raise NotFound(f"there is no node '{node}'")
+        return found
+
+    def eligible(self, job: Job, now_s: float) -> bool:
+        """Whether a job may be given GPUs: it is neither held nor blocked, and its time has come."""
+        return (
+            not job.blocked_by
+            and job.state not in _KEPT_BACK
+            and now_s >= job.submitted_s + job.spec.earliest_start_s
+        )
+
+    def lease_end_s(self, holding: Holding) -> float:
+        """When a lease ends: with the round, unless it was ended."""
+        return self.round.ends_s if holding.ends_s is None else holding.ends_s
+
+    def usable_nodes(self) -> list[Node]:
+        """Nodes that can be given work."""
+        return [node for node in self.nodes.values() if node.state == NodeState.UP]
+
+    def snapshot(self) -> bytes:
+        """The true part, as bytes. Equal states have equal bytes."""
+        true: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
+        true["shares"] = self.shares.rows()
+        return _encoder.encode(Snapshot(**true))
+
+    @classmethod
+    def restore(cls, data: bytes) -> SchedulerState:
+        """The state that `snapshot` was made of."""
+        true = _decoder.decode(data)
+        state = cls()
+        for name in Snapshot.__struct_fields__:
+            setattr(state, name, getattr(true, name))
+        state.shares = ShareTable.from_rows(true.shares)
+        state.reindex()
+        return state
+
+    def reindex(self) -> None:
+        """Rebuild what is derived."""
+        self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
+        self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
+        self.dependents = {}
+        for job in self.active.values():
+            for other in sorted(job.blocked_by):
+                self.dependents.setdefault(other, []).append(job.id)
+        self.holders, self.claims, self.blocks = {}, {}, {}
+        for holding in self.leases.values():
+            if holding.phase in HOLDING:
+                self.hold(holding)
+            else:
+                self.claim(holding)
+        self.isolated_rate = {}
+        if self.allocation is not None:
+            rates = self.allocation.shares
+            self.isolated_rate = dict(zip(rates.jobs, rates.isolated_rate, strict=False))
+        self.cluster_version += 1
+
+    # The small steps that `apply` and `reindex` share.
+
+    def hold(self, holding: Holding) -> None:
+        """The lease's GPUs are in its hands."""
+        for gpu in holding.lease.gpus:
+            self.holders[gpu] = (*self.holders.get(gpu, ()), holding.lease.id)
+
+    def claim(self, holding: Holding) -> None:
+        """The lease's GPUs are promised to it."""
+        for gpu in holding.lease.gpus:
+            self.claims[gpu] = (*self.claims.get(gpu, ()), holding.lease.id)
+        for other in sorted(holding.waits_for):
+            self.blocks.setdefault(other, []).append(holding.lease.id)
+
+    def let_go(self, holding: Holding) -> None:
+        """The lease no longer holds or claims its GPUs."""
+        table = self.holders if holding.phase in HOLDING else self.claims
+        mine = holding.lease.id
+        for gpu in holding.lease.gpus:
+            rest = tuple(lease for lease in table.get(gpu, ()) if lease != mine)
+            if rest:
+                table[gpu] = rest
+            else:
+                table.pop(gpu, None)
+
+    def touch(self, holding: Holding) -> None:
+        """The set of leases of these nodes changed."""
+        for name in nodes_of(holding.lease.gpus):
+            node = self.nodes.get(name)
+            if node is not None:
+                node.generation += 1
+
+    def desired(self, node: str) -> list[Holding]:
+        """What a node should be carrying out now."""
+        names = {lease for gpu in self.nodes[node].every_gpu for lease in self.holders.get(gpu, ())}
+        holdings = (self.leases[name] for name in sorted(names, key=_number))
+        return [h for h in holdings if h.phase != Phase.STOPPING or self.lease_end_s(h) > self.now_s]
+
+
+_KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})
+
+
+def _number(lease: str) -> int:
+    return int(lease)

@@ -1,0 +1,150 @@
+"""The allocation in force as arrays: one row per column, with the time each was due and the time it got.
+
+Both sums fade with every round, and both live on when a new allocation comes: a column that is in it again goes
+on from where it stood. Columns for jobs that came after the allocation are added with a share of nothing; they
+may still fill idle GPUs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.model.lease import Bundle
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class ShareRows(msgspec.Struct, array_like=True):
+    """A share table in plain lists, as a snapshot keeps it."""
+
+    bundles: list[Bundle]
+    share: list[float]
+    entitled_s: list[float]
+    received_s: list[float]
+    backfill: list[bool]
+    skipped: list[int]
+
+
+class ShareTable:
+    """Columns by name, and what is known of each. Rows never move while a table lives."""
+
+    __slots__ = (
+        *("bundles", "row_of", "jobs", "job_row", "types", "type_row"),
+        *("first", "second", "worker_type", "gpus", "share", "entitled_s", "received_s"),
+        *("backfill", "skipped", "tie"),
+    )
+
+    def __init__(self, bundles: Sequence[Bundle] = ()) -> None:
+        self.bundles: list[Bundle] = []
+        self.row_of: dict[Bundle, int] = {}
+        self.jobs: list[str] = []
+        self.job_row: dict[str, int] = {}
+        self.types: list[str] = []
+        self.type_row: dict[str, int] = {}
+        none_i, none_f = np.zeros(0, np.int64), np.zeros(0)
+        self.first: Ints = none_i
+        self.second: Ints = none_i
+        self.worker_type: Ints = none_i
+        self.gpus: Ints = none_i
+        self.skipped: Ints = none_i
+        self.share: Floats = none_f
+        self.entitled_s: Floats = none_f
+        self.received_s: Floats = none_f
+        self.backfill: Bools = np.zeros(0, bool)
+        self.tie: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.extend(bundles)
+
+    def __len__(self) -> int:
+        return len(self.bundles)
+
+    def extend(self, bundles: Iterable[Bundle], share: Sequence[float] = (), backfill: bool = True) -> None:
+        """Add columns that are not there yet, with nothing received."""
+        new = [bundle for bundle in bundles if bundle not in self.row_of]
+        if not new:
+            return
+        k = len(new)
+        for row, bundle in enumerate(new, len(self.bundles)):
+            self.row_of[bundle] = row
+        self.bundles.extend(new)
+        job_row = [[self._row(job, self.jobs, self.job_row) for job in b.jobs] for b in new]
+        self.first = np.append(self.first, [rows[0] for rows in job_row])
+        self.second = np.append(self.second, [rows[1] if len(rows) > 1 else -1 for rows in job_row])
+        self.worker_type = np.append(
+            self.worker_type, [self._row(b.worker_type, self.types, self.type_row) for b in new]
+        )
+        self.gpus = np.append(self.gpus, [b.gpus for b in new])
+        self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
+        self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
+        self.entitled_s = np.append(self.entitled_s, np.zeros(k))
+        self.received_s = np.append(self.received_s, np.zeros(k))
+        self.backfill = np.append(self.backfill, np.full(k, backfill))
+        self.tie = np.append(self.tie, np.fromiter((tie_of(b) for b in new), np.uint64, k))
+
+    @staticmethod
+    def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
+        row = rows.get(name)
+        if row is None:
+            row = rows[name] = len(names)
+            names.append(name)
+        return row
+
+    def carry_over(self, old: ShareTable) -> None:
+        """Columns that stood in the old table go on from where they were there."""
+        found = [(row, at) for row, b in enumerate(self.bundles) if (at := old.row_of.get(b)) is not None]
+        if found:
+            mine, theirs = np.array(found).T
+            self.entitled_s[mine] = old.entitled_s[theirs]
+            self.received_s[mine] = old.received_s[theirs]
+            self.skipped[mine] = old.skipped[theirs]
+
+    def pass_round(self, round_s: float, decay: float) -> None:
+        """A round begins: sums fade, and each column is due its share of it."""
+        self.entitled_s = self.entitled_s * decay + self.share * round_s
+        self.received_s = self.received_s * decay
+
+    def receive(self, bundles: Iterable[Bundle], time_s: float) -> None:
+        """These columns run for so long."""
+        rows = [row for b in bundles if (row := self.row_of.get(b)) is not None]
+        self.received_s[rows] += time_s
+
+    def note_skipped(self, bundles: Sequence[Bundle]) -> None:
+        """These were due and did not fit; the others start counting anew."""
+        rows = [self.row_of[b] for b in bundles if b in self.row_of]
+        counts = self.skipped[rows] + 1
+        self.skipped = np.zeros(len(self), np.int64)
+        self.skipped[rows] = counts
+
+    def rows(self) -> ShareRows:
+        """This table in plain lists."""
+        return ShareRows(
+            list(self.bundles),
+            self.share.tolist(),
+            self.entitled_s.tolist(),
+            self.received_s.tolist(),
+            self.backfill.tolist(),
+            self.skipped.tolist(),
+        )
+
+    @classmethod
+    def from_rows(cls, rows: ShareRows) -> ShareTable:
+        """The table that `rows` was made of."""
+        table = cls(rows.bundles)
+        table.share = np.array(rows.share, float)
+        table.entitled_s = np.array(rows.entitled_s, float)
+        table.received_s = np.array(rows.received_s, float)
+        table.backfill = np.array(rows.backfill, bool)
+        table.skipped = np.array(rows.skipped, np.int64)
+        return table
+
+
+def tie_of(bundle: Bundle) -> int:
+    """A number that has nothing to do with the order of ids, and is the same in every process."""
+    text = "\0".join((*bundle.jobs, bundle.worker_type, str(bundle.gpus), bundle.label))
+    return (zlib.crc32(text.encode()) << 32) | zlib.adler32(text.encode())

@@ -1,0 +1,106 @@
+"""Rates: what the table says, what was measured, and what to assume of a job type nobody has seen.
+
+A rate is looked up by (job type, GPUs, worker type, consolidated?). In order: the job's own override, then what
+was measured, blended in as the measurement grows longer, then the table, then a stated prior. Measurements are
+pooled over all jobs of a type.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+
+Key = tuple[str, int, str]  # job type, GPUs, worker type
+PairKey = tuple[str, str, str, int]  # worker type, job type, its partner's, GPUs of each
+SAME = 0.01  # a measurement this close to what was believed changes nothing: noise decides nothing
+
+
+class Measured(msgspec.Struct):
+    """An exponential average of steps per second, and how much stepping it rests on."""
+
+    rate: float
+    observed_s: float
+
+
+class RateKey(NamedTuple):
+    """What a measurement is of."""
+
+    job_type: str
+    gpus: int
+    worker_type: str
+    partner: str = ""  # the packed partner's job type
+    spread: bool = False  # over more nodes than the gang needs
+
+
+class RateBook(msgspec.Struct):
+    """All rates the scheduler knows."""
+
+    solo: dict[Key, float] = msgspec.field(default_factory=dict)
+    unconsolidated: dict[Key, float] = msgspec.field(default_factory=dict)
+    pairs: dict[PairKey, tuple[float, float]] = msgspec.field(default_factory=dict)
+    measured: dict[RateKey, Measured] = msgspec.field(default_factory=dict)
+    known: set[str] = msgspec.field(default_factory=set)  # job types of the table
+    version: int = 0  # grows when a lookup may answer differently
+
+    def put(self, solo: list[tuple[str, int, str, float]], spread: bool = False) -> None:
+        """Take rows of the table in."""
+        table = self.unconsolidated if spread else self.solo
+        for job_type, gpus, worker_type, rate in solo:
+            table[job_type, gpus, worker_type] = rate
+            self.known.add(job_type)
+        self.version += 1
+
+    def put_pairs(self, rows: list[tuple[str, str, str, int, float, float]]) -> None:
+        """Take pair rates in; each is known both ways round."""
+        for worker_type, a, b, gpus, rate_a, rate_b in rows:
+            self.pairs[worker_type, a, b, gpus] = (rate_a, rate_b)
+            self.pairs[worker_type, b, a, gpus] = (rate_b, rate_a)
+        self.version += 1
+
+    def told(self, job_type: str, gpus: int, worker_type: str, spread: bool = False) -> float | None:
+        """What the table says; None where it says nothing. A table without spread rates means: no difference."""
+        key = (job_type, gpus, worker_type)
+        if spread:
+            rate = self.unconsolidated.get(key)
+            if rate is not None:
+                return rate
+        return self.solo.get(key)
+
+    def rate(self, key: RateKey, prior: float | None, trust_after_s: float) -> float:
+        """The best present estimate, starting from `prior` (the table's or an assumed rate)."""
+        seen = self.measured.get(key)
+        if seen is None:
+            return prior or 0.0
+        if not prior:
+            return seen.rate
+        confidence = min(seen.observed_s / trust_after_s, 1.0)
+        if abs(seen.rate - prior) <= SAME * prior:
+            return prior
+        return confidence * seen.rate + (1.0 - confidence) * prior
+
+    def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
+        """Pool one measurement; True when it moved an estimate enough to matter for an allocation."""
+        if stepping_s <= 0 or steps < 0 or not math.isfinite(steps):
+            return False
+        rate = steps / stepping_s
+        seen = self.measured.get(key)
+        if seen is None:
+            self.measured[key] = Measured(rate, stepping_s)
+            self.version += 1
+            return True
+        sure = seen.observed_s >= trust_after_s
+        # a longer look weighs more; what is old fades, so that a changed job type is noticed
+        weight = stepping_s / (stepping_s + min(seen.observed_s, 10.0 * trust_after_s))
+        before = seen.rate
+        seen.rate = before + weight * (rate - before)
+        seen.observed_s += stepping_s
+        if sure and abs(seen.rate - before) <= SAME * before:
+            return False
+        self.version += 1
+        return not sure or abs(seen.rate - before) > 5 * SAME * before
+
+    def guess(self, job_type: str, gpus: int, worker_type: str, per_gpu: float, speed: float) -> float:
+        """Steps per second of a type that no table knows: scaled from a worker type it was measured on, if any."""
+        return per_gpu * gpus * speed

@@ -1,0 +1,203 @@
+"""One simulated run: the core, the loop and the agents' logic of the live service, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policies.registry import resolve
+from scheduler.core.core import Core
+from scheduler.core.facts import Fact
+from scheduler.core.messages import Configure, GiveRates, Message, NodeCommand, SetPrices
+from scheduler.drive import Journal, drive
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import JobSpec
+from scheduler.model.settings import Settings
+from scheduler.sim.machines import Machines
+from scheduler.sim.metrics import Metrics
+from scheduler.sim.physics import JobTruth, Physics
+from scheduler.sim.world import Arrival, Event, SimWorld
+from scheduler.solving import answer
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimOptions:
+    """What is simulated."""
+
+    cluster: Mapping[str, int]  # GPUs by worker type
+    jobs: Iterable[TraceJob]  # may be endless, with `measure`
+    throughputs: Throughputs  # rates as they are
+    believed: Throughputs | None = None  # rates as the scheduler is told; None: as they are
+    settings: Settings = field(default_factory=Settings)
+    gpus_per_node: int = 1
+    prices: Mapping[str, float] | None = None  # None: those of the table
+    measure: tuple[int, int] | None = None  # jobs by order of arrival; the run ends with the last of them
+    seed: int = 0
+    restart_s: float = 0.0
+    checkpoint_s: float = 0.0
+    rate_noise: float = 0.0
+    solver_latency_s: float = 0.0
+    report_interval_s: float = 3600.0
+    save_every_s: float = 3600.0
+    events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()  # faults, reclaims, prices over time
+    journal: Journal | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is."""
+
+    now_s: float = 0.0
+    submitted: int = 0
+    ended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """What came of it."""
+
+    metrics: Metrics
+    wall_s: float
+    rounds: int
+    events: int
+    facts: int
+    refused: tuple[tuple[str, str], ...]
+    interrupted: bool = False
+
+
+class _Recorder:
+    """Facts go to the metrics, and to a journal if there is one."""
+
+    def __init__(self, metrics: Metrics, journal: Journal | None) -> None:
+        self.metrics, self.journal, self.facts = metrics, journal, 0
+
+    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """One atomic record."""
+        if self.journal is not None:
+            self.journal.append(now_s, facts)
+        observe = self.metrics.observe
+        for fact in facts:
+            observe(now_s, fact)
+        self.facts += len(facts)
+
+    def read(self) -> Iterator[tuple[float, Fact]]:
+        """What the journal holds."""
+        return iter(()) if self.journal is None else self.journal.read()
+
+
+def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None] | None = None) -> SimResult:
+    """Run it to its end. A `progress` that answers False stops it; so does Ctrl-C, with what there is."""
+    began_s = time.perf_counter()
+    resolve(options.settings.policy)  # a wrong name is an error now, not in the middle
+    metrics = Metrics(options.measure)
+    recorder = _Recorder(metrics, options.journal)
+    physics = Physics(
+        options.throughputs,
+        seed=options.seed,
+        noise_sigma=options.rate_noise,
+        always_consolidated=options.settings.consolidated_rates,
+    )
+    machines = Machines(physics, report_interval_s=options.report_interval_s)
+    core = Core()
+    seen = Progress()
+    stopped = False
+
+    def over(now_s: float) -> bool:
+        nonlocal stopped
+        if progress is not None and now_s - seen.now_s >= 20 * options.settings.round_s:
+            seen.now_s, seen.submitted = now_s, len(core.state.jobs)
+            seen.ended = seen.submitted - len(core.state.active)
+            stopped = progress(seen) is False
+        return stopped or now_s > STARVED_S or metrics.all_ended
+
+    world = SimWorld(
+        machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over
+    )
+    _open(options, world, machines)
+    try:
+        asyncio.run(drive(core, world, recorder))
+    except KeyboardInterrupt:
+        stopped = True
+    metrics.settle()
+    return SimResult(
+        metrics=metrics,
+        wall_s=time.perf_counter() - began_s,
+        rounds=core.state.round.number,
+        events=world.events,
+        facts=recorder.facts,
+        refused=tuple(world.refused),
+        interrupted=stopped,
+    )
+
+
+def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
+    """The first instant: settings, rates, prices, nodes."""
+    table = options.believed or options.throughputs
+    table = table.restrict(options.cluster)
+    world.at(0.0, Configure(settings=options.settings))
+    world.at(
+        0.0,
+        GiveRates(
+            solo=[(*key, rate) for key, rate in sorted(table.solo.items())],
+            unconsolidated=[(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
+            pairs=[
+                (kind, a, b, gpus, *rates)
+                for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
+                if gpus == others and a <= b
+            ],
+        ),
+    )
+    prices = options.prices if options.prices is not None else table.prices_per_gpu_hour
+    if prices:
+        world.at(0.0, SetPrices(price_per_gpu_hour=dict(prices)))
+    for spec in nodes(options.cluster, options.gpus_per_node):
+        world.at(0.0, _join(machines, spec))
+    for at_s, event in options.events:
+        world.at(at_s, event(machines))
+
+
+def _join(machines: Machines, spec: NodeSpec) -> Callable[[float], Iterable[Message]]:
+    return lambda now_s: machines.join(now_s, spec)
+
+
+def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
+    """Nodes of each type with so many GPUs, the last one with what is left."""
+    for worker_type, gpus in cluster.items():
+        count = -(-gpus // gpus_per_node)
+        digits = len(str(count - 1))
+        for i in range(count):
+            size = min(gpus_per_node, gpus - i * gpus_per_node)
+            yield NodeSpec(name=f"{worker_type}-{i:0{digits}d}", worker_type=worker_type, gpus=size)
+
+
+def _arrivals(options: SimOptions) -> Iterator[Arrival]:
+    for job in options.jobs:
+        spec = JobSpec(
+            name=job.name or job.id,
+            job_type=job.job_type,
+            gpus=job.gpus,
+            gpus_min=job.gpus_min,
+            gpus_max=job.gpus_max,
+            steps=job.steps,
+            weight=job.weight,
+            tenant=job.tenant,
+            user=job.user,
+            deadline_s=job.deadline_s,
+            worker_types=job.worker_types,
+            restart_cost_s=None if options.restart_s + options.checkpoint_s == 0 else options.restart_s + options.checkpoint_s,
+        )
+        truth = JobTruth(
+            job_type=job.job_type,
+            gpus=job.gpus,
+            steps_total=float("inf") if job.steps is None else job.steps,
+            restart_s=options.restart_s,
+            checkpoint_s=options.checkpoint_s,
+            save_every_s=options.save_every_s,
+        )
+        yield job.arrival_s, spec, truth

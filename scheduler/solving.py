@@ -1,0 +1,100 @@
+"""Solve → Solved: where the policies meet the scheduler. A pure function, run by whatever world there is.
+
+Pairs come by kind of job, not by job: jobs that the policy cannot tell apart are merged first, pair columns are
+added between the merged rows, and the answer is split back into pairs of jobs. So n jobs need no n² columns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from policies.errors import PolicyError
+from policies.grouping import group
+from policies.problem import ALONE, Allocation, Columns, Ints, Problem
+from policies.registry import entry, resolve
+from scheduler.core.effects import Pairs, Solve
+from scheduler.core.messages import Shares, Solved
+
+FALLBACK = "fifo"
+
+
+def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
+    """The policy's allocation; when there is none, first come first served, and why."""
+    try:
+        problem, allocation = solve(question, time_limit_s)
+        failed = ""
+    except (PolicyError, ArithmeticError, ValueError, MemoryError) as error:
+        failed = f"{question.policy}: {error}"
+        problem = question.problem
+        allocation = resolve(FALLBACK)(problem)
+    return Solved(
+        number=question.number,
+        policy=allocation.policy if failed else question.policy,
+        shares=shares(problem, allocation),
+        failed=failed,
+        value=float(allocation.value) if np.isfinite(allocation.value) else None,
+        optimal=allocation.optimal,
+        notes=allocation.notes,
+    )
+
+
+def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, Allocation]:
+    """The allocation, on a problem of all the jobs with the columns that it uses."""
+    policy = resolve(question.policy, time_limit_s)
+    pairs = question.pairs
+    if pairs is None or not len(pairs.first):
+        return question.problem, policy(question.problem)
+    known = entry(re.split(r"[+(]", question.policy)[0])
+    grouped, back = group(question.problem, known.reads, apart=pairs.kind + 1)
+    kind = np.full(len(grouped.jobs), ALONE)
+    kind[back.group_of] = pairs.kind
+    paired = replace(grouped, columns=_with_pairs(grouped, pairs, kind))
+    return back.split(paired, policy(paired))
+
+
+def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
+    """The columns of the merged problem, and one for each pair of its rows whose kinds are known together."""
+    kinds = int(max(pairs.first.max(), pairs.second.max(), kind.max(initial=0))) + 1
+    order = np.argsort(kind, kind="stable")
+    members = np.bincount(kind[kind >= 0], minlength=kinds)
+    start = np.cumsum(members) - members + int((kind < 0).sum())
+    # every member of the first kind beside every member of the second: laid out as one long list
+    many = members[pairs.first] * members[pairs.second]
+    pair = np.repeat(np.arange(len(many)), many)
+    at = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many, many)
+    a, b = at // members[pairs.second[pair]], at % members[pairs.second[pair]]
+    first, second = order[start[pairs.first[pair]] + a], order[start[pairs.second[pair]] + b]
+    same = pairs.first[pair] == pairs.second[pair]
+    wanted = ~same | (a < b) | ((a == b) & (grouped.jobs.count[first] > 1))
+    pair, first, second = pair[wanted], first[wanted], second[wanted]
+    own = grouped.columns
+    return Columns(
+        first=np.concatenate([own.first, first]),
+        second=np.concatenate([own.second, second]),
+        worker_type=np.concatenate([own.worker_type, pairs.worker_type[pair]]),
+        gpus=np.concatenate([own.gpus, pairs.gpus[pair]]),
+        first_rate=np.concatenate([own.first_rate, pairs.first_rate[pair]]),
+        second_rate=np.concatenate([own.second_rate, pairs.second_rate[pair]]),
+        label=own.label + ("",) * len(pair),
+    )
+
+
+def shares(problem: Problem, allocation: Allocation) -> Shares:
+    """The answer in plain lists."""
+    columns = problem.columns
+    return Shares(
+        jobs=problem.jobs.ids,
+        worker_types=problem.worker_types,
+        first=columns.first.tolist(),
+        second=columns.second.tolist(),
+        worker_type=columns.worker_type.tolist(),
+        gpus=columns.gpus.tolist(),
+        label=columns.label if any(columns.label) else (),
+        share=np.clip(allocation.time_share, 0.0, 1.0).tolist(),
+        no_backfill=np.flatnonzero(~allocation.backfill).tolist(),
+        price=[float(p) if np.isfinite(p) else None for p in allocation.price],
+        isolated_rate=allocation.isolated_rate.tolist(),
+    )
