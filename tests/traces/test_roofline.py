@@ -34,11 +34,11 @@ def test_what_does_not_fit_has_rate_zero_at_any_width():
 
 
 def test_more_gpus_never_slow_down_and_never_gain_more_than_they_are():
-    """Together, within a node; and spreading a gang never makes it faster."""
+    """Within a node, and a server of CPUs is one already; spreading a gang never makes it faster."""
     for (job_type, gpus, kind), rate in TABLE.solo.items():
         one = TABLE.rate(job_type, 1, kind)
         assert rate <= gpus * one
-        assert rate >= one
+        assert rate >= one or kind == "cpu"
         assert TABLE.rate(job_type, gpus, kind, consolidated=False) <= rate
 
 

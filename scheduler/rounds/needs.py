@@ -1,0 +1,80 @@
+"""What jobs ask of their nodes beside GPUs, and what is left of it on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from scheduler.model.lease import GpuId, node_of
+from scheduler.rounds.inputs import Need, NodeView
+
+SLACK = 1e-9  # of a CPU, of a GB: sums of tenths are not exact
+
+
+class Demand(NamedTuple):
+    """The needs of all jobs of a column, per GPU."""
+
+    cpus: float
+    memory_gb: float
+    nodes: frozenset[str] | None
+
+
+NOTHING = Demand(0.0, 0.0, None)
+
+
+def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
+    """What these jobs ask for together; None: nothing."""
+    cpus, memory_gb, nodes = 0.0, 0.0, None
+    for job in jobs:
+        need = needs.get(job)
+        if need is not None:
+            cpus += need.cpus_per_gpu
+            memory_gb += need.memory_gb_per_gpu
+            if need.nodes is not None:
+                nodes = need.nodes if nodes is None else nodes & need.nodes
+    return Demand(cpus, memory_gb, nodes) if cpus or memory_gb or nodes is not None else None
+
+
+class Stock:
+    """CPUs and memory that are left on each node."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.left = {node.name: [node.cpus, node.memory_gb] for node in nodes}
+
+    def most(self, demand: Demand, node: str, gpus: int) -> int:
+        """For how many of these GPUs the node has what is asked."""
+        if demand.nodes is not None and node not in demand.nodes:
+            return 0
+        cpus, memory_gb = self.left[node]
+        if demand.cpus > 0:
+            gpus = min(gpus, _times(cpus, demand.cpus, gpus))
+        if demand.memory_gb > 0:
+            gpus = min(gpus, _times(memory_gb, demand.memory_gb, gpus))
+        return gpus
+
+    def fits(self, demand: Demand, gpus: Iterable[GpuId]) -> bool:
+        """Whether the nodes of these GPUs have what is asked."""
+        return all(self.most(demand, node, count) >= count for node, count in _count(gpus).items())
+
+    def charge(self, demand: Demand | None, gpus: Iterable[GpuId], sign: int = 1) -> None:
+        """Take what is asked from the nodes of these GPUs; give it back with sign -1."""
+        if demand is None:
+            return
+        for node, count in _count(gpus).items():
+            left = self.left.get(node)  # pinned jobs may sit on nodes that get nothing new
+            if left is not None:
+                left[0] -= sign * demand.cpus * count
+                left[1] -= sign * demand.memory_gb * count
+
+
+def _times(left: float, each: float, most: int) -> int:
+    """How often `each` is there, `most` at most."""
+    return most if left >= each * most - SLACK else max(int((left + SLACK) // each), 0)
+
+
+def _count(gpus: Iterable[GpuId]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        node = node_of(gpu)
+        counts[node] = counts.get(node, 0) + 1
+    return counts

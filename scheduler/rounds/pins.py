@@ -1,0 +1,91 @@
+"""Pinned jobs: they keep exactly their GPUs, whatever else. Open is only who shares them.
+
+Two jobs pinned as a pair stay one. A job that is pinned alone, or whose partner is not, is `open`: the best ranked
+column of it that runs on its GPUs as they are decides, alone or with a partner that joins; failing any, it runs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.model.lease import Bundle, GpuId
+from scheduler.rounds.board import Board
+from scheduler.rounds.inputs import NOBODY, Held
+from scheduler.rounds.needs import Stock, demand_of
+
+
+class Pins:
+    """Who is pinned where, and with whom."""
+
+    def __init__(self, board: Board, held: Mapping[str, Held]) -> None:
+        """`held`: the pinned jobs and what they hold."""
+        self.board = board
+        self.held = held
+        self.open: set[str] = set()
+        self.placements: dict[Bundle, tuple[GpuId, ...]] = {}
+        self.behind = [0] * len(board.usable)  # GPUs in the hands of pinned jobs whose turn has not come
+        self.gpus: set[GpuId] = set()
+        self.rows: dict[int, str] = {}  # pinned jobs by row
+        self.stock: Stock | None = None
+        if not held:
+            return
+        self._passed: set[tuple[GpuId, ...]] = set()
+        kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
+        sharing: dict[tuple[GpuId, ...], list[str]] = {}
+        for job, now in held.items():
+            sharing.setdefault(now.gpus, []).append(job)
+            if all(other in held and held[other].gpus == now.gpus for other in now.bundle.jobs):
+                self.placements[now.bundle] = now.gpus
+            else:
+                self.open.add(job)
+        for gpus, jobs in sharing.items():
+            self.gpus.update(gpus)
+            kind = kind_of.get(held[jobs[0]].bundle.worker_type, NOBODY)
+            if kind != NOBODY:
+                self.behind[kind] += len(gpus)
+        self.rows = {row: job for row, job in enumerate(board.inputs.jobs) if job in held}
+        if board.picky:
+            self.stock = Stock(board.inputs.nodes)
+            for gpus, jobs in sharing.items():
+                self.stock.charge(demand_of(board.inputs.needs, jobs), gpus)
+
+    def meet(self, row: int, taken: bytearray) -> None:
+        """A column with a pinned job has its turn: whether it is how that job runs on."""
+        board = self.board
+        bundle = board.inputs.candidates.bundles[row]
+        members = [job for job in (board.first[row], board.second[row]) if job != NOBODY]
+        mine = [self.rows[job] for job in members if job in self.rows]
+        now = self.held[mine[0]]
+        if any(self.held[job].gpus != now.gpus or self.held[job].bundle[1:] != bundle[1:] for job in mine):
+            return
+        if now.gpus not in self._passed:
+            self._passed.add(now.gpus)
+            self.behind[board.kinds[row]] -= board.widths[row]
+        joining = [job for job in members if job not in self.rows]
+        if any(job not in self.open for job in mine) or any(taken[job] for job in joining):
+            return
+        if joining and not self._lets_in(board.inputs.jobs[joining[0]], now.gpus, board.kinds[row]):
+            return
+        self.placements[bundle] = now.gpus
+        self.open.difference_update(self.rows[job] for job in members if job in self.rows)
+        for job in joining:
+            taken[job] = True
+
+    def settle(self) -> None:
+        """Who is still open runs on alone."""
+        for job in sorted(self.open):
+            now = self.held[job]
+            self.placements[now.bundle._replace(jobs=(job,))] = now.gpus
+        self.open.clear()
+
+    def _lets_in(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
+        """Whether the nodes take new work and have what the partner needs; if so it is theirs."""
+        if not self.board.usable[kind].issuperset(gpus):
+            return False
+        demand = demand_of(self.board.inputs.needs, (job,))
+        if demand is None or self.stock is None:
+            return True
+        fits = self.stock.fits(demand, gpus)
+        if fits:
+            self.stock.charge(demand, gpus)
+        return fits

@@ -1,0 +1,111 @@
+"""Workloads by name, for simulations, benchmarks and the command line.
+
+    published-single, published-multi, published-multi-weighted     the published figures' (published.py)
+    mixed-day                                                       four teams on a mixed cluster of today
+
+Each goes on for as long as wanted; `generator.trace_of` cuts a trace from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from heapq import merge
+
+from msgspec import structs
+
+from traces.errors import BadWorkload, nearest, show
+from traces.generator import Duration, WorkloadSpec, generate
+from traces.published import published_jobs
+from traces.roofline import default_throughputs
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+MINUTE_S, HOUR_S = 60.0, 3600.0
+
+# Who shares a cluster today, each with its part of the jobs: `rate_per_h` is that part until a rate is asked for.
+TEAMS = (
+    WorkloadSpec(  # many short trials by day, a few long runs
+        id_prefix="vision-",
+        rate_per_h=0.40,
+        job_types={"resnet50": 3, "resnet152": 1, "vit-b16": 3, "unet-diffusion": 1},
+        widths={1: 0.75, 2: 0.12, 4: 0.10, 8: 0.03},
+        durations=(Duration(0.8, 5 * MINUTE_S, 2 * HOUR_S), Duration(0.2, 2 * HOUR_S, 48 * HOUR_S)),
+        tenants={"research/vision": 1},
+        daily_swing=0.8,
+    ),
+    WorkloadSpec(  # fewer, longer, wider, and some of them elastic
+        id_prefix="language-",
+        rate_per_h=0.20,
+        job_types={"bert-large": 2, "t5-base": 2, "gpt2-124m": 3, "gpt2-1.5b": 2, "llama-7b-lora": 3},
+        widths={1: 0.35, 2: 0.20, 4: 0.25, 8: 0.20},
+        durations=(Duration(0.6, 0.5 * HOUR_S, 8 * HOUR_S), Duration(0.4, 8 * HOUR_S, 120 * HOUR_S)),
+        tenants={"research/language": 1},
+        elastic_share=0.3,
+        daily_swing=0.5,
+    ),
+    WorkloadSpec(  # models that a product needs again every night, by a deadline
+        id_prefix="product-",
+        rate_per_h=0.25,
+        job_types={"dlrm": 4, "bert-base": 3, "wav2vec2": 1},
+        widths={1: 0.6, 2: 0.2, 4: 0.2},
+        durations=(Duration(1.0, 10 * MINUTE_S, 4 * HOUR_S),),
+        weights={1: 0.7, 3: 0.3},
+        tenants={"product/ads": 2, "product/search": 1},
+        deadline_factors={1.5: 1, 3: 2, 10: 1},
+        deadline_share=0.6,
+        daily_swing=0.7,
+        busiest_h=1,
+    ),
+    WorkloadSpec(  # small things that any GPU will do for, round the clock
+        id_prefix="classes-",
+        rate_per_h=0.15,
+        job_types={"lstm-lm": 2, "ppo-games": 3, "resnet50": 1},
+        durations=(Duration(1.0, 5 * MINUTE_S, 6 * HOUR_S),),
+        tenants={"teaching": 1},
+        daily_swing=0.3,
+        busiest_h=21,
+    ),
+)
+
+
+def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
+    """Four teams on one cluster, each with its own models, hours, widths and wishes."""
+    if rate_per_h == math.inf:  # mixed as they come over time, and then all at once
+        return (structs.replace(job, arrival_s=0.0) for job in mixed_day(throughputs, 60.0, seed))
+    if not rate_per_h > 0:
+        raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
+    total = sum(team.rate_per_h for team in TEAMS)
+    specs = [replace(team, rate_per_h=rate_per_h * team.rate_per_h / total) for team in TEAMS]
+    streams = [generate(spec, throughputs, seed) for spec in specs]
+    return merge(*streams, key=lambda job: job.arrival_s)
+
+
+def _published_single(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
+    return published_jobs("single", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs)
+
+
+def _published_multi(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
+    return published_jobs("multi", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs)
+
+
+def _published_multi_weighted(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
+    return published_jobs("multi", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs, weighted=True)
+
+
+WORKLOADS: dict[str, Callable[[Throughputs, float, int], Iterator[TraceJob]]] = {
+    "published-single": _published_single,
+    "published-multi": _published_multi,
+    "published-multi-weighted": _published_multi_weighted,
+    "mixed-day": mixed_day,
+}
+
+
+def workload(
+    name: str, throughputs: Throughputs | None = None, *, rate_per_h: float, seed: int = 0
+) -> Iterator[TraceJob]:
+    """The jobs of a named workload, without end; on our own throughput table unless another is given."""
+    if name not in WORKLOADS:
+        raise BadWorkload(f"{show(name)} is no workload", field="name", hint=nearest(name, WORKLOADS))
+    return WORKLOADS[name](throughputs or default_throughputs(), rate_per_h, seed)

@@ -1,0 +1,187 @@
+"""What changes while jobs run: how many GPUs there are, and what they cost.
+
+    capacity   t_s, worker_type, gpus                     from then on, until the next line of that type
+    prices     t_s, worker_type, price_per_gpu_hour
+
+Rules: changes come back in order of time, then type, each (time, type) once. Our own tables must be in order.
+Published tables of spot instances are recognised by their columns; their time starts with their first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from traces.documents import Layout, Row, header_of, read_text, rows
+from traces.errors import TraceError, UnreadableFile
+
+
+class CapacityChange(msgspec.Struct, frozen=True):
+    """From `t_s` on there are so many GPUs of the type."""
+
+    t_s: float
+    worker_type: str
+    gpus: int
+
+
+class PriceChange(msgspec.Struct, frozen=True):
+    """From `t_s` on a GPU of the type costs so much."""
+
+    t_s: float
+    worker_type: str
+    price_per_gpu_hour: float
+
+
+Change = TypeVar("Change", CapacityChange, PriceChange)
+
+CAPACITY = Layout(("t_s", "worker_type", "gpus"))
+PRICES = Layout(("t_s", "worker_type", "price_per_gpu_hour"))
+SPOT_PRICES = Layout(
+    ("timestamp", "cloud", "zone", "instance_type", "gpu_type", "price_usd_per_gpu_h"),
+    ("region", "gpus", "price_usd_per_h"),
+)
+SPOT_AVAILABILITY = Layout(
+    ("kind", "gpu_type", "gpus_per_instance", "t_s", "value"),
+    ("source", "cloud", "zone", "nodes_requested", "start_date"),
+)
+INSTANCE_EVENTS = Layout(
+    ("gpu_type", "gpus", "instance", "timestamp", "event"),
+    ("file", "cloud", "zone"),
+)
+
+
+def read_capacity(path: str | Path) -> tuple[CapacityChange, ...]:
+    """Capacity over time: our own table, sizes of a spot cluster, or events of single instances."""
+    return _read(
+        Path(path),
+        {CAPACITY: _own_capacity, SPOT_AVAILABILITY: _cluster_sizes, INSTANCE_EVENTS: _instances_running},
+    )
+
+
+def read_prices(path: str | Path, *, cloud: str | None = None) -> tuple[PriceChange, ...]:
+    """Prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts."""
+    return _read(Path(path), {PRICES: _own_prices, SPOT_PRICES: lambda lines: _lowest_price(lines, cloud)})
+
+
+def _read(
+    path: Path, known: dict[Layout, Callable[[Iterator[Row]], tuple[Change, ...]]]
+) -> tuple[Change, ...]:
+    text = read_text(path)
+    header = header_of(text)
+    own = next(iter(known))
+    layout = next((layout for layout in known if layout.matches(header)), own)
+    if layout is own and not set(header) & set(own.needed):
+        raise UnreadableFile(
+            "is no such table", file=str(path), hint=f"its columns are {', '.join(own.needed)}"
+        )
+    try:
+        return known[layout](rows(path, text, layout))
+    except TraceError as fault:
+        raise fault.at(str(path)) from None
+
+
+# ----------------------------------------------------------------------------------------------- our own
+
+
+def _own_capacity(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
+    return tuple(CapacityChange(t_s, kind, _gpus(row, "gpus")) for t_s, kind, row in _in_order(lines))
+
+
+def _own_prices(lines: Iterator[Row]) -> tuple[PriceChange, ...]:
+    return tuple(
+        PriceChange(t_s, kind, row.amount("price_per_gpu_hour")) for t_s, kind, row in _in_order(lines)
+    )
+
+
+def _in_order(lines: Iterator[Row]) -> Iterator[tuple[float, str, Row]]:
+    """The lines sorted by time and type; refused where time runs backwards or a line comes twice."""
+    found: dict[tuple[float, str], Row] = {}
+    last_s = 0.0
+    for row in lines:
+        t_s, kind = row.amount("t_s"), row.word("worker_type")
+        if t_s < last_s:
+            row.refuse("t_s", f"{t_s:g} is before the line above", "sort the lines")
+        if (t_s, kind) in found:
+            row.refuse("worker_type", f"{kind!r} at {t_s:g} s stands above already", "keep one of them")
+        found[t_s, kind] = row
+        last_s = t_s
+    return ((t_s, kind, row) for (t_s, kind), row in sorted(found.items(), key=lambda item: item[0]))
+
+
+def _gpus(row: Row, column: str) -> int:
+    gpus = row.whole(column)
+    if gpus < 0:
+        row.refuse(column, f"is {gpus}", "give 0 or more")
+    return gpus
+
+
+# --------------------------------------------------------------------------------------------- published
+
+
+def _cluster_sizes(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
+    found: dict[tuple[float, str], int] = {}
+    for row in lines:
+        if row.text("kind") == "cluster_size":
+            size = _gpus(row, "value") * _gpus(row, "gpus_per_instance")
+            found[row.amount("t_s"), row.word("gpu_type")] = size
+    return tuple(CapacityChange(t_s, kind, size) for (t_s, kind), size in sorted(found.items()))
+
+
+def _instances_running(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
+    """GPUs of the instances that run, after each event; what is being created or has failed is not there."""
+    running: dict[str, tuple[str, int]] = {}
+    found: dict[tuple[float, str], int] = {}
+    for t_s, row in _by_time(lines):
+        name, kind, event = row.text("instance"), row.word("gpu_type"), row.word("event")
+        if event == "running":
+            running[name] = (kind, _gpus(row, "gpus"))
+        elif event == "not_running":
+            running.pop(name, None)
+        found[t_s, kind] = sum(gpus for its_kind, gpus in running.values() if its_kind == kind)
+    return tuple(
+        _changes_only(CapacityChange(t_s, kind, gpus) for (t_s, kind), gpus in sorted(found.items()))
+    )
+
+
+def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange, ...]:
+    """A line is a change of one instance type in one zone; what a GPU costs is the lowest of all current ones."""
+    current: dict[str, dict[tuple[str, str, str], float]] = {}
+    found: dict[tuple[float, str], float] = {}
+    for t_s, row in _by_time(lines, cloud):
+        kind = row.word("gpu_type")
+        offers = current.setdefault(kind, {})
+        offers[row.text("cloud"), row.text("zone"), row.text("instance_type")] = row.amount(
+            "price_usd_per_gpu_h"
+        )
+        found[t_s, kind] = min(offers.values())
+    return tuple(_changes_only(PriceChange(t_s, kind, price) for (t_s, kind), price in sorted(found.items())))
+
+
+def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[float, Row]]:
+    """The lines in order of time, as seconds from the first."""
+    stamped = []
+    for row in lines:
+        if cloud is None or row.text("cloud") == cloud:
+            try:
+                stamp = datetime.fromisoformat(row.text("timestamp"))
+            except ValueError:
+                row.refuse("timestamp", "is no time", "write it as 2020-03-15T10:07:33Z")
+            if stamp.tzinfo is None:
+                row.refuse("timestamp", "says no time zone", "write it as 2020-03-15T10:07:33Z")
+            stamped.append((stamp, row))
+    stamped.sort(key=lambda item: item[0])
+    return (((stamp - stamped[0][0]).total_seconds(), row) for stamp, row in stamped)
+
+
+def _changes_only(changes: Iterator[Change]) -> Iterator[Change]:
+    """Without those that say what is so already."""
+    last: dict[str, object] = {}
+    for change in changes:
+        value = change.gpus if isinstance(change, CapacityChange) else change.price_per_gpu_hour
+        if last.get(change.worker_type) != value:
+            last[change.worker_type] = value
+            yield change
