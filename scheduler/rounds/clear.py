@@ -33,10 +33,10 @@ def cheapest_seats(
                 jobs, rows = found
                 movers[width, node] = rows
                 cost[mine, node] = jobs + max(len(free) - width, 0) / 4096
-    rows, nodes = linear_sum_assignment(cost)
+    indices, nodes = linear_sum_assignment(cost)
     return {
         index: (node, movers[widths[index], node])
-        for index, node in zip(rows.tolist(), nodes.tolist(), strict=True)
+        for index, node in zip(indices.tolist(), nodes.tolist(), strict=True)
         if cost[index, node] < IMPOSSIBLE
     }
 

@@ -53,11 +53,10 @@ def _place_for(
     if not shut or board.inputs.preemptions_max is None:
         for job in bundle.jobs:
             now = board.inputs.held.get(job)
-            if now is not None and now.bundle[1:] == bundle[1:] and floor.has(now.gpus):
-                if stock is None or demand is None or stock.fits(demand, now.gpus):
-                    if stock is not None:
-                        stock.charge(demand, now.gpus)
-                    return now.gpus
+            if now is None or now.bundle[1:] != bundle[1:] or not floor.has(now.gpus):
+                continue
+            if layout.charge(row, now.gpus):
+                return now.gpus
     gpus = floor.find(board.widths[row], demand or NOTHING, stock, shut)
     if gpus is not None and stock is not None:
         stock.charge(demand, gpus)

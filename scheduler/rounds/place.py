@@ -45,7 +45,7 @@ class Layout:
                 if now is None or now.bundle[1:] != bundle[1:]:
                     continue
                 gpus = now.gpus
-                if taken.isdisjoint(gpus) and board.usable[kind].issuperset(gpus) and self._charge(row, gpus):
+                if taken.isdisjoint(gpus) and board.usable[kind].issuperset(gpus) and self.charge(row, gpus):
                     placements[bundle] = self.staying[row] = gpus
                     taken.update(gpus)
                     break
@@ -74,7 +74,8 @@ class Layout:
             nodes = [node for node in nodes if node.name not in self.shut]
         return Floor(nodes, self.taken)
 
-    def _charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
+    def charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
+        """Take what the column needs from the nodes of these GPUs, if it is there."""
         if self.stock is None:
             return True
         demand = self.board.demand(row)

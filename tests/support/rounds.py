@@ -1,0 +1,122 @@
+"""Rounds in a few words: columns, nodes and what is held, as tests write them down."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.model.lease import Bundle, GpuId
+from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs
+
+ROUND_S = 360.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """One candidate, with the defaults of a column that nothing special is known of."""
+
+    jobs: tuple[str, ...]
+    worker_type: str = "v100"
+    gpus: int = 1
+    share: float = 1.0
+    entitled_s: float | None = None  # None: this round's share, as if the column were new
+    received_s: float = 0.0
+    backfill: bool = True
+    restart_s: float = 0.0
+    skipped: int = 0
+    explore: bool = False
+    label: str = ""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The column by name."""
+        return Bundle(self.jobs, self.worker_type, self.gpus, self.label)
+
+
+def column(jobs: str, worker_type: str = "v100", gpus: int = 1, **facts: object) -> Column:
+    """A candidate; `jobs` as "a" or "a b"."""
+    return Column(tuple(sorted(jobs.split())), worker_type, gpus, **facts)  # type: ignore[arg-type]
+
+
+def node(name: str, gpus: int = 1, worker_type: int = 0, **limits: float) -> NodeView:
+    """A node with all of its GPUs healthy."""
+    return NodeView(name, worker_type, tuple(f"{name}:{i}" for i in range(gpus)), **limits)
+
+
+def nodes(count: int, gpus: int = 1, worker_type: int = 0, prefix: str = "n") -> tuple[NodeView, ...]:
+    """Alike nodes n0, n1, …"""
+    return tuple(node(f"{prefix}{i}", gpus, worker_type) for i in range(count))
+
+
+def hold(
+    jobs: str, *gpus: GpuId, worker_type: str = "v100", pinned: bool = False, label: str = ""
+) -> dict[str, Held]:
+    """What the jobs of one bundle hold."""
+    bundle = Bundle(tuple(sorted(jobs.split())), worker_type, len(gpus), label)
+    return {job: Held(bundle, gpus, pinned) for job in bundle.jobs}
+
+
+def round_of(
+    columns: Sequence[Column],
+    cluster: Sequence[NodeView],
+    held: Mapping[str, Held] | None = None,
+    *,
+    needs: Mapping[str, Need] | None = None,
+    worker_types: tuple[str, ...] = ("v100",),
+    reserve_after: int = 2,
+    preemptions_max: int | None = None,
+    number: int = 1,
+) -> RoundInputs:
+    """The inputs of a round; candidates stay in the order given."""
+    jobs = tuple(sorted({job for one in columns for job in one.jobs}))
+    row_of = {job: row for row, job in enumerate(jobs)}
+    return RoundInputs(
+        number=number,
+        round_s=ROUND_S,
+        jobs=jobs,
+        worker_types=worker_types,
+        candidates=candidates(columns, row_of, worker_types),
+        nodes=tuple(cluster),
+        held=dict(held or {}),
+        needs=dict(needs or {}),
+        reserve_after=reserve_after,
+        preemptions_max=preemptions_max,
+    )
+
+
+def candidates(
+    columns: Sequence[Column], row_of: Mapping[str, int], worker_types: Sequence[str]
+) -> Candidates:
+    """Columns as arrays."""
+
+    def ints(values: Sequence[int]) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
+
+    def floats(values: Sequence[float]) -> np.ndarray:
+        return np.array(values, dtype=np.float64)
+
+    return Candidates(
+        bundles=tuple(one.bundle for one in columns),
+        first=ints([row_of[one.jobs[0]] for one in columns]),
+        second=ints([row_of[one.jobs[1]] if len(one.jobs) > 1 else NOBODY for one in columns]),
+        worker_type=ints([worker_types.index(one.worker_type) for one in columns]),
+        gpus=ints([one.gpus for one in columns]),
+        share=floats([one.share for one in columns]),
+        entitled_s=floats(
+            [one.share * ROUND_S if one.entitled_s is None else one.entitled_s for one in columns]
+        ),
+        received_s=floats([one.received_s for one in columns]),
+        backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
+        restart_s=floats([one.restart_s for one in columns]),
+        skipped=ints([one.skipped for one in columns]),
+        explore=np.array([one.explore for one in columns], dtype=np.bool_),
+        tie=np.array([tie_of(one.bundle) for one in columns], dtype=np.uint64),
+    )
+
+
+def tie_of(bundle: Bundle) -> int:
+    """The hash that decides among equals."""
+    return int.from_bytes(hashlib.blake2b(repr(bundle).encode(), digest_size=8).digest(), "big")
