@@ -11,16 +11,18 @@ import gzip
 import io
 import json
 import math
+import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from traces.errors import BadRow, BadTable, TraceError, UnreadableFile, nearest, show
 
-BYTES_MAX = 1 << 30  # a compressed file may unpack to anything
-LINE_MAX = 1 << 17  # characters of one field, csv's own limit
+BYTES_MAX = 1 << 29  # a compressed file may unpack to anything
+LINE_MAX = 1 << 16  # characters of a header that are looked at to recognise a format
 
 
 def read_text(path: Path) -> str:
@@ -73,18 +75,37 @@ def read_json(path: Path, text: str) -> Any:
             f"is no JSON: {fault.msg}", file=str(path), line=fault.lineno, hint="was it cut off?"
         ) from fault
     except TraceError as fault:
-        word = fault.message.split("'")[1] if "'" in fault.message else fault.message.split()[0]
-        raise fault.at(str(path), line_of(text, word)) from None
+        raise fault.at(str(path), _line_of_fault(text)) from None
     except (ValueError, RecursionError) as fault:
         raise UnreadableFile(f"is no JSON: {show(str(fault))}", file=str(path), hint="check it") from fault
 
 
-def line_of(text: str, *words: str) -> int:
-    """The line on which the last of these words stands, each looked for behind the one before it."""
-    at = 0
-    for word in words:
-        at = max(at, text.find(word, at))
-    return text.count("\n", 0, at) + 1
+JSON_TOKEN = re.compile(r"""(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}]|NaN|-?Infinity""")
+
+
+def _line_of_fault(text: str) -> int | None:
+    """Where a key comes for the second time in its object, or a number is none: json itself does not tell."""
+    keys: list[set[str]] = []
+    for token in JSON_TOKEN.finditer(text):
+        if token["key"] and token["text"] not in keys[-1]:
+            keys[-1].add(token["text"])
+        elif token[0] == "{":
+            keys.append(set())
+        elif token[0] == "}":
+            keys.pop()
+        elif token["key"] or not token["text"]:
+            return text.count("\n", 0, token.start()) + 1
+    return None
+
+
+def line_of(text: str, keys: Sequence[str]) -> int | None:
+    """The line of a value in nested objects: the keys that lead to it, outermost first."""
+    at: int | None = None
+    for depth, key in enumerate(keys, start=1):
+        opens = r"\s*:\s*\{" if depth < len(keys) else r"\s*:"
+        found = re.compile(re.escape(json.dumps(key)) + opens).search(text, at or 0)
+        at = found.end() if found else at
+    return None if at is None else text.count("\n", 0, at) + 1
 
 
 @dataclass(slots=True)
@@ -170,7 +191,9 @@ class Layout:
 def header_of(text: str) -> list[str]:
     """The column names in the first line."""
     first = text.lstrip("\r\n").splitlines()[0][:LINE_MAX]
-    return [name.strip() for name in first.split(",")]
+    with suppress(csv.Error):
+        return [name.strip() for name in next(csv.reader([first]))]
+    return []
 
 
 def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) -> Iterator[Row]:

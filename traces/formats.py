@@ -12,6 +12,8 @@ from traces.intake import Intake
 from traces.throughputs import Throughputs
 from traces.trace import Trace, TraceJob
 
+OPEN_END = "the last line has no line end: if the file was cut off within a number, that number is wrong"
+
 
 def read_trace(
     path: str | Path,
@@ -40,7 +42,7 @@ def read_trace(
             raise UnreadableFile(
                 "is no trace: the first line is neither a header nor a job", hint="see docs/trace-format.md"
             )
-        return intake.trace()
+        return intake.trace(*(() if text.endswith(("\n", "\r")) else (OPEN_END,)))
     except TraceError as fault:
         raise fault.at(str(path)) from None
 

@@ -70,11 +70,11 @@ class Intake:
         self._sloppy(line, "", "the last line was cut off", "complete or delete it")
         self.mended["last line left out: it was cut off"] += 1
 
-    def trace(self) -> Trace:
-        """All that was taken in, in order of arrival."""
+    def trace(self, *remarks: str) -> Trace:
+        """All that was taken in, in order of arrival, with notes of what was mended and other remarks."""
         jobs = self.jobs if self._in_order else sorted(self.jobs, key=lambda job: job.arrival_s)
         notes = tuple(f"{what}: {count}" for what, count in sorted(self.mended.items()))
-        return Trace(tuple(jobs), self.file, notes)
+        return Trace(tuple(jobs), self.file, (*notes, *remarks))
 
     def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
         """Refuse it, unless repairs are wanted."""

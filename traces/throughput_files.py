@@ -18,7 +18,7 @@ from traces.errors import BadTable, TraceError, show
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
 SPREAD = "_unconsolidated"  # suffix of a worker type in the original's JSON: the gang spread over nodes
-ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?(\d{1,7})\)""")
+ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?([1-9]\d{0,5})\)""")
 
 
 def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Throughputs:
@@ -37,33 +37,42 @@ def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Th
 def _original_json(path: Path, text: str) -> Throughputs:
     """`{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
     tree = read_json(path, text)
+    where: list[str] = []  # the keys that lead to what is being read
+    try:
+        return _original_tree(tree, where, path.name).priced(throughput_csv.PUBLISHED_PRICES)
+    except TraceError as fault:
+        raise fault.at(str(path), line_of(text, where)) from None
+
+
+def _original_tree(tree: Any, where: list[str], source: str) -> Throughputs:
     solo: dict[Key, float] = {}
     spread: dict[Key, float] = {}
     pairs: dict[PairKey, PairRates] = {}
-    for kind, table in _entries(tree, "worker types"):
+    for kind, table in _entries(tree, where):
         plain, is_spread = kind.removesuffix(SPREAD), kind.endswith(SPREAD)
-        for name, row in _entries(table, kind):
-            try:
-                job_type, gpus = _original_key(name)
-                for other, figure in _entries(row, name):
-                    if other == "null":
-                        (spread if is_spread else solo)[job_type, gpus, plain] = _figure(figure)
-                    elif not is_spread:  # jobs on the same GPUs run no slower for a spread that others have
-                        both = _original_key(other)
-                        pairs[plain, job_type, gpus, *both] = _two_figures(figure)
-                    else:
-                        _original_key(other), _two_figures(figure)
-            except TraceError as fault:
-                raise fault.at(str(path), line_of(text, f'"{kind}"', f'"{name}"')) from None
-    table = Throughputs(solo, spread, pairs, source=path.name)
-    return table.priced(throughput_csv.PUBLISHED_PRICES)
+        for name, row in _entries(table, where, kind):
+            where[:] = kind, name
+            job = _original_key(name)
+            for other, figure in _entries(row, where, kind, name):
+                where[:] = kind, name, other
+                if other == "null":
+                    (spread if is_spread else solo)[*job, plain] = _figure(figure)
+                    continue
+                both, rates = _original_key(other), _two_figures(figure)
+                if pairs.get((plain, *both, *job), rates[::-1]) != rates[::-1]:
+                    raise BadTable(
+                        "has other rates the other way round", field="pair", hint="keep one of them"
+                    )
+                if not is_spread:  # jobs on the same GPUs run no slower for a spread that others have
+                    pairs[plain, *job, *both] = rates
+    where.clear()
+    return Throughputs(solo, spread, pairs, source=source)
 
 
-def _entries(value: Any, what: str) -> list[tuple[str, Any]]:
+def _entries(value: Any, where: list[str], *keys: str) -> list[tuple[str, Any]]:
+    where[:] = keys
     if not isinstance(value, Mapping) or not value:
-        raise BadTable(
-            f"expected an object, found {show(value)}", field=show(what), hint="compare the format"
-        )
+        raise BadTable(f"expected an object, found {show(value)}", hint="compare docs/trace-format.md")
     return list(value.items())
 
 

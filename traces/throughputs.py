@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from traces.errors import BadTable, nearest, show
 from traces.trace import GPUS_MAX
@@ -57,6 +58,11 @@ class Throughputs:
         _set(self, "pairs", _both_orders(self.pairs))
         for name in ("solo", "unconsolidated", "pairs", "prices_per_gpu_hour", "memory_gb"):
             _set(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and sent to other processes as plain dictionaries: frozen ones do not travel."""
+        rates = dict(self.solo), dict(self.unconsolidated), dict(self.pairs)
+        return Throughputs, (*rates, dict(self.prices_per_gpu_hour), dict(self.memory_gb), self.source)
 
     def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
         """Steps per second; 0 when it does not fit or nobody measured it. One GPU is never spread."""

@@ -69,8 +69,10 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     def _check_widths(self) -> None:
         """1 ≤ gpus_min ≤ gpus ≤ gpus_max."""
         for field, gpus in (("gpus", self.gpus), ("gpus_min", self.gpus_min), ("gpus_max", self.gpus_max)):
-            if gpus is not None and not 1 <= gpus <= GPUS_MAX:
-                raise BadRow(f"is {gpus}", field=field, hint=f"give a whole number from 1 to {GPUS_MAX}")
+            if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= GPUS_MAX):
+                raise BadRow(
+                    f"is {show(gpus)}", field=field, hint=f"give a whole number from 1 to {GPUS_MAX}"
+                )
         if self.gpus_min is not None and self.gpus_min > self.gpus:
             raise BadRow(f"is {self.gpus_min}, above gpus = {self.gpus}", field="gpus_min", hint="lower it")
         if self.gpus_max is not None and self.gpus_max < self.gpus:

@@ -1,6 +1,7 @@
 """Reading traces: every format, what is refused and how, what is mended and what is said of it."""
 
 import gzip
+import re
 import time
 from contextlib import suppress
 from itertools import islice
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.public_data import public_data
+from tests.support.public_data import PROJECT, public_data
 from tests.traces.tables import published, small
 from traces.errors import TraceError
 from traces.formats import read_trace, write_trace
 from traces.published import published_jobs
+from traces.roofline import default_throughputs
 from traces.trace import Trace, TraceJob
 
 HEADER = "id,arrival_s,job_type,gpus,steps,duration_s\n"
@@ -246,6 +248,20 @@ def test_a_missing_file_is_named(tmp_path):
         read_trace(tmp_path)
 
 
+def test_a_file_without_a_last_line_end_may_be_cut_off(tmp_path):
+    """Nobody can tell within a number; the notes say so."""
+    assert "no line end" in read(tmp_path, HEADER + "a,0,lm,1,5,1").notes[0]
+
+
+def test_the_documented_example_is_a_trace(tmp_path):
+    """And fits the table that Gavel brings along; the documented refusal is the real one."""
+    doc = (PROJECT / "docs" / "trace-format.md").read_text(encoding="utf-8")
+    example = re.search(r"((?:    .*,.*\n){3})", doc)[0].replace("    ", "")
+    assert len(read(tmp_path, example, throughputs=default_throughputs())) == 2
+    said = re.search(r"jobs\.csv:17(.*)", doc)[1]
+    assert refusal(tmp_path, HEADER + "\n" * 15 + "a,nan,lm,1,5,\n") == ":17" + said
+
+
 def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
     """CRLF, a byte order mark, empty lines, spaces around cells, no last line end."""
     wanted = (TraceJob(id="a", arrival_s=0.0, job_type="lm", gpus=1, steps=5.0),)
@@ -253,6 +269,7 @@ def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
     assert read(tmp_path, plain).jobs == wanted
     assert read(tmp_path, b"\xef\xbb\xbf" + plain.encode()).jobs == wanted
     assert read(tmp_path, plain.replace("\n", "\r\n\r\n")).jobs == wanted
+    assert read(tmp_path, plain.replace("arrival_s", '"arrival_s"').replace("lm", '"lm"')).jobs == wanted
     assert read(tmp_path, HEADER + " a , 0 , lm , 1 , 5 ,").jobs == wanted
     assert read(tmp_path, gzip.compress(plain.encode())).jobs == wanted
 
@@ -282,7 +299,7 @@ def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
             "gpus rounded up to whole ones: 1",
         ),
         (
-            "a,0,lm,1,5,\nb,0,l",
+            "a,0,lm,1,5,\nb,0,l\n",
             ":3: 3 fields where the table has 6; the line was cut off",
             [("a", 0.0)],
             "last line left out: it was cut off: 1",

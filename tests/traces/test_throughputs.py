@@ -1,5 +1,6 @@
 """What a throughput table promises."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -100,6 +101,11 @@ def test_the_published_table_is_read_whole():
     assert table.prices_per_gpu_hour["p100"] == 0.43
 
 
+def test_a_table_can_be_copied_and_sent():
+    """Simulations run in other processes."""
+    assert copy.deepcopy(small()) == small()
+
+
 def _as_original(**rows):
     return json.dumps({"v100": {"('lm', 1)": rows}}, indent=1)
 
@@ -108,18 +114,23 @@ def _as_original(**rows):
     ("text", "said"),
     [
         (_as_original(null=math.nan), ":4: NaN is no measurement"),
-        (_as_original(null=-1), ":3: -1 is no rate"),
-        (_as_original(null=True), ":3: True is no rate"),
-        (_as_original(null=[1, 2]), ":3: [1, 2] is no rate"),
-        (_as_original(null=1, other=[1, 2]), ":3: 'other' is no job type"),
-        (_as_original(**{"null": 1, "('lm', 1)": [1]}), ":3: [1] are no two rates"),
-        ('{"v100": {"x": 1},\n"v100": {}}', "'v100' comes twice"),
+        (_as_original(null=-1), ":4: -1 is no rate"),
+        (_as_original(null=True), ":4: True is no rate"),
+        (_as_original(null=[1, 2]), ":4: [1, 2] is no rate"),
+        (_as_original(null=1, other=[1, 2]), ":5: 'other' is no job type"),
+        (_as_original(**{"null": 1, "('lm', 1)": [1]}), ":5: [1] are no two rates"),
+        ('{"v100": {"x": 1},\n"p100": {},\n"v100": {}}', ":3: 'v100' comes twice"),
+        ('{"v100": {"x": [NaN\n]}}', ":1: NaN is no measurement"),
+        (
+            '{"v100": {\n"(\'a\', 1)": {"null": 1, "(\'b\', 1)": [1, 2]},\n"(\'b\', 1)": {\n"(\'a\', 1)": [2, 3]}}}',
+            ":4: pair: has other rates the other way round",
+        ),
         ('{"v100": {"__import__(\'os\')": {"null": 1}}}', "is no job type"),
         ('{"v100": 3}', "expected an object, found 3"),
         ('{"v100": ', ":1: is no JSON"),
         ('{"a":' * 100_000, "is no JSON"),
         ('{"v100": {"(\'lm\', 1)": {"null": 1' + "0" * 400 + "}}}", "is no rate"),
-        ('{"v100": {"(\'lm\', 0)": {"null": 1}}}', "with 0 GPUs"),
+        ('{"v100": {"(\'lm\', 0)": {"null": 1}}}', "is no job type"),
         ("hello", "is no throughput table"),
         ("", "is empty"),
     ],

@@ -19,6 +19,7 @@ def test_a_trace_holds_jobs_in_order_and_once():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"gpus": 2.5}, "gpus: is 2.5; give a whole number"),
         ({"gpus_min": 3}, "gpus_min: is 3, above gpus = 2; lower it"),
         ({"gpus_max": 1}, "gpus_max: is 1, below gpus = 2; raise it"),
         ({"weight": 0.0}, "weight: is 0.0"),
