@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from worker_agent.exits import Exits
 from worker_agent.orders import (
     Action,
     AskToStop,
@@ -57,18 +58,6 @@ class Seen(NamedTuple):
     saved: float
 
 
-class KeptExit:
-    """An exit that the scheduler may not know of yet."""
-
-    __slots__ = ("exit", "gpus", "number", "omitted")
-
-    def __init__(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
-        self.exit = exit
-        self.gpus = gpus
-        self.number = 0  # of the report that said it last
-        self.omitted = False  # a newer set did without the lease, and it was said again since
-
-
 class AgentCore:
     """One node's agent. `handle` is told what happened and answers what to do."""
 
@@ -77,7 +66,7 @@ class AgentCore:
         self.epoch, self.generation, self.round_number = epoch, generation, 0
         self.linked = False
         self.runs: dict[str, Run] = {}
-        self.exits: dict[str, KeptExit] = {}
+        self.exits = Exits()
         self.seen: dict[str, Seen] = {}
         self.report_s = INF  # of the next report at the interval
         self._renewed_s = -INF  # end of all that is in the set, unless its own is later
@@ -88,7 +77,6 @@ class AgentCore:
         self._waiting = False  # some order may be startable
         self._started: list[str] = []
         self._progress: list[Progressed] = []
-        self._say: dict[str, KeptExit] = {}  # exits to (re)send with the next report
         self._on: dict[type, Callable[[float, Any, list[Action]], None]] = {
             Desired: self._on_desired,
             ProcessStarted: self._on_started,
@@ -135,8 +123,7 @@ class AgentCore:
             self.linked = False
             return ()
         if isinstance(event, Taken):
-            for lease in [lease for lease, kept in self.exits.items() if kept.number == event.number]:
-                del self.exits[lease]
+            self.exits.taken(event.number)
             return ()
         actions: list[Action] = []
         self._on[type(event)](now_s, event, actions)
@@ -148,11 +135,12 @@ class AgentCore:
     ) -> Sequence[Action]:
         """Renewed, spelled out: it comes for every node in every round, and moves one number."""
         if epoch == self.epoch and generation == self.generation:
-            self.round_number = round_number
-            if ends_s > self._renewed_s:
-                self._renewed_s = ends_s
-                # an armed wake comes early then, and is armed again
-                self._end_s = max(self._end_s, ends_s + self.limits.late_s)
+            if round_number > self.round_number:  # else the set itself was told the ends of this round
+                self.round_number = round_number
+                if ends_s > self._renewed_s:
+                    self._renewed_s = ends_s
+                    # an armed wake comes early then, and is armed again
+                    self._end_s = max(self._end_s, ends_s + self.limits.late_s)
             return ()
         if (epoch, generation) < (self.epoch, self.generation):
             return ()  # late
@@ -174,7 +162,8 @@ class AgentCore:
         mark, mine = (event.epoch, event.generation), (self.epoch, self.generation)
         if mark < mine:
             return
-        self.epoch, self.generation = mark
+        rounds = event.round_number, self.round_number if event.epoch == self.epoch else 0
+        self.epoch, self.generation, self.round_number = *mark, max(rounds)
         wanted = {order.lease: order for order in event.orders}
         for lease, run in list(self.runs.items()):
             order = wanted.get(lease)
@@ -183,29 +172,12 @@ class AgentCore:
             if order is None:
                 self._stop(now_s, run, actions)
         self._renewed_s = -INF
-        if self.exits and mark > mine:
-            self._forget_taken(event.orders)
+        if self.exits.kept:
+            given = {gpu for order in event.orders if self._is_new(order) for gpu in order.gpus}
+            self.exits.see_set(wanted, given)
         for order in event.orders:
             if order.lease not in self.runs:
                 self._accept(now_s, order)
-
-    def _forget_taken(self, orders: tuple[Order, ...]) -> None:
-        """A newer set: which exits does the scheduler know of?
-
-        It gives GPUs to a new lease only when the old one is closed: that is proof. A set that merely does
-        without the lease may have crossed the exit on its way, so it is said once more before it is dropped.
-        """
-        given = {gpu for order in orders if self._is_new(order) for gpu in order.gpus}
-        listed = {order.lease for order in orders}
-        for lease, kept in list(self.exits.items()):
-            if lease in listed:
-                continue
-            if kept.omitted or not given.isdisjoint(kept.gpus):
-                del self.exits[lease]
-                self._say.pop(lease, None)
-            else:
-                kept.omitted = True
-                self._say[lease] = kept
 
     def _is_new(self, order: Order) -> bool:
         seen = self.seen.get(order.job)
@@ -213,9 +185,7 @@ class AgentCore:
 
     def _accept(self, now_s: float, order: Order) -> None:
         """Take an order on, or say why not: it has ended, it is stale, or it is over already."""
-        kept = self.exits.get(order.lease)
-        if kept is not None:
-            self._say[order.lease] = kept
+        if self.exits.say_again(order.lease):
             return
         stale = not self._is_new(order)
         if not stale:
@@ -274,17 +244,18 @@ class AgentCore:
             )
         if self._is_newest(run.order):
             self.seen[run.order.job] = Seen(run.order.token, event.steps, event.saved)
-        self._keep(event, run.order.gpus)
+        self.exits.keep(event, run.order.gpus)
 
     def _on_link_up(self, now_s: float, event: LinkUp, actions: list[Action]) -> None:
         self.linked = True
         self._started.clear()
-        self._say.update(self.exits)
-        held = (
+        self.exits.say_all_again()
+        held = [
             Held(lease, run.steps, max(0.0, now_s - run.started_s))
             for lease, run in self.runs.items()
             if run.phase is not WAITING
-        )
+        ]
+        held += [Held(lease, kept.exit.steps, kept.exit.ran_s) for lease, kept in self.exits.kept.items()]
         actions.append(SayHello(tuple(held)))
 
     def _on_tick(self, now_s: float, event: Tick, actions: list[Action]) -> None:
@@ -303,7 +274,7 @@ class AgentCore:
                 if run.changed:
                     run.changed = False
                     self._progress.append(Progressed(lease, run.steps, run.saved, run.stepping_s))
-            self._say.update(self.exits)
+            self.exits.say_all_again()
 
     # ------------------------------------------------------------------------------------------------- decisions
 
@@ -331,12 +302,7 @@ class AgentCore:
         """The exit of an order that had no process here; the figures are the job's last ones known here."""
         seen = self.seen.get(order.job)
         steps, saved = (0.0, 0.0) if seen is None else (seen.steps, seen.saved)
-        self._keep(ProcessExited(order.lease, "yielded", steps, saved, 0.0, 0.0), order.gpus)
-
-    def _keep(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
-        kept = KeptExit(exit, gpus)
-        self.exits[exit.lease] = kept
-        self._say[exit.lease] = kept
+        self.exits.keep(ProcessExited(order.lease, "yielded", steps, saved, 0.0, 0.0), order.gpus)
 
     def _may_start(self, order: Order) -> bool:
         """Whether the GPUs are free, or taken by nobody but the other half of a packed pair."""
@@ -361,7 +327,7 @@ class AgentCore:
                 if run.phase is WAITING and self._may_start(run.order):
                     run.phase = STARTING
                     actions.append(StartProcess(run.order))
-        if self.linked and (self._started or self._say or self._progress):
+        if self.linked and (self._started or self.exits.unsaid or self._progress):
             self._report(actions)
         self._arm(now_s, actions)
 
@@ -369,12 +335,9 @@ class AgentCore:
         if not self.linked:
             return
         self._numbers += 1
-        for kept in self._say.values():
-            kept.number = self._numbers
-        exits = tuple([kept.exit for kept in self._say.values()])
+        exits = self.exits.said(self._numbers)
         started, progress = tuple(self._started), tuple(self._progress)
         actions.append(Send(self._numbers, self.generation, started, progress, exits))
-        self._say.clear()
         self._started.clear()
         self._progress.clear()
 
@@ -387,7 +350,7 @@ class AgentCore:
             else:
                 other_s = min(other_s, run.due_s)
         self._end_s = max(end_s, self._renewed_s) + self.limits.late_s
-        if not self.runs and not self.exits:
+        if not self.runs and not self.exits.kept:
             self.report_s = INF
         elif self.report_s == INF:
             interval_s = self.limits.report_interval_s

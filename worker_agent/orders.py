@@ -81,15 +81,16 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """The full set of orders, from now on."""
+    """The full set of orders, from now on. What it says of ends holds for its round, whatever Renewed says."""
 
     epoch: int
     generation: int
     orders: tuple[Order, ...]
+    round_number: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):
-    """The set of this generation goes on until then."""
+    """In this round, the set of this generation goes on until then; an order that is ending already does not."""
 
     epoch: int
     generation: int
@@ -193,7 +194,7 @@ class KillGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An order that processes run for."""
+    """An order that this agent answers for: processes run for it, or their exit is about to be reported."""
 
     lease: str
     steps: float

@@ -59,7 +59,8 @@ class Machines:
     ) -> None:
         """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: of the agents."""
         self.physics = physics
-        self.limits = limits or Limits(report_interval_s=report_interval_s)
+        # by default late by no more than it takes for a renewal at the very end of a lease to come first
+        self.limits = limits or Limits(report_interval_s=report_interval_s, late_s=1e-3)
         self.silence_s = silence_s
         self.nodes: dict[str, Node] = {}
         self.gangs: dict[str, Gang] = {}  # by lease
@@ -68,7 +69,7 @@ class Machines:
         self._due: list[tuple[float, int, int, Gang]] = []
         self._wakes: dict[float, list[Node]] = {}  # agents that want a tick, by time
         self._wake_times: list[float] = []
-        self._silences: list[tuple[float, str]] = []
+        self._silences: list[tuple[float, str, int]] = []
         self._numbers = 0
         self._todo: deque[tuple[Node, Event]] = deque()
         self._said: list[Message] = []
@@ -111,6 +112,8 @@ class Machines:
         while due and due[0][2] != due[0][3].version:
             heappop(due)
         first_s = due[0][0] if due else INF
+        while self._silences and self._silences[0][2] != self.nodes[self._silences[0][1]].unlinked:
+            heappop(self._silences)
         if self._silences and self._silences[0][0] < first_s:
             first_s = self._silences[0][0]
         return min(first_s, self._next_wake_s())
@@ -127,6 +130,55 @@ class Machines:
                 self._wake(at_s)
             self._work(at_s)
         return self._flush(now_s)
+
+    # -------------------------------------------------------------------------------------------------- faults
+
+    def crash(self, now_s: float, name: str) -> list[Message]:
+        """A node dies, and with it every job that has ranks there. It says nothing; other nodes of its gangs do."""
+        node = self.nodes[name]
+        if not node.up:
+            return []
+        self._unlink(now_s, node)
+        node.up = False
+        node.wake_s = INF
+        for gang in [gang for gang in self.gangs.values() if name in gang.present]:
+            gang.settle(now_s)
+            del gang.present[name]
+            self._end(now_s, gang, "node_failed")
+        return self._flush(now_s)
+
+    def repair(self, now_s: float, name: str) -> list[Message]:
+        """A node that died is back, empty."""
+        node = self.nodes[name]
+        if node.up:
+            return []
+        node.reboot(self.limits)
+        return self._link(now_s, node)
+
+    def cut(self, now_s: float, name: str) -> list[Message]:
+        """Scheduler and node do not reach each other any more; jobs go on until their leases end."""
+        node = self.nodes[name]
+        if node.reachable:
+            self._unlink(now_s, node)
+            self._todo.append((node, DOWN))
+        return self._flush(now_s)
+
+    def mend(self, now_s: float, name: str) -> list[Message]:
+        """They reach each other again."""
+        node = self.nodes[name]
+        return self._link(now_s, node) if node.up and not node.reachable else []
+
+    def _link(self, now_s: float, node: Node) -> list[Message]:
+        node.up = node.reachable = True
+        node.unlinked += 1
+        self._todo.append((node, UP))
+        return self._flush(now_s)
+
+    def _unlink(self, now_s: float, node: Node) -> None:
+        if node.reachable:
+            node.reachable = False
+            node.unlinked += 1
+            heappush(self._silences, (now_s + self.silence_s, node.spec.name, node.unlinked))
 
     # -------------------------------------------------------------------------------------------------- agents
 

@@ -15,13 +15,14 @@ from worker_agent.orders import Desired, Limits, Order, SayHello, Send
 class Node:
     """One machine: up or not, reachable or not, and what its agent has been told."""
 
-    __slots__ = ("core", "leases", "reachable", "spec", "up", "wake_s")
+    __slots__ = ("core", "leases", "reachable", "spec", "unlinked", "up", "wake_s")
 
     def __init__(self, spec: NodeSpec, limits: Limits) -> None:
         self.spec = spec
         self.core = AgentCore(limits)
         self.up = True
         self.reachable = True
+        self.unlinked = 0  # how often its link was lost or came back
         self.wake_s = math.inf  # when its agent is woken
         self.leases: dict[str, Lease] = {}  # of the newest set that its agent has
 
@@ -35,7 +36,8 @@ class Node:
         """A set of leases as orders: each lease's share of GPUs in this node, by local index."""
         name = self.spec.name
         orders = tuple([order_of(lease, name) for lease in effect.leases])
-        return Desired(effect.epoch, effect.generation, orders)
+        number = max([lease.round_number for lease in effect.leases], default=0)
+        return Desired(effect.epoch, effect.generation, orders, number)
 
     def hello(self, action: SayHello) -> NodeHello:
         """What it says when it joins or comes back."""

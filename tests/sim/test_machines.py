@@ -38,6 +38,7 @@ class Cluster:
             self.machines.join(0.0, NodeSpec(name=f"n{i}", worker_type="v100", gpus=gpus))
             for i in range(nodes)
         ]
+        self.round_number = 0
         self.generations = dict.fromkeys((f"n{i}" for i in range(nodes)), 0)
 
     def know(self, job: str, **truth: Any) -> None:
@@ -52,7 +53,10 @@ class Cluster:
 
     def renew(self, now_s: float, ends_s: float) -> list[Message]:
         """All nodes go on with what they have."""
-        effect = RenewLeases(epoch=1, round_number=0, ends_s=ends_s, generations=dict(self.generations))
+        self.round_number += 1
+        effect = RenewLeases(
+            epoch=1, round_number=self.round_number, ends_s=ends_s, generations=dict(self.generations)
+        )
         return self.machines.deliver(now_s, effect)
 
     def run(self, until_s: float) -> list[tuple[float, NodeReport]]:

@@ -1,0 +1,78 @@
+"""Exits that the scheduler may not know of yet: said again until it shows that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+
+from worker_agent.orders import ProcessExited
+
+
+class KeptExit:
+    """One exit, and what became of telling it."""
+
+    __slots__ = ("exit", "gpus", "number", "omitted")
+
+    def __init__(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
+        self.exit = exit
+        self.gpus = gpus
+        self.number = 0  # of the report that said it last
+        self.omitted = False  # a set came that does without the lease
+
+
+class Exits:
+    """What has ended here, by lease, until the scheduler has taken it in."""
+
+    __slots__ = ("kept", "unsaid")
+
+    def __init__(self) -> None:
+        self.kept: dict[str, KeptExit] = {}
+        self.unsaid: dict[str, KeptExit] = {}  # goes out with the next report
+
+    def keep(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
+        """It has ended, and has to be told."""
+        self.kept[exit.lease] = self.unsaid[exit.lease] = KeptExit(exit, gpus)
+
+    def say_again(self, lease: str) -> bool:
+        """Tell an exit once more; False if there is no such exit."""
+        kept = self.kept.get(lease)
+        if kept is None:
+            return False
+        self.unsaid[lease] = kept
+        return True
+
+    def say_all_again(self) -> None:
+        """The interval has passed, or the link is new: whatever was told may have been lost."""
+        self.unsaid.update(self.kept)
+
+    def said(self, number: int) -> tuple[ProcessExited, ...]:
+        """What goes into the report of this number."""
+        if not self.unsaid:
+            return ()
+        for kept in self.unsaid.values():
+            kept.number = number
+        exits = tuple([kept.exit for kept in self.unsaid.values()])
+        self.unsaid.clear()
+        return exits
+
+    def taken(self, number: int) -> None:
+        """The scheduler has the report of this number for good."""
+        for lease in [lease for lease, kept in self.kept.items() if kept.number == number]:
+            self._forget(lease)
+
+    def see_set(self, listed: Collection[str], given: Set[int]) -> None:
+        """Which exits does the sender of this set know of? `given`: GPUs that go to leases new to this node.
+
+        GPUs go to a new lease only when the old one is closed: that is proof. A set that merely does without
+        the lease may have crossed the exit on its way; it takes two of them.
+        """
+        for lease, kept in list(self.kept.items()):
+            if lease in listed:
+                continue
+            if kept.omitted or not given.isdisjoint(kept.gpus):
+                self._forget(lease)
+            else:
+                kept.omitted = True
+
+    def _forget(self, lease: str) -> None:
+        del self.kept[lease]
+        self.unsaid.pop(lease, None)
