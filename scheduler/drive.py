@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from scheduler.core.core import Core
-from scheduler.core.effects import Effect, SendLeases
+from scheduler.core.effects import Effect
 from scheduler.core.facts import Fact
 from scheduler.core.messages import Message
 
@@ -42,22 +42,8 @@ class Journal(Protocol):
 async def drive(core: Core, world: World, journal: Journal) -> None:
     """Run until the world ends. A batch of messages is one record: all of it is durable before any effect leaves."""
     while (batch := await world.next()) is not None:
-        now_s, messages = batch
-        facts: list[Fact] = []
-        effects: list[Effect] = []
-        for message in messages:
-            outcome = core.handle(now_s, message)
-            facts += outcome.facts
-            effects += outcome.effects
-        if facts:
-            journal.append(core.state.now_s, facts)
-        for effect in newest(effects):
+        outcome = core.handle_all(*batch)
+        if outcome.facts:
+            journal.append(outcome.now_s, outcome.facts)
+        for effect in outcome.effects:
             world.perform(effect)
-
-
-def newest(effects: list[Effect]) -> list[Effect]:
-    """A node's set of leases is always the whole set, so that of several only the last matters."""
-    last = {e.node: i for i, e in enumerate(effects) if type(e) is SendLeases}
-    if not last:
-        return effects
-    return [e for i, e in enumerate(effects) if type(e) is not SendLeases or last[e.node] == i]

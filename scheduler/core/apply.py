@@ -89,7 +89,9 @@ def _move(state: SchedulerState, now_s: float, job: Job, move: Move, why: str) -
         _open_gates(state, job)
 
 
-_TURNS = frozenset({Move.START, Move.PREEMPT})  # taking turns is what an allocation is for; it needs no new one
+_TURNS = frozenset(
+    {Move.START, Move.PREEMPT}
+)  # taking turns is what an allocation is for; it needs no new one
 
 
 def _open_gates(state: SchedulerState, job: Job) -> None:
@@ -140,7 +142,7 @@ def _gpus_broken(state: SchedulerState, now_s: float, fact: f.GpusBroken) -> Non
 
 def _cluster_changed(state: SchedulerState) -> None:
     state.stale = True
-    state.cluster_version += 1
+    state.reindex_nodes()
 
 
 # Allocations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from scheduler.core import on_jobs, on_nodes, on_rounds, on_settings
 from scheduler.core.effects import Effect
 from scheduler.core.facts import EpochStarted
@@ -31,37 +34,30 @@ class Core:
     def __init__(self, state: SchedulerState | None = None) -> None:
         self.state = SchedulerState() if state is None else state
         self._kinds = Kinds()  # worked out from the state; could be thrown away between any two messages
+        self._on: dict[type[Message], Callable[[Outcome, Any], None]] = {
+            SubmitJobs: on_jobs.on_submit,
+            JobCommand: on_jobs.on_command,
+            NodeHello: on_nodes.on_hello,
+            NodeReport: on_nodes.on_report,
+            NodeSilent: on_nodes.on_silent,
+            NodeCommand: on_nodes.on_command,
+            Configure: on_settings.on_configure,
+            GiveRates: on_settings.on_rates,
+            SetPolicy: on_settings.on_set_policy,
+            SetPrices: on_settings.on_set_prices,
+            Solved: lambda out, message: on_rounds.on_solved(out, message, self._kinds),
+            Woke: self._on_woke,
+        }
 
     def handle(self, now_s: float, message: Message) -> Outcome:
         """What this message comes to. Its facts are applied already; its effects wait until they are durable."""
+        return self.handle_all(now_s, (message,))
+
+    def handle_all(self, now_s: float, messages: Sequence[Message]) -> Outcome:
+        """What a batch comes to: message by message, with one set of leases at the end for each node concerned."""
         out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
-        match message:
-            case NodeReport():
-                on_nodes.on_report(out, message)
-            case Woke():
-                self._on_woke(out, message)
-            case SubmitJobs():
-                on_jobs.on_submit(out, message)
-            case Solved():
-                on_rounds.on_solved(out, message, self._kinds)
-            case JobCommand():
-                on_jobs.on_command(out, message)
-            case NodeHello():
-                on_nodes.on_hello(out, message)
-            case NodeSilent():
-                on_nodes.on_silent(out, message)
-            case NodeCommand():
-                on_nodes.on_command(out, message)
-            case SetPolicy():
-                on_settings.on_set_policy(out, message)
-            case SetPrices():
-                on_settings.on_set_prices(out, message)
-            case Configure():
-                on_settings.on_configure(out, message)
-            case GiveRates():
-                on_settings.on_rates(out, message)
-            case _:
-                raise TypeError(f"the core knows no message {type(message).__name__}")
+        for message in messages:
+            self._on[type(message)](out, message)
         out.send_leases()
         return out
 

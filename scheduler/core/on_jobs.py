@@ -45,7 +45,9 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
 
 
 def _digest(message: SubmitJobs) -> str:
-    return hashlib.sha256(msgspec.json.encode([message.user, message.specs], order="deterministic")).hexdigest()
+    return hashlib.sha256(
+        msgspec.json.encode([message.user, message.specs], order="deterministic")
+    ).hexdigest()
 
 
 def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
@@ -92,7 +94,8 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
     if have and max(have.values()) < spec.narrowest:
         kind = max(have, key=lambda k: have[k])
         raise InvalidSpec(
-            "gpus", f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})"
+            "gpus",
+            f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})",
         )
     for field in ("gpu_memory_gb", "cpus", "memory_gb", "labels", "nodes"):
         if getattr(spec, field):

@@ -44,7 +44,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.fact(NodeJoined(spec=spec))
     held = {h.lease for h in message.held}
     resumed = []
-    for holding in _on_node(state, spec.name):
+    for holding in state.on_node(spec.name):
         if holding.lease.id not in held and holding.phase != Phase.SENT:
             # the agent and its processes were gone in between: nobody else will report this exit
             _close(out, holding, _lost(state, holding))
@@ -54,12 +54,6 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.fact(LeasesResumed(leases=tuple(resumed)))
     out.dirty((spec.name,))
     on_rounds.kick(out)
-
-
-def _on_node(state: SchedulerState, node: str) -> list[Holding]:
-    """Leases that may have processes on a node."""
-    found = {name for gpu in state.nodes[node].every_gpu for name in state.holders.get(gpu, ())}
-    return [state.leases[name] for name in sorted(found, key=int)]
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:
@@ -72,13 +66,15 @@ def on_report(out: Outcome, message: NodeReport) -> None:
 
     def held(lease: str) -> Holding | None:
         holding = state.leases.get(lease)
-        if holding is None or holding.phase not in HOLDING or message.node not in nodes_of(holding.lease.gpus):
+        if (
+            holding is None
+            or holding.phase not in HOLDING
+            or message.node not in nodes_of(holding.lease.gpus)
+        ):
             return None
         return holding
 
-    fresh = tuple(
-        name for name in message.started if (h := held(name)) is not None and h.started_s is None
-    )
+    fresh = tuple(name for name in message.started if (h := held(name)) is not None and h.started_s is None)
     if fresh:
         out.fact(LeasesStarted(leases=fresh))
         on_rounds.started(out, fresh)
@@ -140,7 +136,11 @@ def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
             again = "" if spec.retries == 0 else f", and {spec.retries} retries are used up"
             on_jobs.fail(out, job, f"it exited with code {end.code}{again}")
         elif job.state == JobState.RUNNING:
-            out.fact(JobMoved(job=job.id, move=Move.RETRY, why=f"attempt {job.attempt} exited with code {end.code}"))
+            out.fact(
+                JobMoved(
+                    job=job.id, move=Move.RETRY, why=f"attempt {job.attempt} exited with code {end.code}"
+                )
+            )
     elif end.outcome == "node_failed":
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
             on_jobs.fail(out, job, f"its node failed for the {job.node_failures}. time")
@@ -166,9 +166,9 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
     if node is None or node.state in (NodeState.SILENT, NodeState.LOST):
         return
     out.fact(NodeMoved(node=message.node, state=NodeState.SILENT, why="the link is gone"))
-    for holding in _on_node(state, message.node):
+    for holding in state.on_node(message.node):
         on_jobs.recall(out, holding.lease.id, GONE)
-    for name in {lease for gpu in node.every_gpu for lease in state.claims.get(gpu, ())}:
+    for name in sorted({lease for gpu in node.every_gpu for lease in state.claims.get(gpu, ())}, key=int):
         on_jobs.recall(out, name, GONE)
     on_rounds.watch_lapses(out)
     on_rounds.idle(out)
@@ -178,11 +178,15 @@ def lapse(out: Outcome) -> None:
     """Leases that nobody will report on any more are over."""
     state = out.state
     for holding in sorted(state.leases.values(), key=lambda h: int(h.lease.id)):
-        if holding.stop_by_s is not None and holding.stop_by_s <= out.now_s and holding.lease.id in state.leases:
+        if (
+            holding.stop_by_s is not None
+            and holding.stop_by_s <= out.now_s
+            and holding.lease.id in state.leases
+        ):
             _close(out, holding, _lost(state, holding), lapsed=True)
     for name in sorted(state.nodes):
         node = state.nodes[name]
-        if node.state == NodeState.SILENT and not _on_node(state, name):
+        if node.state == NodeState.SILENT and not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     on_rounds.watch_lapses(out)
     on_rounds.idle(out)
@@ -193,8 +197,10 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     state = out.state
     try:
         node = state.node(message.node)
-        if message.action == "remove" and (_on_node(state, message.node) or node.state == NodeState.UP):
-            raise Refused(f"node '{message.node}' is {node.state}; drain it first, and wait until it is empty")
+        if message.action == "remove" and (state.on_node(message.node) or node.state == NodeState.UP):
+            raise Refused(
+                f"node '{message.node}' is {node.state}; drain it first, and wait until it is empty"
+            )
         if message.action != "remove" and node.state in (NodeState.SILENT, NodeState.LOST):
             raise Refused(f"node '{message.node}' is {node.state}")
     except (NotFound, Refused) as error:

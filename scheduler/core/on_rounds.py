@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from scheduler.core import problem, round_inputs
-from scheduler.core.effects import RenewLeases, Solve
+from scheduler.core.effects import Solve
 from scheduler.core.facts import (
     AllocationAdopted,
     AllocationAsked,
@@ -58,7 +58,9 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     if not _anything_to_do(state):
         return
     running = now_s < boundary_s - SOON_S
-    plan_s = boundary_s - settings.plan_lead_s if running else now_s + settings.solve_lead_s - settings.plan_lead_s
+    plan_s = (
+        boundary_s - settings.plan_lead_s if running else now_s + settings.solve_lead_s - settings.plan_lead_s
+    )
     asked_s = state.asked.at_s
     since_s = max(settings.min_reallocation_s, 0.0)
     if state.stale and (now_s >= asked_s + since_s - SOON_S) and (state.asked.answered or now_s > asked_s):
@@ -76,7 +78,9 @@ def tick(out: Outcome, kinds: Kinds) -> None:
 def _anything_to_do(state: SchedulerState) -> bool:
     if any(h.phase != Phase.STOPPING for h in state.leases.values()):
         return True
-    return any(state.eligible(job, state.now_s) for job in state.active.values()) and bool(state.usable_nodes())
+    return any(state.eligible(job, state.now_s) for job in state.active.values()) and bool(
+        state.usable_nodes()
+    )
 
 
 def ask(out: Outcome, kinds: Kinds) -> None:
@@ -150,7 +154,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
         )
     )
     _send(out, changes, ended)
-    _renew(out)
+    out.renew()
     out.wake(ends_s - settings.solve_lead_s, "tick")
     if ended:
         watch_lapses(out)
@@ -187,18 +191,6 @@ def _send(out: Outcome, changes: LeaseChanges, ended: Iterable[str]) -> None:
         holding = state.leases.get(state.jobs[job].lease or "")
         if holding is not None and holding.phase != Phase.WAITING:
             out.touched(holding)
-
-
-def _renew(out: Outcome) -> None:
-    """One message for all nodes whose set stays as it is."""
-    state = out.state
-    generations = {}
-    for gpu in state.holders:
-        name = gpu.rpartition(":")[0]
-        node = state.nodes.get(name)
-        if node is not None:
-            generations[name] = node.generation
-    out.effect(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
 
 
 def fill(out: Outcome, kinds: Kinds) -> None:

@@ -32,8 +32,10 @@ def on_set_policy(out: Outcome, message: SetPolicy) -> None:
 
 def on_rates(out: Outcome, message: GiveRates) -> None:
     """Rows of the throughput table; 0 means that the job does not fit there."""
-    rates = [(row[:-1], row[-1]) for row in (*message.solo, *message.unconsolidated)]
-    rates += [(row[:-2], rate) for row in message.pairs for rate in row[-2:]]
+    rates: list[tuple[object, float]] = [
+        (row[:3], row[3]) for row in (*message.solo, *message.unconsolidated)
+    ]
+    rates += [(row[:4], rate) for row in message.pairs for rate in row[4:]]
     for what, rate in rates:
         if not (math.isfinite(rate) and rate >= 0):
             out.refuse(message.call, InvalidSpec(f"rate of {what}", f"is {rate}, must be a number from 0 up"))
@@ -46,7 +48,9 @@ def on_set_prices(out: Outcome, message: SetPrices) -> None:
     """Prices per GPU-hour, by worker type."""
     for kind, price in message.price_per_gpu_hour.items():
         if not (math.isfinite(price) and price >= 0):
-            out.refuse(message.call, InvalidSpec(f"price_per_gpu_hour.{kind}", f"is {price}, must be a price"))
+            out.refuse(
+                message.call, InvalidSpec(f"price_per_gpu_hour.{kind}", f"is {price}, must be a price")
+            )
             return
     out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour))
     out.reply(message.call)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.core.apply import apply
-from scheduler.core.effects import Effect, Reply, SendLeases, WakeAt
+from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, WakeAt
 from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.lease import Holding, Lease, nodes_of
+
+_UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
 
 class Outcome:
     """Facts and effects of one message. Its facts are one atomic record of the journal."""
 
-    __slots__ = ("_dirty", "effects", "facts", "now_s", "state")
+    __slots__ = ("_dirty", "_renewed", "effects", "facts", "now_s", "state")
 
     def __init__(self, state: SchedulerState, now_s: float) -> None:
         self.state = state
@@ -23,6 +26,7 @@ class Outcome:
         self.facts: list[Fact] = []
         self.effects: list[Effect] = []
         self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
+        self._renewed = False
 
     def fact(self, fact: Fact) -> None:
         """It has happened."""
@@ -53,15 +57,24 @@ class Outcome:
         """These nodes get their leases anew."""
         self._dirty.update(dict.fromkeys(nodes))
 
+    def renew(self) -> None:
+        """All leases that did not change go on to the end of the round."""
+        self._renewed = True
+
     def send_leases(self) -> None:
-        """One SendLeases for each node whose set changed."""
+        """One SendLeases for each node whose set changed, and one RenewLeases for all the others."""
         state = self.state
         for name in self._dirty:
             node = state.nodes.get(name)
-            if node is not None and node.state not in ("silent", "lost"):
-                leases = tuple(as_sent(state, holding) for holding in state.desired(name))
+            if node is not None and node.state not in _UNREACHABLE:
+                leases = tuple([as_sent(state, holding) for holding in state.desired(name)])
                 self.effects.append(SendLeases(name, state.epoch, node.generation, leases))
+        if self._renewed:
+            same = {gpu.rpartition(":")[0] for gpu in state.holders} - self._dirty.keys()
+            generations = {name: state.nodes[name].generation for name in sorted(same) if name in state.nodes}
+            self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
         self._dirty.clear()
+        self._renewed = False
 
     def touched(self, holding: Holding) -> None:
         """The nodes of this lease get their leases anew."""

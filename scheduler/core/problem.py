@@ -14,9 +14,9 @@ import numpy as np
 from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
 from scheduler.core.effects import Pairs
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import gpus_for
+from scheduler.model.cluster import NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
-from scheduler.model.lease import Bundle
+from scheduler.model.lease import Bundle, GpuId
 from scheduler.model.throughput import RateKey
 
 KindKey = tuple[object, ...]
@@ -44,6 +44,7 @@ class Kinds:
     worker_types: tuple[str, ...] = ()
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
     widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()  # that can be used, and their healthy GPUs
 
     def refresh(self, state: SchedulerState) -> None:
         """Forget what no longer holds."""
@@ -57,6 +58,7 @@ class Kinds:
         row = {name: i for i, name in enumerate(known)}
         self.capacity = np.zeros(len(known))
         self.widest_node = np.zeros(len(known), np.int64)
+        self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
         for node in state.usable_nodes():
             at, gpus = row[node.spec.worker_type], len(node.gpu_ids)
             self.capacity[at] += gpus
@@ -83,7 +85,14 @@ class Kinds:
 
 def _key(spec: JobSpec) -> KindKey:
     return (
-        *(spec.job_type, spec.gpus, spec.narrowest, spec.widest, spec.worker_types, spec.excluded_worker_types),
+        *(
+            spec.job_type,
+            spec.gpus,
+            spec.narrowest,
+            spec.widest,
+            spec.worker_types,
+            spec.excluded_worker_types,
+        ),
         *(spec.nodes, tuple(sorted(spec.labels.items())), spec.cpus, spec.memory_gb, spec.gpu_memory_gb),
         *(tuple(sorted(spec.rates.items())), spec.reports_steps, spec.packable, spec.max_cost),
     )
@@ -187,7 +196,9 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
         now_s=now_s,
         seed=settings.seed,
     )
-    pairs = _pairs(state, kinds, jobs) if "packing" in settings.policy or "gandiva" in settings.policy else None
+    pairs = (
+        _pairs(state, kinds, jobs) if "packing" in settings.policy or "gandiva" in settings.policy else None
+    )
     return problem, pairs
 
 

@@ -28,7 +28,9 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
     """Everyone stays; what is idle can be had."""
     held = {
-        h.lease.job: Held(h.bundle, h.lease.gpus, True) for h in state.leases.values() if h.phase != Phase.STOPPING
+        h.lease.job: Held(h.bundle, h.lease.gpus, True)
+        for h in state.leases.values()
+        if h.phase != Phase.STOPPING
     }
     taken = {
         gpu
@@ -61,23 +63,25 @@ def _inputs(
     state: SchedulerState, kinds: Kinds, now_s: float, held: dict[str, Held], stuck: set[str], *, ahead: bool
 ) -> RoundInputs:
     settings = state.settings
-    state_types = _known_types(state, kinds)
-    candidates, jobs = _candidates(state, kinds, now_s, state_types, ahead=ahead)
+    types = _known_types(state, kinds)
+    candidates, jobs = _candidates(state, kinds, now_s, types, ahead=ahead)
     nodes = tuple(
-        NodeView(
-            node.spec.name,
-            state_types[node.spec.worker_type],
-            tuple(gpu for gpu in node.gpu_ids if gpu not in stuck) if stuck else node.gpu_ids,
-            np.inf if node.spec.cpus is None else node.spec.cpus,
-            np.inf if node.spec.memory_gb is None else node.spec.memory_gb,
-        )
-        for node in state.usable_nodes()
+        [
+            NodeView(
+                spec.name,
+                types[spec.worker_type],
+                tuple(gpu for gpu in gpus if gpu not in stuck) if stuck else gpus,
+                np.inf if spec.cpus is None else spec.cpus,
+                np.inf if spec.memory_gb is None else spec.memory_gb,
+            )
+            for spec, gpus in kinds.nodes
+        ]
     )
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
         jobs=tuple(jobs),
-        worker_types=tuple(state_types),
+        worker_types=tuple(types),
         candidates=candidates,
         nodes=nodes,
         held=held,

@@ -74,9 +74,21 @@ class SchedulerState:
     """The state of one scheduler."""
 
     __slots__ = (
-        *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease", "nodes"),
+        *(
+            "now_s",
+            "epoch",
+            "settings",
+            "prices",
+            "jobs",
+            "requests",
+            "arrays",
+            "next_job",
+            "next_lease",
+            "nodes",
+        ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "dependents", "holders", "claims", "blocks", "isolated_rate", "cluster_version"),
+        *("active", "watched", "dependents", "holders", "claims", "blocks"),
+        *("gpus_of", "isolated_rate", "cluster_version"),
     )
 
     def __init__(self) -> None:
@@ -105,6 +117,7 @@ class SchedulerState:
         self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
         self.blocks: dict[str, list[str]] = {}  # a lease → those that wait for it to close
         self.isolated_rate: dict[str, float] = {}
+        self.gpus_of: dict[str, tuple[GpuId, ...]] = {}  # every GPU of a node, broken ones too
         self.cluster_version = 0
 
     def job(self, job: str) -> Job:
@@ -172,6 +185,11 @@ class SchedulerState:
         if self.allocation is not None:
             rates = self.allocation.shares
             self.isolated_rate = dict(zip(rates.jobs, rates.isolated_rate, strict=False))
+        self.reindex_nodes()
+
+    def reindex_nodes(self) -> None:
+        """Nodes came, went or changed."""
+        self.gpus_of = {name: node.every_gpu for name, node in self.nodes.items()}
         self.cluster_version += 1
 
     # The small steps that `apply` and `reindex` share.
@@ -206,15 +224,20 @@ class SchedulerState:
             if node is not None:
                 node.generation += 1
 
+    def on_node(self, node: str) -> list[Holding]:
+        """Leases that may have processes on a node, oldest first."""
+        holders, leases = self.holders, self.leases
+        gpus = self.gpus_of[node]
+        if len(gpus) == 1:
+            return [leases[name] for name in holders.get(gpus[0], ())]
+        names = {name for gpu in gpus for name in holders.get(gpu, ())}
+        return [leases[name] for name in sorted(names, key=int)]
+
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
-        names = {lease for gpu in self.nodes[node].every_gpu for lease in self.holders.get(gpu, ())}
-        holdings = (self.leases[name] for name in sorted(names, key=_number))
-        return [h for h in holdings if h.phase != Phase.STOPPING or self.lease_end_s(h) > self.now_s]
+        return [
+            h for h in self.on_node(node) if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s
+        ]
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})
-
-
-def _number(lease: str) -> int:
-    return int(lease)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from policies.registry import resolve
 from scheduler.core.core import Core
 from scheduler.core.facts import Fact
-from scheduler.core.messages import Configure, GiveRates, Message, NodeCommand, SetPrices
+from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
 from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
@@ -190,7 +190,7 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             user=job.user,
             deadline_s=job.deadline_s,
             worker_types=job.worker_types,
-            restart_cost_s=None if options.restart_s + options.checkpoint_s == 0 else options.restart_s + options.checkpoint_s,
+            restart_cost_s=options.restart_s + options.checkpoint_s,
         )
         truth = JobTruth(
             job_type=job.job_type,
