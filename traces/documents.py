@@ -87,13 +87,14 @@ def _line_of_fault(text: str) -> int | None:
     """Where a key comes for the second time in its object, or a number is none: json itself does not tell."""
     keys: list[set[str]] = []
     for token in JSON_TOKEN.finditer(text):
-        if token["key"] and token["text"] not in keys[-1]:
-            keys[-1].add(token["text"])
+        key = json.loads(token["text"]) if token["key"] else None  # two spellings may be one key
+        if key is not None and key not in keys[-1]:
+            keys[-1].add(key)
         elif token[0] == "{":
             keys.append(set())
         elif token[0] == "}":
             keys.pop()
-        elif token["key"] or not token["text"]:
+        elif key is not None or not token["text"]:
             return text.count("\n", 0, token.start()) + 1
     return None
 

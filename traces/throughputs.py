@@ -47,6 +47,7 @@ class Throughputs:
     def __post_init__(self) -> None:
         """Check every figure, complete the pairs, and freeze all of it."""
         for key, rate in (*self.solo.items(), *self.unconsolidated.items()):
+            _check_names(key[0], key[2])
             _check_width(key[0], key[1])
             _check_rate(f"rate of {show(key)}", rate)
         for name, figures in (("price", self.prices_per_gpu_hour), ("memory", self.memory_gb)):
@@ -126,6 +127,12 @@ def _set(table: Throughputs, name: str, value: object) -> None:
     object.__setattr__(table, name, value)  # frozen for everybody else
 
 
+def _check_names(*names: str) -> None:
+    for name in names:
+        if not name or not name.isprintable():
+            raise BadTable(f"{show(name)} is no name", hint="use visible characters only")
+
+
 def _check_width(job_type: str, gpus: int) -> None:
     if not 1 <= gpus <= GPUS_MAX:
         raise BadTable(f"{show(job_type)} with {gpus} GPUs", field="gpus", hint=f"give 1 to {GPUS_MAX}")
@@ -140,6 +147,7 @@ def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]
     """Every pair in both orders; two figures for the same pair must agree."""
     complete = dict(pairs)
     for (kind, a, gpus_a, b, gpus_b), (rate_a, rate_b) in pairs.items():
+        _check_names(kind, a, b)
         _check_width(a, gpus_a)
         _check_width(b, gpus_b)
         for rate in (rate_a, rate_b):

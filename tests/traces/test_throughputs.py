@@ -120,6 +120,8 @@ def _as_original(**rows):
         (_as_original(null=1, other=[1, 2]), ":5: 'other' is no job type"),
         (_as_original(**{"null": 1, "('lm', 1)": [1]}), ":5: [1] are no two rates"),
         ('{"v100": {"x": 1},\n"p100": {},\n"v100": {}}', ":3: 'v100' comes twice"),
+        ('{"a": 1,\n"\\u0061": 2}}}', ":2: 'a' comes twice"),
+        ('{"v100": {"(\'\\ud800\', 1)": {"null": 1}}}', "'\\ud800' is no name"),
         ('{"v100": {"x": [NaN\n]}}', ":1: NaN is no measurement"),
         (
             '{"v100": {\n"(\'a\', 1)": {"null": 1, "(\'b\', 1)": [1, 2]},\n"(\'b\', 1)": {\n"(\'a\', 1)": [2, 3]}}}',
