@@ -64,7 +64,11 @@ def _movable(
     movable: dict[int, list[tuple[int, int, int]]] = {}
     bundles = board.inputs.candidates.bundles
     for row, gpus in staying.items():
-        if board.kinds[row] != kind or board.widths[row] >= width or not floor.knows(gpus[0]):
+        if (
+            board.kinds[row] != kind
+            or board.widths[row] >= width
+            or not all(floor.knows(gpu) for gpu in gpus)
+        ):
             continue
         nodes = {floor.node_of(gpu) for gpu in gpus}
         if len(nodes) == 1 and board.demand(row) is None:

@@ -104,11 +104,11 @@ class Floor:
         return self._gpus()[gpu]
 
     def name_of(self, gpu: GpuId) -> str:
-        """The name of the node a GPU is in; empty for a node that takes no newcomers."""
-        return self.nodes[self._gpus()[gpu]].name if self.knows(gpu) else ""
+        """The name of the node a GPU is in."""
+        return self.nodes[self._gpus()[gpu]].name
 
     def knows(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of these nodes."""
+        """Whether the GPU is in one of these nodes, not in one that takes no newcomers."""
         return gpu in self._gpus()
 
     def _gpus(self) -> dict[GpuId, int]:

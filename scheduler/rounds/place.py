@@ -202,6 +202,7 @@ def _make_room(
         for other, gpus in layout.staying.items()
         if board.kinds[other] == kind
         and (board.demand(other) is None or rank[other] > rank[row])
+        and all(floor.knows(gpu) for gpu in gpus)
         and (demand.nodes is None or any(floor.name_of(gpu) in demand.nodes for gpu in gpus))
     ]
     lifted: list[tuple[int, tuple[GpuId, ...]]] = []

@@ -31,13 +31,9 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
     """Walk the columns from the best down and take what fits. Columns in `closed` were found to have no place."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
     pinned, behind = pins.rows, pins.behind
-    free = (
-        [len(usable - pins.gpus) for usable in board.usable]
-        if pinned
-        else [len(gpus) for gpus in board.usable]
-    )
+    free = [len(usable - pins.gpus if pins.gpus else usable) for usable in board.usable]
     left = sum(free)
-    watch = bool(pinned or closed)  # gangs may be skipped, pinned jobs have to be met: no early end
+    watch = bool(pins.gpus or closed)  # gangs may be skipped, pinned jobs have to be met: no early end
     taken = bytearray(len(board.inputs.jobs))
     for job in pinned:
         taken[job] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 
@@ -120,3 +121,91 @@ def candidates(
 def tie_of(bundle: Bundle) -> int:
     """The hash that decides among equals."""
     return int.from_bytes(hashlib.blake2b(repr(bundle).encode(), digest_size=8).digest(), "big")
+
+
+def random_round(chance: Random) -> RoundInputs:
+    """Any round that the core might ask for: small, and with everything in it that can get into the way."""
+    kinds = ("k80", "p100", "v100")[: chance.randint(1, 3)]
+    picky = chance.random() < 0.4
+    cluster = [_random_node(chance, f"n{i}", len(kinds), picky) for i in range(chance.randint(1, 6))]
+    jobs = [f"j{i}" for i in range(chance.randint(1, 9))]
+    columns = _random_columns(chance, jobs, kinds, cluster)
+    needs = {job: _random_need(chance, cluster) for job in jobs if picky and chance.random() < 0.6}
+    columns = [one for one in columns if chance.random() < 0.9]
+    held = _random_held(chance, columns, cluster, kinds)
+    gone = {job for job in jobs if chance.random() < 0.05}
+    return round_of(
+        [one for one in columns if gone.isdisjoint(one.jobs) and chance.random() < 0.95],
+        [node for node in cluster if chance.random() < 0.93],
+        {job: now for job, now in held.items() if chance.random() < 0.93},
+        needs=needs,
+        worker_types=kinds,
+        reserve_after=chance.randint(1, 2),
+        preemptions_max=chance.choice([None, None, 0, 1, 2]),
+        number=chance.randint(0, 99),
+    )
+
+
+def _random_node(chance: Random, name: str, kinds: int, picky: bool) -> NodeView:
+    gpus = chance.choice([1, 2, 4, 4, 8])
+    limits = {"cpus": float(gpus * chance.randint(1, 3)), "memory_gb": 10.0 * gpus} if picky else {}
+    return node(name, gpus, chance.randrange(kinds), **limits)
+
+
+def _random_need(chance: Random, cluster: Sequence[NodeView]) -> Need:
+    names = frozenset(one.name for one in cluster if chance.random() < 0.5)
+    return Need(
+        cpus_per_gpu=chance.choice([0.0, 1.0, 2.0]),
+        memory_gb_per_gpu=chance.choice([0.0, 4.0, 8.0]),
+        nodes=names if chance.random() < 0.4 else None,
+    )
+
+
+def _random_columns(
+    chance: Random, jobs: Sequence[str], kinds: Sequence[str], cluster: Sequence[NodeView]
+) -> list[Column]:
+    restart_s = chance.choice([0.0, 0.0, 30.0, 600.0])
+    ways: dict[Bundle, None] = {}
+    for job in jobs:
+        for kind in kinds:
+            for width in {chance.choice([1, 1, 2, 4, 8]), chance.choice([1, 3])}:
+                ways[Bundle((job,), kind, width, chance.choice(["", "", "", "tp"]))] = None
+        other = chance.choice(jobs)
+        if other != job:
+            width = chance.choice([1, 1, 2])
+            ways[Bundle(tuple(sorted((job, other))), chance.choice(kinds), width, "")] = None
+            ways[Bundle((job,), chance.choice(kinds), width, "")] = None
+    return [
+        Column(
+            *way[:3],
+            label=way.label,
+            share=chance.choice([0.0, 0.0, 0.25, 0.5, 1.0]),
+            entitled_s=chance.choice([None, 400.0, 1500.0]),
+            received_s=chance.choice([0.0, 0.0, 360.0, 1000.0]),
+            backfill=chance.random() < 0.6,
+            restart_s=restart_s,
+            skipped=chance.randint(0, 3),
+            explore=chance.random() < 0.1,
+        )
+        for way in ways
+    ]
+
+
+def _random_held(
+    chance: Random, columns: Sequence[Column], cluster: Sequence[NodeView], kinds: Sequence[str]
+) -> dict[str, Held]:
+    """A state that an earlier round may have left: nobody shares but pairs."""
+    free = {
+        kind: [gpu for one in cluster if kinds[one.worker_type] == kind for gpu in one.gpus] for kind in kinds
+    }
+    for gpus in free.values():
+        chance.shuffle(gpus)
+    held: dict[str, Held] = {}
+    pins = chance.choice([0.0, 0.0, 0.3, 0.9])
+    for one in chance.sample(columns, len(columns)):
+        gpus = free[one.worker_type]
+        if len(gpus) >= one.gpus and held.keys().isdisjoint(one.jobs) and chance.random() < 0.7:
+            mine = tuple(gpus.pop() for _ in range(one.gpus))
+            for job in one.jobs:
+                held[job] = Held(one.bundle, mine, pinned=chance.random() < pins)
+    return held
