@@ -159,6 +159,16 @@ def test_a_mixed_day_has_everything():
     )
 
 
+def test_a_mixed_day_is_as_much_work_as_it_says():
+    """Some 11 GPU-hours of V100 per job, 7 of A100, 3 of H100."""
+    table = default_throughputs()
+    jobs = list(islice(workload("mixed-day", rate_per_h=40), 8_000))
+    for kind, stated in (("v100", 11), ("a100", 6.6), ("h100", 3.2)):
+        fitting = [job for job in jobs if table.rate(job.job_type, job.gpus, kind) > 0]
+        hours = [job.gpus * job.steps / table.rate(job.job_type, job.gpus, kind) / 3600 for job in fitting]
+        assert sum(hours) / len(hours) == pytest.approx(stated, rel=0.07)
+
+
 def test_a_workload_without_a_name_is_refused():
     """The nearest name is offered; a table without its models is refused by the model."""
     with pytest.raises(BadWorkload, match="did you mean 'mixed-day'"):
