@@ -51,11 +51,10 @@ ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
 class Seen(NamedTuple):
-    """The newest attempt of a job that was ordered here, and how far the job was when it ended."""
+    """The newest attempt of a job that was ordered here, and the last exit of the job here."""
 
     token: Token
-    steps: float
-    saved: float
+    exit: ProcessExited | None = None
 
 
 class AgentCore:
@@ -190,7 +189,7 @@ class AgentCore:
         stale = not self._is_new(order)
         if not stale:
             seen = self.seen.pop(order.job, None)
-            self.seen[order.job] = Seen(order.token, *((0.0, 0.0) if seen is None else seen[1:]))
+            self.seen[order.job] = Seen(order.token, seen.exit if seen else None)
             while len(self.seen) > self.limits.jobs_kept_max:
                 del self.seen[next(iter(self.seen))]
         if stale or order.ends_s + self.limits.late_s <= now_s:
@@ -223,7 +222,7 @@ class AgentCore:
             stepping_s=event.stepping_s,
         )
         if self._is_newest(order):
-            self.seen[order.job] = Seen(order.token, event.steps, event.saved)
+            self.seen[order.job] = Seen(order.token)
 
     def _is_newest(self, order: Order) -> bool:
         seen = self.seen.get(order.job)
@@ -243,7 +242,7 @@ class AgentCore:
                 *(event.steps, event.saved, event.stepping_s, event.ran_s, event.code),
             )
         if self._is_newest(run.order):
-            self.seen[run.order.job] = Seen(run.order.token, event.steps, event.saved)
+            self.seen[run.order.job] = Seen(run.order.token, event)
         self.exits.keep(event, run.order.gpus)
 
     def _on_link_up(self, now_s: float, event: LinkUp, actions: list[Action]) -> None:
@@ -299,10 +298,16 @@ class AgentCore:
             actions.append(KillGroup(run.order.lease))
 
     def _never_ran(self, order: Order) -> None:
-        """The exit of an order that had no process here; the figures are the job's last ones known here."""
+        """The exit of an order that had no process here, or had it long ago.
+
+        Figures of an order that never ran are the last ones known here of its job.
+        """
         seen = self.seen.get(order.job)
-        steps, saved = (0.0, 0.0) if seen is None else (seen.steps, seen.saved)
-        self.exits.keep(ProcessExited(order.lease, "yielded", steps, saved, 0.0, 0.0), order.gpus)
+        exit = seen.exit if seen else None
+        if exit is None or exit.lease != order.lease:
+            steps, saved = (exit.steps, exit.saved) if exit else (0.0, 0.0)
+            exit = ProcessExited(order.lease, "yielded", steps, saved, 0.0, 0.0)
+        self.exits.keep(exit, order.gpus)
 
     def _may_start(self, order: Order) -> bool:
         """Whether the GPUs are free, or taken by nobody but the other half of a packed pair."""
