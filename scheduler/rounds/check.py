@@ -78,13 +78,31 @@ class Seen:
         return {node.name: [gpu for gpu in node.gpus if gpu not in busy] for node in self.inputs.nodes}
 
     @cached_property
+    def sharing(self) -> dict[tuple[GpuId, ...], list[str]]:
+        """The jobs that hold the same GPUs, without those that are to leave."""
+        known = set(self.inputs.jobs)
+        sharing: dict[tuple[GpuId, ...], list[str]] = {}
+        for job, now in self.inputs.held.items():
+            mine = sharing.setdefault(now.gpus, [])
+            if job in known or now.pinned:
+                mine.append(job)
+        return sharing
+
+    @cached_property
     def asked(self) -> Mapping[tuple[str, str], float]:
         """CPUs and memory that the plan uses, by node and resource."""
+        return self._sum({job: gpus for job, (_, gpus) in self.place_of.items()})
+
+    @cached_property
+    def asked_before(self) -> Mapping[tuple[str, str], float]:
+        """CPUs and memory that are used as the round is planned."""
+        return self._sum({job: now.gpus for job, now in self.inputs.held.items()})
+
+    def _sum(self, gpus_of: Mapping[str, tuple[GpuId, ...]]) -> Mapping[tuple[str, str], float]:
         asked: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for job, (_, gpus) in self.place_of.items():
-            need = self.inputs.needs.get(job, ANYWHERE)
-            for gpu in gpus:
-                if gpu in self.node_of and need is not ANYWHERE:
+        for job, need in self.inputs.needs.items():
+            for gpu in gpus_of.get(job, ()):
+                if gpu in self.node_of:
                     name = self.node_of[gpu].name
                     asked[name, "CPUs"] += need.cpus_per_gpu
                     asked[name, "GB"] += need.memory_gb_per_gpu
@@ -283,25 +301,21 @@ def _preemptions_limited(seen: Seen) -> Iterator[str]:
 def _could_stay(seen: Seen, job: str, now: Held) -> bool:
     """Whether an unpinned job could go on as it is: its GPUs, its column, and what it needs are all there."""
     inputs = seen.inputs
-    known = set(inputs.jobs)
-    sharing = [
-        other for other, its in inputs.held.items() if its.gpus == now.gpus and (other in known or its.pinned)
-    ]
-    if now.pinned or job not in known or now.bundle._replace(jobs=tuple(sorted(sharing))) not in seen.row_of:
+    sharing = seen.sharing[now.gpus]
+    bundle = now.bundle._replace(jobs=tuple(sorted(sharing)))
+    if now.pinned or job not in sharing or bundle not in seen.row_of:
         return False
     for gpu in now.gpus:
         node = seen.node_of.get(gpu)
-        if node is None or inputs.worker_types[node.worker_type] != now.bundle.worker_type:
+        if node is None or inputs.worker_types[node.worker_type] != bundle.worker_type:
             return False
-        cpus = memory_gb = 0.0
-        for other, its in inputs.held.items():
-            need = inputs.needs.get(other, ANYWHERE)
-            here = len(set(its.gpus) & set(node.gpus))
-            cpus += need.cpus_per_gpu * here
-            memory_gb += need.memory_gb_per_gpu * here
-            if other in sharing and need.nodes is not None and node.name not in need.nodes:
-                return False
-        if cpus > node.cpus or memory_gb > node.memory_gb:
+        allowed = [inputs.needs.get(one, ANYWHERE).nodes for one in sharing]
+        if any(names is not None and node.name not in names for names in allowed):
+            return False
+        if (
+            seen.asked_before[node.name, "CPUs"] > node.cpus
+            or seen.asked_before[node.name, "GB"] > node.memory_gb
+        ):
             return False
     return True
 

@@ -26,15 +26,23 @@ class Pins:
         self.behind = [0] * len(board.usable)  # GPUs in the hands of pinned jobs whose turn has not come
         self.gpus: set[GpuId] = set()
         self.rows: dict[int, str] = {}  # pinned jobs by row
+        self.asked: set[int] = set()  # those whose turn matters: to a gang that waits, or to a partner
         self.stock: Stock | None = None
         if not held:
             return
         self._passed: set[tuple[GpuId, ...]] = set()
         kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
+        self.rows = {row: job for row, job in enumerate(board.inputs.jobs) if job in held}
+        could_pair = _could_pair(board)
         sharing: dict[tuple[GpuId, ...], list[str]] = {}
         for job, now in held.items():
             sharing.setdefault(now.gpus, []).append(job)
-            if all(other in held and held[other].gpus == now.gpus for other in now.bundle.jobs):
+            partners = now.bundle.jobs
+            alone = len(partners) == 1 and job not in could_pair
+            paired = len(partners) == 2 and all(
+                one in held and held[one].gpus == now.gpus for one in partners
+            )
+            if alone or paired:
                 self.placements[now.bundle] = now.gpus
             else:
                 self.open.add(job)
@@ -43,7 +51,8 @@ class Pins:
             kind = kind_of.get(held[jobs[0]].bundle.worker_type, NOBODY)
             if kind != NOBODY:
                 self.behind[kind] += len(gpus)
-        self.rows = {row: job for row, job in enumerate(board.inputs.jobs) if job in held}
+        gangs = max(board.widths, default=1) > 1
+        self.asked = {row for row, job in self.rows.items() if gangs or job in self.open}
         if board.picky:
             self.stock = Stock(board.inputs.nodes)
             for gpus, jobs in sharing.items():
@@ -89,3 +98,10 @@ class Pins:
         if fits:
             self.stock.charge(demand, gpus)
         return fits
+
+
+def _could_pair(board: Board) -> set[str]:
+    """Jobs that have a column together with another one."""
+    columns = board.inputs.candidates
+    pairs = (columns.second != NOBODY).nonzero()[0].tolist()
+    return {job for row in pairs for job in columns.bundles[row].jobs}

@@ -63,10 +63,14 @@ def changes(inputs: RoundInputs) -> Bools:
         widths[second[pair]] == columns.gpus[pair]
     )
     moved: Bools = ~same
+    bundles, one, other = columns.bundles, first.tolist(), second.tolist()
     for row in np.flatnonzero(same).tolist():
-        bundle = columns.bundles[row]
-        now = [inputs.held[job] for job in bundle.jobs]
-        moved[row] = any(one.bundle[3] != bundle[3] or one.gpus != now[0].gpus for one in now)
+        label, mine = bundles[row][3], held[one[row]]
+        theirs = mine if other[row] == NOBODY else held[other[row]]
+        assert mine is not None
+        assert theirs is not None
+        if mine.bundle[3] != label or theirs.bundle[3] != label or theirs.gpus != mine.gpus:
+            moved[row] = True
     return moved
 
 

@@ -30,19 +30,19 @@ class Choice:
 def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = frozenset()) -> Choice:
     """Walk the columns from the best down and take what fits. Columns in `closed` were found to have no place."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
-    pinned, behind = pins.rows, pins.behind
+    asked, behind = pins.asked, pins.behind
     free = [len(usable - pins.gpus if pins.gpus else usable) for usable in board.usable]
     left = sum(free)
     watch = bool(pins.gpus or closed)  # gangs may be skipped, pinned jobs have to be met: no early end
     taken = bytearray(len(board.inputs.jobs))
-    for job in pinned:
+    for job in pins.rows:
         taken[job] = True
     choice = Choice()
     chosen = choice.rows
     for row in order:
         a, b = first[row], second[row]
         if taken[a] or (b != NOBODY and taken[b]):
-            if pinned and (a in pinned or b in pinned):
+            if a in asked or b in asked:
                 pins.meet(row, taken)
             continue
         kind, width = kinds[row], widths[row]
