@@ -1,0 +1,169 @@
+"""The SQLite file of a journal: its tables, how it is opened, and whether its structure is sound.
+
+Nobody else may open a journal's file in a process that has it open: POSIX drops a process's locks on a file when any
+of its descriptors for it is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from scheduler.journal.codec import meta_crc
+from scheduler.journal.errors import AppendFailed, DiskFull, JournalBusy, JournalError, NewerJournal
+
+APPLICATION_ID = 0x4741564C  # "GAVL"
+FORMAT = 1
+PAGE_SIZE = 4096
+
+TABLES = {
+    "records": "seq INTEGER PRIMARY KEY, now_s REAL NOT NULL, version INTEGER NOT NULL, "
+    "payload BLOB NOT NULL, crc INTEGER NOT NULL",
+    "snapshots": "seq INTEGER PRIMARY KEY, version INTEGER NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL",
+    "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL",
+    "quarantine": "id INTEGER PRIMARY KEY, part TEXT NOT NULL, first_seq INTEGER NOT NULL, "
+    "last_seq INTEGER NOT NULL, why TEXT NOT NULL, payload BLOB",
+}
+_SCHEMA = {name: f"CREATE TABLE {name} ({columns})" for name, columns in TABLES.items()}
+
+INSERT_RECORD = "INSERT INTO records VALUES (?, ?, ?, ?, ?)"
+INSERT_SNAPSHOT = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)"
+INSERT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
+INSERT_QUARANTINE = "INSERT INTO quarantine (part, first_seq, last_seq, why, payload) VALUES (?, ?, ?, ?, ?)"
+
+
+class Unsound(Exception):
+    """SQLite cannot use the file as it is. The message is the reason, without the file's name."""
+
+
+def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
+    """The one connection. It creates the tables in a new file; an old one is changed only if it says what it is."""
+    size_bytes = path.stat().st_size if path.exists() else 0
+    db = sqlite3.connect(
+        f"file:{quote(os.path.abspath(path))}?mode=rwc",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    db.text_factory = bytes  # damaged text is not UTF-8
+    try:
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        fresh = not tables and size_bytes <= PAGE_SIZE  # a process may have died while it made the file
+        if not fresh:
+            _check_head(db)
+        db.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+        if fresh:
+            _create(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN EXCLUSIVE")
+    for sql in _SCHEMA.values():
+        db.execute(sql)
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={FORMAT}")
+    put_meta(db, "format", str(FORMAT))
+    db.execute("COMMIT")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def put_meta(db: sqlite3.Connection, key: str, value: str) -> None:
+    """Keep a line of `meta`."""
+    db.execute(INSERT_META, (key, value, meta_crc(key, value)))
+
+
+def get_meta(db: sqlite3.Connection) -> dict[str, str]:
+    """All sound lines of `meta`."""
+    found: dict[str, str] = {}
+    for key, value, crc in db.execute("SELECT key, value, crc FROM meta ORDER BY key"):
+        try:
+            key, value = key.decode(), value.decode()
+        except (AttributeError, UnicodeDecodeError):
+            continue
+        if meta_crc(key, value) == crc:
+            found[key] = value
+    return found
+
+
+def check_structure(db: sqlite3.Connection) -> None:
+    """Unsound unless SQLite can use every page of the file, and its tables are ours."""
+    _check_head(db)
+    schema = {
+        name.decode(errors="replace"): sql.decode(errors="replace")
+        for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
+        if name is not None and sql is not None
+    }
+    if schema != _SCHEMA:
+        raise Unsound("its tables are not those of a journal")
+    stated = get_meta(db).get("format")
+    if stated != str(FORMAT):
+        raise Unsound("it does not say its format")
+    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != b"ok":
+        raise Unsound(verdict.decode(errors="replace").splitlines()[-1])
+
+
+def _check_head(db: sqlite3.Connection) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise Unsound("it does not say that it is a journal")
+    if version == FORMAT:
+        return
+    try:
+        stated = get_meta(db).get("format")
+    except sqlite3.Error:
+        stated = None
+    if stated is not None and stated == str(version):
+        raise NewerJournal(
+            f"has format {version}, this release reads up to {FORMAT}; use the release that wrote it"
+        )
+    raise Unsound(f"its format is said to be {version}")
+
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error while opening or reading speaks of what is in the file, and not of who may use it."""
+    return _code(error) in _DAMAGE
+
+
+def cannot_open(path: Path, error: sqlite3.Error) -> JournalError:
+    """The error to raise when a file cannot be opened."""
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return JournalBusy(f"{path} is in use by another process; stop that one first")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
+            return JournalError(f"{path} cannot be opened; check that it and its folder are ours to write")
+        case sqlite3.SQLITE_FULL:
+            return DiskFull(f"{path} cannot be opened: the disk is full; make room, then start again")
+    return JournalError(f"{path} cannot be opened: {error}")
+
+
+def cannot_write(path: Path, error: sqlite3.Error) -> AppendFailed:
+    """The error to raise when a write failed."""
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return DiskFull(
+                f"{path}: the disk is full; make room, then start again: what was acknowledged is there"
+            )
+        case sqlite3.SQLITE_READONLY:
+            return AppendFailed(f"{path} has become read-only; make it writable, then start again")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return AppendFailed(f"{path} is damaged ({error}); start again: it is mended when it is opened")
+    return AppendFailed(f"{path} could not be written ({error}); start again once the disk is well")
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,100 @@
+"""The lock file beside a journal: who has it open, and how far it is known to have come.
+
+The second is how a lost end is noticed, since SQLite takes a damaged write-ahead log for a shorter one. The number
+is written to shared memory after each commit, in one piece and without syncing: it outlives the process, and after a
+power cut it is merely old.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from zlib import crc32
+
+from scheduler.journal.errors import JournalBusy, JournalError
+
+SIZE = 16  # two words of 64 bits: the last durable record with 24 bits of its checksum, the process
+
+
+class LockFile:
+    """Held from construction to `close`. A killed process lets go of it."""
+
+    def __init__(self, journal: Path) -> None:
+        path = lock_path(journal)
+        self._new = None if path.exists() else path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalError(
+                f"cannot open {path}: {(error.strerror or '').lower()}; the journal's folder must be writable"
+            ) from None
+        try:
+            _take(self._fd, fcntl.LOCK_EX, journal)
+            if os.fstat(self._fd).st_size < SIZE:
+                os.ftruncate(self._fd, SIZE)
+            self._map = mmap.mmap(self._fd, SIZE)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._words = memoryview(self._map).cast("Q")
+        self._words[1] = os.getpid()
+
+    @property
+    def seq(self) -> int:
+        """The last record that is known to have been durable; 0 when nothing is known."""
+        return _seq_in(self._words[0])
+
+    @seq.setter
+    def seq(self, seq: int) -> None:
+        self._words[0] = seq << 24 | crc32(b"%d" % seq) & 0xFFFFFF
+
+    def discard(self) -> None:
+        """There turned out to be nothing to lock: leave no file that was not there before."""
+        if self._new is not None:
+            self._new.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go."""
+        self._words.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+def lock_path(journal: Path) -> Path:
+    """Where the lock file of a journal is."""
+    return journal.with_name(journal.name + ".lock")
+
+
+@contextmanager
+def hands_off(journal: Path) -> Iterator[None]:
+    """Nobody may open the journal meanwhile; JournalBusy if somebody has. Works where we may only read."""
+    try:
+        fd = os.open(lock_path(journal), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # no lock file: nobody has it open
+        yield
+        return
+    try:
+        _take(fd, fcntl.LOCK_SH, journal)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, how: int, journal: Path) -> None:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        pid = int.from_bytes(os.pread(fd, 8, 8), sys.byteorder)
+        raise JournalBusy(
+            f"{journal} is in use by process {pid}; stop that one first, or choose another journal"
+        ) from None
+
+
+def _seq_in(word: int) -> int:
+    seq = word >> 24
+    return seq if word & 0xFFFFFF == crc32(b"%d" % seq) & 0xFFFFFF else 0

@@ -1,0 +1,112 @@
+"""Journals without a file: one for tests, one for who needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scheduler.core.facts import Fact
+from scheduler.journal.codec import VERSION, encode_facts, record_crc
+from scheduler.journal.digest import digest, export
+from scheduler.journal.record import Damage, Record, Row, Snapshot
+
+
+class MemoryJournal:
+    """Records in a list. `digest` and `export` say the same as for a file with these records."""
+
+    read_only = False
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._snapshots: list[Snapshot] = []
+
+    @property
+    def last_seq(self) -> int:
+        """How many records there are."""
+        return len(self._records)
+
+    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """One record."""
+        if facts:
+            self._records.append(Record(len(self._records) + 1, now_s, list(facts)))
+
+    def scan(self, after: int = 0) -> Iterator[Record | Damage]:
+        """Everything after record `after`; memory takes no damage."""
+        yield from self._records[after:]
+
+    def records(self, after: int = 0) -> Iterator[Record]:
+        """Everything after record `after`."""
+        yield from self._records[after:]
+
+    def read(self) -> Iterator[tuple[float, Fact]]:
+        """All facts, oldest first."""
+        return ((record.now_s, fact) for record in self._records for fact in record.facts)
+
+    def write_snapshot(self, seq: int, payload: bytes) -> None:
+        """Keep the state after record `seq`."""
+        if not 0 < seq <= self.last_seq:
+            raise ValueError(f"a snapshot of record {seq}; records so far: {self.last_seq}")
+        self._snapshots = [kept for kept in self._snapshots if kept.seq != seq]
+        self._snapshots.append(Snapshot(seq, payload))
+        self._snapshots.sort()
+
+    def snapshots(self) -> Iterator[Snapshot | Damage]:
+        """Snapshots, newest first."""
+        yield from reversed(self._snapshots)
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest one."""
+        return self._snapshots[-1] if self._snapshots else None
+
+    def set_aside(self, damage: Sequence[Damage]) -> None:
+        """There is never any."""
+
+    def digest(self) -> str:
+        """SHA-256 over all records."""
+        return digest(self._rows())
+
+    def export(self, path: str | Path) -> int:
+        """Write all records as JSON lines; how many."""
+        return export(self._rows(), path)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _rows(self) -> Iterator[Row]:
+        for seq, now_s, facts in self._records:
+            payload = encode_facts(facts)
+            yield Row(seq, now_s, VERSION, payload, record_crc(seq, now_s, VERSION, payload))
+
+
+class NullJournal:
+    """Keeps nothing but the count, for runs that nobody will look back at."""
+
+    read_only = False
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+
+    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """Count it."""
+        self.last_seq += bool(facts)
+
+    def read(self) -> Iterator[tuple[float, Fact]]:
+        """Nothing."""
+        return iter(())
+
+    def scan(self, after: int = 0) -> Iterator[Record | Damage]:
+        """Nothing."""
+        return iter(())
+
+    def write_snapshot(self, seq: int, payload: bytes) -> None:
+        """Keep nothing."""
+
+    def snapshots(self) -> Iterator[Snapshot | Damage]:
+        """None."""
+        return iter(())
+
+    def set_aside(self, damage: Sequence[Damage]) -> None:
+        """There is never any."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,111 @@
+"""Opening a journal's file: checked before it is trusted, mended if it has to be, never worse off for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from scheduler.journal import layout
+from scheduler.journal.errors import DamagedJournal, JournalError, NewerJournal, NotAJournal
+from scheduler.journal.lock import hands_off
+from scheduler.journal.mend import beside, finish_mending, mend, sync_folder
+
+
+class Opened(NamedTuple):
+    """A connection to a sound file."""
+
+    db: sqlite3.Connection
+    last_seq: int
+    mended: str  # why it had to be mended; empty: it had not
+
+
+def open_database(path: Path, known: int, *, durable: bool, strict: bool, name: Path) -> Opened:
+    """Connect to a file that is locked for us; errors call it `name`. `known`: a record it is known to have had."""
+    finish_mending(path)
+    if known and not path.exists():
+        raise NotAJournal(
+            f"{name} is gone, though {known} records were written to it; put it back, "
+            f"or delete {name.name}.lock to begin anew"
+        )
+    try:
+        return Opened(*_connect(path, known, durable, name), "")
+    except layout.Unsound as error:
+        why = str(error)
+    if strict:
+        raise DamagedJournal(f"{name} is damaged: {why}; opened without 'strict' it is mended")
+    if not mend(path, known, why):
+        raise NotAJournal(f"{name} is not a journal: {why}; choose another file")
+    try:
+        return Opened(*_connect(path, 0, durable, name), why)
+    except layout.Unsound as error:
+        raise JournalError(f"{name} could not be mended: {error}") from None
+
+
+def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3.Connection, int]:
+    """The connection and the last record's number; Unsound with the files as they were."""
+    log = _keep_log(path)
+    db = None
+    try:
+        if known and path.stat().st_size == 0:
+            raise layout.Unsound("it is empty")
+        db = layout.connect(path, durable=durable)
+        layout.check_structure(db)
+        last = _last_seq(db)
+        if last < known:
+            raise layout.Unsound(f"it ends at record {last}, and record {known} had been written")
+    except (layout.Unsound, NewerJournal, sqlite3.Error) as error:
+        if db is not None:
+            db.close()
+        if log is not None:
+            os.replace(log, beside(path, "-wal"))
+        if isinstance(error, NewerJournal):
+            raise NewerJournal(f"{name} {error}") from None
+        if isinstance(error, sqlite3.Error):
+            if not layout.is_damage(error):
+                raise layout.cannot_open(name, error) from None
+            raise layout.Unsound(str(error)) from None
+        raise
+    if log is not None:
+        log.unlink()
+        sync_folder(path)  # before the first append: a log that came back would hide what was appended
+    return db, last
+
+
+def _keep_log(path: Path) -> Path | None:
+    """A copy of the log that a crash left behind: SQLite deletes it on closing, with whatever it could not read."""
+    log, kept, copy = (beside(path, ending) for ending in ("-wal", "-wal.kept", "-wal.copy"))
+    if kept.exists():
+        os.replace(kept, log)
+    if not log.exists():
+        return None
+    shutil.copyfile(log, copy)
+    os.replace(copy, kept)
+    return kept
+
+
+def _last_seq(db: sqlite3.Connection) -> int:
+    tops = [
+        db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]  # noqa: S608
+        for column, table in (("seq", "records"), ("seq", "snapshots"), ("last_seq", "quarantine"))
+    ]
+    compacted = int(layout.get_meta(db).get("compacted", "0"))
+    return max([compacted, *(top for top in tops if isinstance(top, int))])
+
+
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """A copy of a journal that nobody has open, to be looked at (and mended) without touching it."""
+    if not path.exists():
+        raise NotAJournal(f"there is no journal {path}")
+    with hands_off(path), TemporaryDirectory(prefix="journal-") as folder:
+        there = Path(folder, path.name)
+        for ending in ("", "-wal", "-wal.kept", ".mended", ".lock"):
+            if beside(path, ending).exists():
+                shutil.copyfile(beside(path, ending), beside(there, ending))
+        yield there

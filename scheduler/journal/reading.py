@@ -1,0 +1,87 @@
+"""From rows to records: what is sound is decoded, what is not becomes a Damage, holes are noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scheduler.journal.codec import VERSION, decode_facts, snapshot_crc
+from scheduler.journal.errors import NewerJournal
+from scheduler.journal.record import Damage, Record, Row, Snapshot
+
+Holes = list[tuple[int, int, str]]  # records first to last are known not to be there, and why
+
+
+def scan_rows(
+    rows: Iterable[tuple[Any, ...]], after: int, last: int, holes: Holes, path: Path
+) -> Iterator[Record | Damage]:
+    """Records and damage, in order, of everything after record `after` up to `last`."""
+    expected, before_s = after + 1, None
+    pending: list[Damage] = []  # waits for the next sound record, to say when that was
+    for values in rows:
+        row = Row(*values)
+        record = _record(row, path)
+        if row.seq > expected:
+            pending += _missing(expected, row.seq - 1, holes, before_s)
+        expected = row.seq + 1
+        if isinstance(record, Damage):
+            pending.append(replace(record, after_s=before_s))
+            continue
+        if pending:
+            yield from (replace(found, before_s=record.now_s) for found in pending)
+            pending = []
+        before_s = record.now_s
+        yield record
+    if expected <= last:
+        pending += _missing(expected, last, holes, before_s)
+    yield from pending
+
+
+def _record(row: Row, path: Path) -> Record | Damage:
+    if not row.is_sound:
+        payload = row.payload if isinstance(row.payload, bytes) else None
+        return Damage(row.seq, row.seq, "its checksum does not fit", payload=payload)
+    if row.version > VERSION:
+        raise newer(path, row.seq, row.version)
+    try:
+        return Record(row.seq, row.now_s, decode_facts(row.payload))
+    except (msgspec.DecodeError, ValueError) as error:
+        return Damage(row.seq, row.seq, f"cannot be read: {error}", payload=row.payload)
+
+
+def newer(path: Path, seq: int, version: int) -> NewerJournal:
+    """The error for what a later release wrote."""
+    return NewerJournal(
+        f"{path}: record {seq} is in version {version}, and this release reads up to {VERSION}; "
+        "use the release that wrote it, or the journal saved before the upgrade"
+    )
+
+
+def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iterator[Damage]:
+    """The hole from first to last, cut where what is known about it changes."""
+    while first <= last:
+        upto, why = last, "missing"
+        for start, end, reason in holes:
+            if start <= first <= end:
+                upto, why = min(end, last), reason
+                break
+            if first < start <= last:
+                upto = min(upto, start - 1)
+        yield Damage(first, upto, why, after_s=after_s)
+        first = upto + 1
+
+
+def checked_snapshot(seq: int, version: Any, payload: Any, crc: Any, path: Path) -> Snapshot | Damage:
+    """A snapshot if it is what was written."""
+    kept = payload if isinstance(payload, bytes) else None
+    if not isinstance(version, int) or kept is None or abs(version) > 2**31 - 1:
+        return Damage(seq, seq, "it makes no sense", "snapshot", kept)
+    if snapshot_crc(seq, version, kept) != crc:
+        return Damage(seq, seq, "its checksum does not fit", "snapshot", kept)
+    if version > VERSION:
+        raise newer(path, seq, version)
+    return Snapshot(seq, kept)

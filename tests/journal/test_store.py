@@ -1,0 +1,366 @@
+"""The journal in a file: what was appended is what is read, and every error says what to do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.facts import EpochStarted, Fact
+from scheduler.drive import Journal as WhatTheLoopNeeds
+from scheduler.journal import layout
+from scheduler.journal.errors import (
+    AppendFailed,
+    DiskFull,
+    JournalBusy,
+    JournalError,
+    NewerJournal,
+    NotAJournal,
+    Unwritable,
+)
+from scheduler.journal.memory import MemoryJournal, NullJournal
+from scheduler.journal.record import Damage, Journal, Record
+from scheduler.journal.store import SqliteJournal
+from tests.journal.samples import held, told, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the journal is."""
+    return tmp_path / "journal.db"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_was_appended_is_read(path: Path, durable: bool) -> None:
+    """Records come back as they were, in order, within the same run and in the next."""
+    with write(path, told(20), durable=durable) as journal:
+        assert held(journal) == told(20)
+    with SqliteJournal(path) as journal:
+        assert held(journal) == told(20)
+        assert list(journal.read()) == [(now_s, fact) for now_s, facts in told(20) for fact in facts]
+        assert [record.seq for record in journal.records(after=15)] == [16, 17, 18, 19, 20]
+        assert journal.last_seq == 20
+
+
+def test_every_journal_is_a_journal(path: Path) -> None:
+    """Each kind can be driven and recovered from."""
+    with SqliteJournal(path) as file:
+        journals: list[Journal] = [file, MemoryJournal(), NullJournal()]
+        looped: list[WhatTheLoopNeeds] = [file, MemoryJournal(), NullJournal()]
+        assert len(journals) == len(looped)
+        for journal in journals:
+            journal.append(1.0, [EpochStarted(epoch=1)])
+            assert journal.last_seq == 1
+
+
+def test_an_empty_journal_reads_as_nothing(path: Path) -> None:
+    """A new journal holds no record and no snapshot."""
+    with SqliteJournal(path) as journal:
+        assert (list(journal.scan()), journal.latest_snapshot(), journal.last_seq) == ([], None, 0)
+    with SqliteJournal(path) as journal:
+        assert (list(journal.scan()), journal.latest_snapshot(), journal.last_seq) == ([], None, 0)
+
+
+def test_nothing_happened_is_no_record(path: Path) -> None:
+    """An outcome without facts leaves no trace."""
+    with SqliteJournal(path) as journal:
+        journal.append(1.0, [])
+        assert journal.last_seq == 0
+
+
+def test_huge_records_come_back_whole(path: Path) -> None:
+    """A record of many megabytes, over thousands of pages, is one record like any other."""
+    records = [*told(2), *told(1, size_bytes=20_000_000), *told(1)]
+    with write(path, records, durable=True):
+        pass
+    with SqliteJournal(path) as journal:
+        assert held(journal) == records
+
+
+def test_many_facts_are_one_record(path: Path) -> None:
+    """A record of 100,000 facts is there as a whole."""
+    facts: list[Fact] = [EpochStarted(epoch=n) for n in range(100_000)]
+    with SqliteJournal(path) as journal:
+        journal.append(1.0, facts)
+        assert list(journal.scan()) == [Record(1, 1.0, facts)]
+
+
+def test_numbering_goes_on(path: Path) -> None:
+    """The next run's records follow the last one's."""
+    with write(path, told(3)):
+        pass
+    with write(path, told(2)) as journal:
+        assert [record.seq for record in journal.scan() if isinstance(record, Record)] == [1, 2, 3, 4, 5]
+
+
+def test_the_file_says_what_it_is_and_syncs(path: Path) -> None:
+    """The pragmas of docs/journal-format.md hold, whatever the build of SQLite would choose."""
+    with SqliteJournal(path) as journal:
+        pragmas = {
+            name: journal._db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in (
+                "application_id",
+                "user_version",
+                "page_size",
+                "journal_mode",
+                "synchronous",
+                "locking_mode",
+            )
+        }
+    assert pragmas == {
+        "application_id": 0x4741564C,
+        "user_version": 1,
+        "page_size": 4096,
+        "journal_mode": b"wal",
+        "synchronous": 2,
+        "locking_mode": b"exclusive",
+    }
+
+
+def test_people_can_read_it(path: Path) -> None:
+    """A payload is JSON that says the type of each fact."""
+    with write(path, told(3)):
+        pass
+    db = sqlite3.connect(path)
+    (text,) = db.execute("SELECT CAST(payload AS TEXT) FROM records WHERE seq = 3").fetchone()
+    db.close()
+    assert [fact["type"] for fact in json.loads(text)] == ["JobSubmitted", "JobMoved"]
+
+
+def test_meta_is_kept(path: Path) -> None:
+    """What is said about a journal is there in the next run."""
+    with SqliteJournal(path) as journal:
+        journal.set_meta("made_by", '{"seed": 7}')
+    with SqliteJournal(path) as journal:
+        assert journal.meta == {"format": "1", "made_by": '{"seed": 7}'}
+
+
+# Equal journals
+
+
+def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
+    """Two journals of the same records agree, however they were written; one record more or changed, and they don't."""
+    digests = []
+    for durable in (True, False):
+        with write(tmp_path / f"{durable}.db", told(30), durable=durable) as journal:
+            digests.append(journal.digest())
+    memory = MemoryJournal()
+    for now_s, facts in told(30):
+        memory.append(now_s, facts)
+    with write(tmp_path / "other.db", [*told(29), (15.5, told(30)[29][1])]) as other:
+        assert other.digest() != memory.digest()
+    with write(tmp_path / "shorter.db", told(29)) as shorter:
+        assert shorter.digest() != memory.digest()
+    assert digests == [memory.digest()] * 2
+
+
+def test_exports_are_equal_and_readable(tmp_path: Path) -> None:
+    """The export is JSON lines, the same bytes for the same records."""
+    memory = MemoryJournal()
+    with write(tmp_path / "journal.db", told(3)) as journal:
+        for now_s, facts in told(3):
+            memory.append(now_s, facts)
+        assert (journal.export(tmp_path / "a"), memory.export(tmp_path / "b")) == (3, 3)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
+    assert [(line["seq"], line["now_s"], line["version"], len(line["facts"])) for line in lines] == [
+        (1, 0.5, 1, 1),
+        (2, 1.0, 1, 1),
+        (3, 1.5, 1, 2),
+    ]
+
+
+# Snapshots and compaction
+
+
+def test_the_latest_snapshot_is_found(path: Path) -> None:
+    """Snapshots come newest first."""
+    with write(path, told(9)) as journal:
+        for seq in (3, 9, 6):
+            journal.write_snapshot(seq, b"state %d" % seq)
+        found = journal.latest_snapshot()
+        assert found == (9, b"state 9")
+        assert list(journal.snapshots()) == [
+            (9, b"state 9"),
+            (6, b"state 6"),
+            (3, b"state 3"),
+        ]
+
+
+def test_compaction_keeps_what_the_last_two_snapshots_need(path: Path) -> None:
+    """Records go once two snapshots cover them, so that one damaged snapshot loses nothing."""
+    with write(path, told(9)) as journal:
+        assert journal.compact() == 0
+        journal.write_snapshot(3, b"three")
+        assert journal.compact() == 0
+        journal.write_snapshot(5, b"five")
+        journal.write_snapshot(7, b"seven")
+        assert journal.compact() == 5
+        assert list(journal.snapshots()) == [(7, b"seven"), (5, b"five")]
+        assert [record.seq for record in journal.records()] == [6, 7, 8, 9]
+        assert journal.compact() == 0
+    with SqliteJournal(path) as journal:
+        assert journal.last_seq == 9
+        found = next(journal.scan())
+        assert isinstance(found, Damage)
+        assert str(found) == "records 1 to 5 are lost (written before 3 s): compacted into a snapshot"
+        assert [type(found) for found in journal.scan(after=5)] == [Record] * 4
+
+
+def test_numbering_survives_compaction_of_everything(path: Path) -> None:
+    """A number once used stays used, even when no record is left."""
+    with write(path, told(4)) as journal:
+        journal.write_snapshot(3, b"three")
+        journal.write_snapshot(4, b"four")
+        journal._db.execute("DELETE FROM records")
+    with SqliteJournal(path) as journal:
+        assert journal.last_seq == 4
+
+
+def test_nothing_is_deleted_for_a_damaged_snapshot(path: Path) -> None:
+    """Compaction reads snapshots back before it relies on them."""
+    with write(path, told(9)) as journal:
+        journal.write_snapshot(3, b"three")
+        journal.write_snapshot(5, b"five")
+        journal._db.execute("UPDATE snapshots SET payload = x'00' WHERE seq = 5")
+        assert journal.compact() == 0
+        assert len(list(journal.records())) == 9
+
+
+def test_a_snapshot_needs_its_record(path: Path) -> None:
+    """There is no state after a record that does not exist."""
+    with write(path, told(2)) as journal, pytest.raises(ValueError, match="records so far: 2"):
+        journal.write_snapshot(3, b"")
+
+
+# Errors
+
+
+def test_a_second_process_is_told_who_has_it(path: Path) -> None:
+    """One writer; the other one learns whom to stop, and so does a reader."""
+    with SqliteJournal(path):
+        for read_only in (False, True):
+            with pytest.raises(
+                JournalBusy, match=r"journal\.db is in use by process \d+; stop that one first"
+            ):
+                SqliteJournal(path, read_only=read_only)
+    with SqliteJournal(path):
+        pass
+
+
+def test_a_stranger_at_the_file_is_noticed(path: Path) -> None:
+    """Somebody with another program in the middle of a transaction is not written past."""
+    with write(path, told(1)):
+        pass
+    stranger = sqlite3.connect(path, isolation_level=None)
+    stranger.execute("PRAGMA journal_mode=DELETE")
+    stranger.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(JournalBusy, match="in use by another process"):
+        SqliteJournal(path)
+    stranger.close()
+
+
+@pytest.mark.parametrize("content", [b"name: a text\n", b"\0" * 10_000, b"SQLite format 3\0" + b"x" * 9000])
+def test_other_files_are_refused_and_left_alone(path: Path, content: bytes) -> None:
+    """What is not a journal stays as it is."""
+    path.write_bytes(content)
+    with pytest.raises(NotAJournal, match=r"journal\.db is not a journal: .*; choose another file"):
+        SqliteJournal(path)
+    assert path.read_bytes() == content
+    assert [file.name for file in path.parent.iterdir()] == ["journal.db"]
+
+
+def test_another_database_is_refused_and_left_alone(path: Path) -> None:
+    """A SQLite file of somebody else stays as it is."""
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE records (seq)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(NotAJournal):
+        SqliteJournal(path)
+    assert path.read_bytes() == before
+
+
+def test_a_journal_that_is_gone_is_not_begun_anew(path: Path) -> None:
+    """A missing file is more likely a mistake than a wish; the error says how to wish it."""
+    with write(path, told(3), durable=True):
+        pass
+    path.unlink()
+    with pytest.raises(NotAJournal, match=r"gone, though 3 records were written.* delete journal\.db\.lock"):
+        SqliteJournal(path)
+    (path.parent / "journal.db.lock").unlink()
+    with SqliteJournal(path) as journal:
+        assert journal.last_seq == 0
+
+
+def test_a_folder_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
+    """No traceback for a mistyped path."""
+    with pytest.raises(JournalError, match="folder"):
+        SqliteJournal(tmp_path / "nowhere" / "journal.db")
+    with pytest.raises(NotAJournal, match="there is no journal"):
+        SqliteJournal(tmp_path / "journal.db", read_only=True)
+
+
+def test_a_later_layout_is_refused(path: Path) -> None:
+    """A file in a layout of the future is not guessed at, and not taken for a damaged one."""
+    with SqliteJournal(path) as journal:
+        journal.set_meta("format", "2")
+        journal._db.execute("PRAGMA user_version=2")
+    with pytest.raises(NewerJournal, match=r"journal\.db has format 2, this release reads up to 1"):
+        SqliteJournal(path)
+
+
+def test_later_facts_are_refused(path: Path) -> None:
+    """A record in a vocabulary of the future stops the reader instead of being half understood."""
+    from scheduler.journal.codec import record_crc
+
+    with SqliteJournal(path) as journal:
+        row = (1, 0.0, 2, b"[]", record_crc(1, 0.0, 2, b"[]"))
+        journal._db.execute(layout.INSERT_RECORD, row)
+    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match="record 1 is in version 2"):
+        list(journal.scan())
+
+
+def test_a_full_disk_promises_nothing(path: Path) -> None:
+    """The append that finds no room raises; earlier ones are there, and nothing follows a failed one."""
+    with SqliteJournal(path) as journal:
+        journal.append(0.0, [EpochStarted(epoch=1)])
+        pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+        journal._db.execute(f"PRAGMA max_page_count={pages + 1}")
+        kept = 1
+        with pytest.raises(DiskFull, match="the disk is full; make room, then start again"):  # noqa: PT012
+            for now_s, facts in told(10_000):
+                journal.append(now_s, facts)
+                kept += 1
+        with pytest.raises(AppendFailed, match="an earlier write failed"):
+            journal.append(0.0, [EpochStarted(epoch=2)])
+    with SqliteJournal(path) as journal:
+        assert [record.seq for record in journal.records()] == list(range(1, kept + 1))
+        assert kept > 1
+        journal.append(0.0, [EpochStarted(epoch=2)])
+        assert journal.last_seq == kept + 1
+
+
+def test_an_unwritable_fact_leaves_no_trace(path: Path) -> None:
+    """A fact that cannot be written raises before anything is, and the journal goes on."""
+    with SqliteJournal(path) as journal:
+        with pytest.raises(Unwritable):
+            journal.append(float("nan"), [EpochStarted(epoch=1)])
+        with pytest.raises(Unwritable):
+            journal.append(1.0, [EpochStarted(epoch=float("inf"))])  # type: ignore[arg-type]
+        journal.append(1.0, [EpochStarted(epoch=1)])
+        assert [record.seq for record in journal.records()] == [1]
+
+
+def test_a_reader_changes_nothing(path: Path) -> None:
+    """Looking at a journal works on a copy, and writing to it is refused."""
+    with write(path, told(3)):
+        pass
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with SqliteJournal(path, read_only=True) as journal:
+        assert held(journal) == told(3)
+        with pytest.raises(AppendFailed, match="for reading only"):
+            journal.append(1.0, [EpochStarted(epoch=1)])
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
