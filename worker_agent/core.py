@@ -114,20 +114,21 @@ class AgentCore:
 
     def handle(self, now_s: float, event: Event) -> Sequence[Action]:
         """What to do about an event, in this order."""
+        on = self._on.get(type(event))
+        if on is not None:
+            actions: list[Action] = []
+            on(now_s, event, actions)
+            self._settle(now_s, actions)
+            return actions
         if isinstance(event, Progressed):
             return self.progressed(event)
         if isinstance(event, Renewed):
             return self.renew(now_s, event.epoch, event.generation, event.round_number, event.ends_s)
-        if isinstance(event, LinkDown):
-            self.linked = False
-            return ()
         if isinstance(event, Taken):
             self.exits.taken(event.number)
-            return ()
-        actions: list[Action] = []
-        self._on[type(event)](now_s, event, actions)
-        self._settle(now_s, actions)
-        return actions
+        elif isinstance(event, LinkDown):
+            self.linked = False
+        return ()
 
     def renew(
         self, now_s: float, epoch: int, generation: int, round_number: int, ends_s: float

@@ -13,6 +13,7 @@ from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeReport
 from scheduler.model.cluster import NodeSpec
 from scheduler.sim.machines import Machines
+from scheduler.sim.physics import Physics
 
 
 class FaultyLink:
@@ -38,6 +39,11 @@ class FaultyLink:
         self._numbers = 0
         self._down: list[tuple[float, int, SendLeases | RenewLeases]] = []
         self._up: list[tuple[float, int, NodeReport]] = []
+
+    @property
+    def physics(self) -> Physics:
+        """As Machines.physics."""
+        return self.machines.physics
 
     def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
         """As Machines.join."""
