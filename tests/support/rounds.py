@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs
+from scheduler.rounds.diff import diff
+from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs, RoundPlan
+from scheduler.rounds.plan import plan_round
 
 ROUND_S = 360.0
 
@@ -209,3 +211,66 @@ def _random_held(
             for job in one.jobs:
                 held[job] = Held(one.bundle, mine, pinned=chance.random() < pins)
     return held
+
+
+class Rounds:
+    """One round after the other with fixed shares: the bookkeeping that the core does between them."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        cluster: Sequence[NodeView],
+        *,
+        pinned_rounds: int = 0,
+        half_life_rounds: float = 20.0,
+        **facts: object,
+    ) -> None:
+        """`pinned_rounds`: for how many rounds a job that was started keeps its GPUs."""
+        self.inputs = round_of(columns, cluster, **facts)  # type: ignore[arg-type]
+        self.decay = 0.5 ** (1.0 / half_life_rounds)
+        self.pinned_rounds = pinned_rounds
+        self.row_of = {bundle: row for row, bundle in enumerate(self.inputs.candidates.bundles)}
+        self.entitled_s = np.zeros(len(columns))
+        self.received_s = np.zeros(len(columns))
+        self.skipped = np.zeros(len(columns), dtype=np.int64)
+        self.held: dict[str, Held] = {}
+        self.ran: dict[str, int] = {}  # rounds in a row on the same GPUs
+
+    def play(self) -> tuple[RoundInputs, RoundPlan]:
+        """Plan one round and let it happen."""
+        columns = self.inputs.candidates
+        self.entitled_s = self.entitled_s * self.decay + columns.share * ROUND_S
+        self.received_s = self.received_s * self.decay
+        state = replace(
+            columns,
+            entitled_s=self.entitled_s.copy(),
+            received_s=self.received_s.copy(),
+            skipped=self.skipped.copy(),
+        )
+        inputs = replace(self.inputs, number=self.inputs.number + 1, candidates=state, held=self.held)
+        plan = plan_round(inputs)
+        self.inputs = inputs
+        self.skipped = np.where(
+            np.isin(np.arange(len(columns)), self._rows(plan.skipped)), self.skipped + 1, 0
+        )
+        self.received_s[self._rows(plan.placements)] += ROUND_S
+        self._hold(plan)
+        return inputs, plan
+
+    @property
+    def behind_rounds(self) -> np.ndarray:
+        """By how many rounds each column has received less than it is entitled to."""
+        return (self.entitled_s - self.received_s) / ROUND_S
+
+    def _rows(self, bundles: Iterable[Bundle]) -> list[int]:
+        return [self.row_of[bundle] for bundle in bundles if bundle in self.row_of]
+
+    def _hold(self, plan: RoundPlan) -> None:
+        changes = diff(self.held, plan)
+        started = {job for job, _, _ in changes.granted}
+        where = {job: (bundle, gpus) for bundle, gpus in plan.placements.items() for job in bundle.jobs}
+        self.ran = {job: 1 if job in started else self.ran[job] + 1 for job in where}
+        self.held = {
+            job: Held(bundle, gpus, pinned=self.ran[job] < self.pinned_rounds)
+            for job, (bundle, gpus) in where.items()
+        }

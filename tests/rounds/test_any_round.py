@@ -1,0 +1,92 @@
+"""Any round at all: random columns, gangs, pairs, needs, pins, limits, and a state that any round may have left."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.rounds.check import check_plan
+from scheduler.rounds.diff import LeaseChanges, diff
+from scheduler.rounds.inputs import NOBODY, Candidates, Held, RoundInputs
+from scheduler.rounds.plan import plan_round
+from scheduler.rounds.rank import rank
+from scheduler.rounds.turn import turn_of
+from tests.support.rounds import random_round
+
+rounds = st.randoms(use_true_random=False).map(random_round)
+
+
+def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
+    """The same round with everything in it listed in another order."""
+    rows = list(range(len(inputs.candidates)))
+    chance.shuffle(rows)
+    jobs = list(inputs.jobs)
+    chance.shuffle(jobs)
+    to = np.array([jobs.index(job) for job in inputs.jobs] + [NOBODY])
+    old = inputs.candidates
+    facts = {
+        name: getattr(old, name)[rows]
+        for name in Candidates.__dataclass_fields__
+        if name not in ("bundles", "first", "second")
+    }
+    candidates = Candidates(
+        bundles=tuple(old.bundles[row] for row in rows),
+        first=to[old.first[rows]],
+        second=to[old.second[rows]],
+        **facts,
+    )
+    held = list(inputs.held.items())
+    chance.shuffle(held)
+    return replace(inputs, jobs=tuple(jobs), candidates=candidates, held=dict(held))
+
+
+@settings(max_examples=500)
+@given(rounds)
+def test_every_plan_passes_the_audit(inputs: RoundInputs) -> None:
+    """No plan breaks a rule, whatever the round."""
+    assert check_plan(inputs, plan_round(inputs)) == []
+
+
+@given(rounds, st.randoms(use_true_random=False))
+def test_the_order_of_the_inputs_does_not_matter(inputs: RoundInputs, chance: Random) -> None:
+    """Same round, same plan, in whatever order candidates, jobs and leases are listed."""
+    plan, other = plan_round(inputs), plan_round(shuffled(inputs, chance))
+    assert dict(plan.placements) == dict(other.placements)
+    assert (plan.reserved, plan.skipped) == (other.reserved, other.skipped)
+    assert list(plan.placements) == list(plan_round(inputs).placements)
+
+
+@given(rounds)
+def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
+    """Planned again after it happened, with free restarts and nothing received meanwhile, all leases go on."""
+    free = replace(inputs.candidates, restart_s=np.zeros(len(inputs.candidates)))
+    inputs = replace(inputs, candidates=free, needs={}, preemptions_max=None)
+    plan = plan_round(inputs)
+    held = {
+        job: Held(bundle, gpus, pinned=job in inputs.held and inputs.held[job].pinned)
+        for bundle, gpus in plan.placements.items()
+        for job in bundle.jobs
+    }
+    again = diff(held, plan_round(replace(inputs, held=held)))
+    assert again == LeaseChanges((), tuple(sorted(held)), (), ())
+
+
+@given(rounds)
+def test_the_audit_and_the_ranking_agree_on_turns(inputs: RoundInputs) -> None:
+    """Two ways of telling the order, written independently, tell the same one."""
+    turns = [turn_of(inputs, row) for row in rank(inputs).tolist()]
+    assert turns == sorted(turns)
+
+
+@given(rounds)
+def test_the_difference_leads_to_the_plan(inputs: RoundInputs) -> None:
+    """What is held, with the changes applied, is what is planned: nothing more, nothing less."""
+    plan = plan_round(inputs)
+    changes = diff(inputs.held, plan)
+    after = {job: (now.bundle, now.gpus) for job, now in inputs.held.items() if job not in changes.ended}
+    after |= {job: (bundle, inputs.held[job].gpus) for job, bundle in changes.rebundled}
+    after |= {job: (bundle, gpus) for job, bundle, gpus in changes.granted}
+    assert {job: (bundle, gpus) for bundle, gpus in plan.placements.items() for job in bundle.jobs} == after
+    assert set(changes.kept) == set(inputs.held) - set(changes.ended) - {job for job, _ in changes.rebundled}

@@ -1,0 +1,177 @@
+"""The audit can fail: every rule finds its fault in a plan that was spoilt for it, and names who or what it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.model.lease import Bundle
+from scheduler.rounds.check import RULES, check_plan
+from scheduler.rounds.inputs import Need, RoundInputs, RoundPlan
+from scheduler.rounds.plan import plan_round
+from tests.support.rounds import column, hold, node, nodes, round_of
+
+A, B, GANG = column("a").bundle, column("b").bundle, column("gang", gpus=2).bundle
+
+
+def two_jobs(**facts: object) -> RoundInputs:
+    """Two jobs for two nodes."""
+    return round_of([column("a"), column("b")], nodes(2), **facts)  # type: ignore[arg-type]
+
+
+def gang_waits(**facts: object) -> RoundInputs:
+    """A gang that waited long; a pinned job has one of the two GPUs; another job would like the other one."""
+    columns = [
+        column("gang", gpus=2, skipped=5),
+        column("b", entitled_s=100, received_s=100),
+        column("a", entitled_s=100, received_s=200),
+    ]
+    return round_of(columns, nodes(2), hold("a", "n0:0", pinned=True), **facts)  # type: ignore[arg-type]
+
+
+def plan_of(*placements: tuple[Bundle, tuple[str, ...]], **facts: object) -> RoundPlan:
+    """A plan written by hand."""
+    return RoundPlan(1, dict(placements), **facts)  # type: ignore[arg-type]
+
+
+V100 = {"v100": GANG}
+CASES = {
+    "_is_of_this_round": (
+        two_jobs(),
+        RoundPlan(9, {A: ("n0:0",), B: ("n1:0",)}),
+        "round 9",
+    ),
+    "_jobs_once": (
+        round_of([column("a"), column("a", gpus=2)], nodes(3)),
+        plan_of((A, ("n0:0",)), (column("a", gpus=2).bundle, ("n1:0", "n2:0"))),
+        "job a is in 2 columns",
+    ),
+    "_gpus_once": (
+        round_of([column("a"), column("b")], nodes(1)),
+        plan_of((A, ("n0:0",)), (B, ("n0:0",))),
+        "GPU n0:0 is given to a and to b",
+    ),
+    "_gangs_whole": (
+        round_of([column("gang", gpus=2)], nodes(1)),
+        plan_of((GANG, ("n0:0",))),
+        "gang is given 1 GPUs, its column has 2",
+    ),
+    "_gpus_usable": (
+        two_jobs(),
+        plan_of((A, ("n0:0",)), (B, ("n7:0",))),
+        "GPU n7:0, which cannot be used",
+    ),
+    "_only_candidates": (
+        two_jobs(),
+        plan_of((A, ("n0:0",)), (B._replace(label="tp"), ("n1:0",))),
+        "b runs as",
+    ),
+    "_pinned_keep_gpus": (
+        two_jobs(held=hold("a", "n0:0", pinned=True)),
+        plan_of((A, ("n1:0",))),
+        "pinned job a loses GPUs n0:0 for n1:0",
+    ),
+    "_needs_met": (
+        two_jobs(needs={"a": Need(nodes=frozenset({"n1"}))}),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",))),
+        "job a is put on node n0",
+    ),
+    "_zero_shares_do_not_run": (
+        round_of([column("a", share=0.0, backfill=False)], nodes(1)),
+        plan_of((A, ("n0:0",))),
+        "a runs on v100 with share 0",
+    ),
+    "_reservations_are_due": (
+        round_of([column("gang", gpus=2, skipped=1)], nodes(1)),
+        plan_of(reserved=V100),
+        "the reservation of v100 for gang is not due",
+    ),
+    "_reservations_respected": (
+        gang_waits(),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",)), reserved=V100),
+        "b takes GPU n1:0, held back for gang",
+    ),
+    "_waiting_gangs_have_reservations": (
+        gang_waits(),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",))),
+        "gang waits for 2 GPUs of v100; none are held back",
+    ),
+    "_skipped_are_gangs": (
+        two_jobs(),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",)), skipped=(B,)),
+        "b is called skipped",
+    ),
+    "_preemptions_limited": (
+        round_of(
+            [column("a"), column("b"), column("c")],
+            nodes(2),
+            hold("a", "n0:0") | hold("b", "n1:0"),
+            preemptions_max=1,
+        ),
+        plan_of((A, ("n1:0",)), (column("c").bundle, ("n0:0",))),
+        "2 running jobs lose their GPUs, 1 may: a, b",
+    ),
+    "_nothing_idles_in_vain": (
+        two_jobs(),
+        plan_of((A, ("n0:0",))),
+        "b could run on idle GPUs, such as n1:0",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_each_rule_finds_its_fault(rule: object) -> None:
+    """The spoilt plan breaks this rule and no other, and the message says who or what is at fault."""
+    inputs, spoilt, message = CASES[rule.__name__]  # type: ignore[attr-defined]
+    (fault,) = check_plan(inputs, spoilt)
+    assert message in fault
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_rounds_planned_properly_are_fine(name: str) -> None:
+    """The fault is in the spoilt plans, not in the rounds."""
+    inputs = CASES[name][0]
+    assert check_plan(inputs, plan_round(inputs)) == []
+
+
+def test_gpus_of_another_type_are_found() -> None:
+    """A column for one worker type must not be given GPUs of another."""
+    inputs = round_of([column("a")], [node("n0", 1, 1)], worker_types=("v100", "k80"))
+    (fault,) = check_plan(inputs, plan_of((A, ("n0:0",))))
+    assert "GPU n0:0 of type k80" in fault
+
+
+@pytest.mark.parametrize(("resource", "word"), [("cpus", "CPUs"), ("memory_gb", "GB")])
+def test_crowded_nodes_are_found(resource: str, word: str) -> None:
+    """CPUs and memory are summed over all jobs of a node."""
+    needs = {job: Need(**{f"{resource}_per_gpu": 3.0}) for job in "ab"}
+    inputs = round_of([column("a"), column("b")], [node("n0", 2, **{resource: 5.0})], needs=needs)
+    faults = check_plan(inputs, plan_of((A, ("n0:0",)), (B, ("n0:1",))))
+    assert len(faults) == 2
+    assert f"6 {word}" in faults[0]
+
+
+def test_pinned_jobs_that_vanish_are_found() -> None:
+    """A pinned job that is not in the plan at all loses its GPUs."""
+    inputs = two_jobs(held=hold("a", "n0:0", pinned=True))
+    faults = check_plan(inputs, plan_of((B, ("n1:0",))))
+    assert "pinned job a loses GPUs n0:0" in faults
+
+
+def test_reservations_for_strangers_are_found() -> None:
+    """What GPUs are held back for has to be a waiting candidate of that type."""
+    stranger = GANG._replace(label="tp")
+    faults = check_plan(gang_waits(), plan_of((A, ("n0:0",)), reserved={"v100": stranger}))
+    assert "the reservation of v100 for gang is for no candidate of this type" in faults
+
+
+def test_reserved_gpus_may_idle() -> None:
+    """What is held back is not idle in vain; without the reservation it would be."""
+    inputs = gang_waits()
+    assert check_plan(inputs, plan_of((A, ("n0:0",)), reserved=V100)) == []
+    young = replace(inputs, reserve_after=9)
+    assert check_plan(young, plan_of((A, ("n0:0",)))) == ["b could run on idle GPUs, such as n1:0"]
+
+
+def test_every_rule_is_tried() -> None:
+    """No rule without a spoilt plan."""
+    assert set(CASES) == {rule.__name__ for rule in RULES}

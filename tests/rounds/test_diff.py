@@ -1,0 +1,50 @@
+"""What a plan changes for those who hold GPUs."""
+
+from scheduler.model.lease import Bundle
+from scheduler.rounds.diff import LeaseChanges, diff
+from scheduler.rounds.inputs import RoundPlan
+from tests.support.rounds import column, hold
+
+A, B, AB = (column(jobs).bundle for jobs in ("a", "b", "a b"))
+
+
+def test_each_job_ends_goes_on_or_starts() -> None:
+    """One of each: gone, kept, moved, new."""
+    held = {**hold("gone", "n0:0"), **hold("a", "n1:0"), **hold("b", "n2:0")}
+    new = column("new").bundle
+    changes = diff(held, RoundPlan(1, {new: ("n0:0",), A: ("n1:0",), B: ("n3:0",)}))
+    assert changes == LeaseChanges(
+        ended=("b", "gone"),
+        kept=("a",),
+        rebundled=(),
+        granted=(("b", B, ("n3:0",)), ("new", new, ("n0:0",))),
+    )
+
+
+def test_who_survives_a_pair_is_rebundled() -> None:
+    """The partner ends, the survivor keeps its lease with another bundle."""
+    changes = diff(hold("a b", "n0:0"), RoundPlan(1, {A: ("n0:0",)}))
+    assert changes == LeaseChanges(ended=("b",), kept=(), rebundled=(("a", A),), granted=())
+
+
+def test_who_is_joined_is_rebundled() -> None:
+    """A newcomer joins: a new lease for it, another bundle for the one that runs."""
+    changes = diff(hold("b", "n0:0"), RoundPlan(1, {AB: ("n0:0",)}))
+    assert changes == LeaseChanges((), (), (("b", AB),), (("a", AB, ("n0:0",)),))
+
+
+def test_another_way_of_running_is_a_new_start() -> None:
+    """Another label on the same GPUs: the processes have to be started again."""
+    tp = Bundle(("a",), "v100", 2, "tp2")
+    changes = diff(hold("a", "n0:0", "n0:1"), RoundPlan(1, {tp: ("n0:0", "n0:1")}))
+    assert changes == LeaseChanges(("a",), (), (), (("a", tp, ("n0:0", "n0:1")),))
+
+
+def test_the_order_is_that_of_ids() -> None:
+    """Neither the order of the plan nor that of what is held shows."""
+    held = {**hold("a", "n0:0"), **hold("b", "n1:0"), **hold("c", "n2:0")}
+    placements = {B: ("n1:0",), A: ("n0:0",)}
+    assert diff(held, RoundPlan(1, placements)) == diff(
+        dict(reversed(held.items())), RoundPlan(1, dict(reversed(placements.items())))
+    )
+    assert diff(held, RoundPlan(1, placements)).kept == ("a", "b")

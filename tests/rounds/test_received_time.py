@@ -1,0 +1,136 @@
+"""Round after round: what is received follows what was promised, and nobody starves."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.rounds.check import check_plan
+from tests.support.rounds import Column, Rounds, column, hold, node, nodes
+
+ROUNDS = 120
+
+
+def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
+    """Random shares of jobs × worker types that time and GPUs allow, as near to all of both as can be."""
+    shares = np.random.default_rng(seed).random((jobs, len(capacity)))
+    shares *= np.random.default_rng(seed + 1).random(shares.shape) < 0.7
+    for _ in range(100):
+        shares /= np.maximum(shares.sum(axis=0) / np.array(capacity), 1e-9)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+    shares /= np.maximum(shares.sum(axis=0) / np.array(capacity), 1.0)
+    return np.floor(shares * 1e6) / 1e6
+
+
+@settings(max_examples=25)
+@given(
+    capacity=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    jobs=st.integers(1, 25),
+    seed=st.integers(0, 10_000),
+    restart_s=st.sampled_from([0.0, 30.0]),
+)
+def test_received_time_follows_the_allocation(
+    capacity: list[int], jobs: int, seed: int, restart_s: float
+) -> None:
+    """Single-GPU jobs without partners are never more than two rounds behind what their shares entitle them to."""
+    kinds = tuple(f"t{kind}" for kind in range(len(capacity)))
+    shares = shares_within(capacity, jobs, seed)
+    columns = [
+        column(f"j{job:02}", kinds[kind], share=float(shares[job, kind]), restart_s=restart_s)
+        for job, kind in zip(*np.nonzero(shares), strict=True)
+    ]
+    cluster = [
+        node(f"{kinds[kind]}-{i}", 1, kind) for kind, count in enumerate(capacity) for i in range(count)
+    ]
+    rounds = Rounds(columns, cluster, worker_types=kinds)
+    worst = 0.0
+    for _ in range(ROUNDS):
+        inputs, plan = rounds.play()
+        assert check_plan(inputs, plan) == []
+        worst = max(worst, rounds.behind_rounds.max(initial=0.0))
+    assert worst <= 2.0
+
+
+def test_many_small_shares_do_not_outvote_a_large_one() -> None:
+    """A hundred shares of a thousandth beside one of nine tenths: nobody is two rounds behind, or ahead."""
+    columns = [column("large", share=0.9), *(column(f"s{i:02}", share=0.001) for i in range(100))]
+    rounds = Rounds(columns, nodes(1))
+    gaps = []
+    for _ in range(ROUNDS):
+        rounds.play()
+        gaps.append(np.abs(rounds.behind_rounds).max())
+    assert max(gaps) <= 2.0
+
+
+def test_shares_that_fill_the_cluster_are_met_from_both_sides() -> None:
+    """Where shares take all there is, nobody gets more than a round or two too much either."""
+    columns = [column(f"j{i}", share=share) for i, share in enumerate([1.0, 0.75, 0.5, 0.5, 0.2, 0.05])]
+    rounds = Rounds(columns, nodes(3))
+    for _ in range(ROUNDS):
+        rounds.play()
+        assert np.abs(rounds.behind_rounds).max() <= 2.0
+
+
+def test_a_full_share_is_never_interrupted() -> None:
+    """Who is entitled to all of the time runs all of the time, on the same GPU."""
+    columns = [
+        column("whole", share=1.0),
+        column("a", share=0.5),
+        column("b", share=0.5),
+        column("c", share=0.0),
+    ]
+    rounds = Rounds(columns, nodes(2))
+    places = {rounds.play()[1].placements[columns[0].bundle] for _ in range(ROUNDS)}
+    assert len(places) == 1
+
+
+def crowd(**facts: object) -> list[Column]:
+    """A gang as wide as the cluster, and more single-GPU jobs than there are GPUs."""
+    return [
+        column("gang", gpus=4, share=0.2, **facts),
+        *(column(f"j{i}", share=0.8 * 4 / 6) for i in range(6)),
+    ]
+
+
+def turns_of_the_gang(rounds: Rounds) -> int:
+    """In how many rounds it ran."""
+    ran = 0
+    for _ in range(ROUNDS):
+        inputs, plan = rounds.play()
+        assert check_plan(inputs, plan) == []
+        ran += inputs.candidates.bundles[0] in plan.placements
+    return ran
+
+
+def staggered(**facts: object) -> Rounds:
+    """Jobs that started in different rounds and keep their GPUs for three: never are four of them free at once."""
+    rounds = Rounds(crowd(), nodes(4), pinned_rounds=3, **facts)  # type: ignore[arg-type]
+    for i in range(4):
+        rounds.held |= hold(f"j{i}", f"n{i}:0", pinned=i < 3)
+        rounds.ran[f"j{i}"] = i
+    return rounds
+
+
+def test_gangs_have_their_turn_beside_pinned_jobs() -> None:
+    """With GPUs held back, a gang as wide as the cluster gets through pinned jobs that never end together."""
+    assert turns_of_the_gang(staggered()) >= 10
+
+
+def test_without_reservations_the_gang_would_wait() -> None:
+    """The test above sees the reservation at work: without it the gang has far fewer turns."""
+    assert turns_of_the_gang(staggered(reserve_after=10_000)) < turns_of_the_gang(staggered())
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_gangs_have_their_turn_under_a_limit_of_preemptions(most: int) -> None:
+    """Where only so many jobs may lose their GPUs in a round, a gang gathers its GPUs over several rounds."""
+    assert turns_of_the_gang(Rounds(crowd(), nodes(4), preemptions_max=most)) >= 10
+
+
+def test_small_shares_of_gangs_have_their_turn() -> None:
+    """A gang with a small share runs now and then, at the cost of nobody's starving."""
+    columns = [column("gang", gpus=3, share=0.05), *(column(f"j{i}", share=0.95) for i in range(3))]
+    rounds = Rounds(columns, nodes(3))
+    ran = turns_of_the_gang(rounds)
+    assert 3 <= ran <= 12
+    assert rounds.behind_rounds.max() <= 2.0
