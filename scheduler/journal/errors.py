@@ -5,6 +5,7 @@ JournalError
 ├── NewerJournal         written by a later release than this one
 ├── JournalBusy          another process has it open
 ├── DamagedJournal       damage, where the caller asked to be stopped by it; `damage` says which
+├── CannotReplay         a fact that does not apply, though nothing is lost before it: a bug
 ├── Unwritable           a fact that the format cannot hold; nothing was written
 └── AppendFailed         the facts are not on disk, so nothing may follow from them
     └── DiskFull         for want of space
@@ -42,6 +43,10 @@ class DamagedJournal(JournalError):
     def __init__(self, message: str, damage: Damage | None = None) -> None:
         super().__init__(message)
         self.damage = damage
+
+
+class CannotReplay(JournalError):
+    """A fact does not apply to the state that all facts before it add up to."""
 
 
 class Unwritable(JournalError):

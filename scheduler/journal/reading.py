@@ -64,14 +64,14 @@ def newer(path: Path, seq: int, version: int) -> NewerJournal:
 def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iterator[Damage]:
     """The hole from first to last, cut where what is known about it changes."""
     while first <= last:
-        upto, why = last, "missing"
+        upto, why, known = last, "missing", False
         for start, end, reason in holes:
             if start <= first <= end:
-                upto, why = min(end, last), reason
+                upto, why, known = min(end, last), reason, True
                 break
             if first < start <= last:
                 upto = min(upto, start - 1)
-        yield Damage(first, upto, why, after_s=after_s)
+        yield Damage(first, upto, why, after_s=after_s, known=known)
         first = upto + 1
 
 

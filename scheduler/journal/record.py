@@ -57,6 +57,7 @@ class Damage:
     why: str
     part: str = "record"
     payload: bytes | None = None  # what there is of it
+    known: bool = False  # found earlier, and put aside
     after_s: float | None = None  # scheduler time of the last sound record before
     before_s: float | None = None  # and of the first sound one after; None: there is none
 
