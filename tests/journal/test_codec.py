@@ -1,0 +1,108 @@
+"""Facts as bytes: the same facts back, the same bytes for the same facts, and nothing written that cannot be read."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from scheduler.core.facts import (
+    AllocationAdopted,
+    AnyFact,
+    Configured,
+    EpochStarted,
+    Fact,
+    JobMoved,
+    JobSubmitted,
+    LeaseClosed,
+    PricesSet,
+    RoundPlanned,
+)
+from scheduler.core.messages import Exit, Shares
+from scheduler.journal.codec import decode_facts, encode_facts, record_crc, snapshot_crc
+from scheduler.journal.errors import Unwritable
+from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.lease import Bundle, Lease
+from scheduler.model.settings import Settings
+
+SHARES = Shares(
+    jobs=("1",), worker_types=("v100",), first=[0], second=[-1], worker_type=[0], gpus=[1], share=[1.0]
+)
+LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        JobSubmitted(
+            job="1", spec=JobSpec(name="ünïcode \0 \n", launch={"argv": msgspec.Raw(b'["a", 1]')}), key="k"
+        ),
+        JobMoved(job="1", move=Move.CANCEL, why='"null" is a word', by="ann"),
+        RoundPlanned(number=1, starts_s=0.1, ends_s=360.1, granted=(LEASE,), reserved={"2": LEASE.bundle}),
+        LeaseClosed(exit=Exit("1", "failed", 1e300, 0.0, 5e-324, 2.5, -9), lapsed=True),
+        AllocationAdopted(number=1, policy="fifo", shares=SHARES, notes=("a", "b")),
+        Configured(settings=Settings(preemptions_max=3, speed={"v100": 2.0})),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+def test_facts_come_back_as_they_were(fact: Fact) -> None:
+    """Text, numbers, nested parts and what is opaque to us: all of it survives, more than once."""
+    payload = encode_facts([fact])
+    assert encode_facts(decode_facts(payload)) == payload
+    assert msgspec.to_builtins(decode_facts(payload), enc_hook=bytes) == msgspec.to_builtins(
+        [fact], enc_hook=bytes
+    )
+
+
+def test_every_fact_can_be_read() -> None:
+    """Each class of facts is in `AnyFact`: one that is forgotten there could be written and not read."""
+    assert set(get_args(AnyFact)) == set(Fact.__subclasses__())
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_what_json_does_not_have_is_refused(number: float) -> None:
+    """An infinity or a NaN is an error that names its place, not a silent null."""
+    closed = LeaseClosed(exit=Exit("1", "finished", number, 1.0, 1.0, 1.0))
+    with pytest.raises(Unwritable, match=r"LeaseClosed\.exit\[2\] is -?(inf|nan), which JSON does not have"):
+        encode_facts([EpochStarted(epoch=1), closed])
+    with pytest.raises(Unwritable, match=r"PricesSet\.price_per_gpu_hour\.v100 is"):
+        encode_facts([PricesSet(price_per_gpu_hour={"v100": number})])
+    with pytest.raises(Unwritable, match=r"JobSubmitted\.spec\.steps is"):
+        encode_facts([JobSubmitted(job="1", spec=JobSpec(steps=number, launch={"argv": msgspec.Raw(b"[]")}))])
+
+
+def test_a_null_that_is_meant_is_written() -> None:
+    """Unknown is not infinite: a lease without a step limit, prices of types without one."""
+    fact = AllocationAdopted(
+        number=1, policy="p", shares=msgspec.structs.replace(SHARES, price=[None, 1.0]), value=None
+    )
+    planned = RoundPlanned(number=1, starts_s=0.0, ends_s=1.0, granted=(LEASE,))
+    assert decode_facts(encode_facts([fact, planned])) == [fact, planned]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [JobSpec(launch={"argv": msgspec.Raw(b'["unfinished')}), JobSpec(name="half a pair: \ud800")],
+    ids=["broken launch", "surrogate"],
+)
+def test_what_could_not_be_read_back_is_refused(spec: JobSpec) -> None:
+    """A submission cannot smuggle in bytes that would damage the journal."""
+    with pytest.raises(Unwritable):
+        encode_facts([JobSubmitted(job="1", spec=spec)])
+
+
+def test_checksums_cover_every_part() -> None:
+    """Another number, time, version or payload has another checksum, and a snapshot's is none of a record's."""
+    sums = {
+        record_crc(1, 0.0, 1, b"[]"),
+        record_crc(2, 0.0, 1, b"[]"),
+        record_crc(1, 0.5, 1, b"[]"),
+        record_crc(1, 0.0, 2, b"[]"),
+        record_crc(1, 0.0, 1, b"[ ]"),
+        snapshot_crc(1, 1, b"[]"),
+        snapshot_crc(2, 1, b"[]"),
+        snapshot_crc(1, 2, b"[]"),
+    }
+    assert len(sums) == 8
+    assert record_crc(1, 0.0, 1, b"[]") == 952676179  # for ever: journals outlive releases
