@@ -103,6 +103,8 @@ class Metrics:
         self.opened: Window | None = None  # when the first measured job came
         self.closed: Window | None = None  # when the latest measured job ended
         self.ended = 0  # measured jobs
+        self.fallbacks = 0  # allocations that were not the policy's own
+        self.fallback_why = ""  # of the first
         self._nodes: dict[str, tuple[str, int]] = {}
         self._open: dict[str, _Open] = {}
         self._leases: dict[str, _Held] = {}
@@ -122,6 +124,7 @@ class Metrics:
             f.NodeRemoved: self._node_removed,
             f.GpusBroken: self._gpus_broken,
             f.AllocationAdopted: self._allocation_adopted,
+            f.AllocationFailed: self._allocation_failed,
             f.RoundPlanned: self._round_planned,
             f.GpusFilled: self._gpus_filled,
             f.LeasesStarted: self._leases_started,
@@ -207,7 +210,16 @@ class Metrics:
 
     def _allocation_adopted(self, now_s: float, fact: f.AllocationAdopted) -> None:
         self._adopted, self._adopted_rate = fact, None
+        if fact.failed:
+            self._failed(fact.failed)
         self._promised.adopt(now_s, fact.shares)
+
+    def _allocation_failed(self, now_s: float, fact: f.AllocationFailed) -> None:
+        self._failed(fact.why)
+
+    def _failed(self, why: str) -> None:
+        self.fallbacks += 1
+        self.fallback_why = self.fallback_why or why
 
     def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
         self.rounds += 1

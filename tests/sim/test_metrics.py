@@ -311,3 +311,11 @@ def test_who_was_where() -> None:
     story.submit(0.0, "a", gpus=2)
     story.run(1.0, 2.0, lease("1", "a", "v100", "n:1", "n:0"), 1.0, "finished")
     assert story.metrics.stretches == [("a", "v100", ("n:1", "n:0"), 3600.0, 7200.0)]
+
+
+def test_allocations_that_are_not_the_policys_own() -> None:
+    """How often the solver gave nothing, and why at first: figures of such a run are not the policy's."""
+    story = Story()
+    story.tell(0.0, f.AllocationFailed(number=1, why="no answer in time"))
+    story.tell(1.0, f.AllocationFailed(number=2, why="still none"))
+    assert (story.metrics.fallbacks, story.metrics.fallback_why) == (2, "no answer in time")

@@ -1,0 +1,334 @@
+"""A simulation as it is asked for: plain values that survive JSON, and what `simulate` is given for them.
+
+Rules: everything that can be refused is refused here, before anything runs, with the field at fault
+(`InvalidSpec`) or the file and line (`TraceError`). The same values and files mean the same run, and have the
+same `key`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from policies.errors import UnknownPolicy
+from policies.registry import resolve
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.settings import COMPARISON, Settings
+from scheduler.sim.changes import changes_of, horizon_s
+from scheduler.sim.simulate import SimOptions
+from traces.errors import TraceError, UnreadableFile, nearest
+from traces.formats import read_trace
+from traces.named import WORKLOADS, workload
+from traces.roofline import default_throughputs
+from traces.throughputs import Throughputs, load_throughputs
+from traces.trace import TraceJob
+
+VERSION = 1  # of what a run means; results of another version are not taken for it
+GPUS_PER_NODE = 4
+RESTART_S, CHECKPOINT_S = 30.0, 10.0
+FILES = ("trace", "throughputs", "believed", "prices_file", "capacity_file", "failures_file")
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One simulation. Where a default is None, it is another with `comparison`."""
+
+    policy: str = "las"
+    cluster: dict[str, int]
+    gpus_per_node: int | None = None
+    trace: str = ""  # a file, or
+    subtrace: str | None = None
+    repair: bool = False
+    workload: str = ""  # a name, with
+    rate_per_h: float | None = None
+    jobs: int | None = None
+    hours: float | None = None
+    throughputs: str = ""  # a file; empty: our own table
+    believed: str = ""  # what the scheduler is told instead
+    rate_error: float = 0.0  # sigma of the factor by which each rate that it is told is wrong
+    seed: int = 0
+    measure: tuple[int, int] | None = None
+    ideal: bool = False
+    comparison: bool = False  # as the published figures were made
+    round_s: float | None = None
+    min_reallocation_s: float | None = None
+    restart_s: float | None = None
+    checkpoint_s: float | None = None
+    rate_noise: float = 0.0
+    solver_latency_s: float = 0.0
+    report_interval_s: float = 3600.0
+    mtbf_h: float | None = None  # of each node; None: none fails
+    repair_h: float = 1.0
+    failures_file: str = ""
+    prices: dict[str, float] = {}
+    prices_file: str = ""
+    capacity_file: str = ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Plain data for JSON, an infinite rate by its name; what is as usual is left out."""
+        plain = msgspec.to_builtins(self)
+        usual = {f.name: f.default for f in msgspec.structs.fields(self)}
+        kept = {name: value for name, value in plain.items() if value != usual[name] and value != {}}
+        return {name: "inf" if value == math.inf else value for name, value in kept.items()}
+
+
+def key(run: Run) -> str:
+    """The same for the same values and contents of files, whatever the files are called."""
+    data = run.data
+    for field in FILES:
+        if field in data:
+            data[field] = _digest(data[field])
+    text = json.dumps([VERSION, data], sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start."""
+
+    run: Run
+    options: SimOptions
+    jobs: int | None  # that will be seen to their end; None: who knows
+    notes: tuple[str, ...] = ()  # what was mended in the trace
+
+
+def prepare(run: Run) -> Prepared:
+    """Check everything and read every file."""
+    settings = settings_of(run)
+    _check_numbers(run)
+    table = load_throughputs(run.throughputs) if run.throughputs else default_throughputs()
+    _check_cluster(run, table)
+    jobs, count, notes = jobs_of(run, table)
+    if run.measure is not None and count is not None and run.measure[1] > count:
+        raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
+    restart_s = 0.0 if run.comparison else RESTART_S
+    checkpoint_s = 0.0 if run.comparison else CHECKPOINT_S
+    options = SimOptions(
+        cluster=run.cluster,
+        jobs=jobs,
+        throughputs=table,
+        believed=_believed(run, table),
+        settings=settings,
+        gpus_per_node=gpus_per_node(run),
+        prices=_prices(run, table),
+        measure=run.measure,
+        seed=run.seed,
+        restart_s=restart_s if run.restart_s is None else run.restart_s,
+        checkpoint_s=checkpoint_s if run.checkpoint_s is None else run.checkpoint_s,
+        rate_noise=run.rate_noise,
+        solver_latency_s=run.solver_latency_s,
+        report_interval_s=run.report_interval_s,
+        events=changes_of(
+            run.cluster,
+            gpus_per_node(run),
+            seed=run.seed,
+            until_s=horizon_s(_last_arrival_s(run, jobs)),
+            mtbf_h=run.mtbf_h,
+            repair_h=run.repair_h,
+            failures_file=run.failures_file,
+            prices_file=run.prices_file,
+            capacity_file=run.capacity_file,
+        ),
+    )
+    return Prepared(run, options, run.measure[1] if run.measure else count, notes)
+
+
+def settings_of(run: Run) -> Settings:
+    """How the scheduler is to behave."""
+    try:
+        resolve(run.policy)
+    except UnknownPolicy as error:
+        raise InvalidSpec("policy", str(error)) from None
+    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
+        raise InvalidSpec("policy", "too long or too deeply nested") from None
+    given: dict[str, Any] = {"policy": run.policy, "seed": run.seed}
+    for field in ("round_s", "min_reallocation_s"):
+        if getattr(run, field) is not None:
+            given[field] = getattr(run, field)
+    if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
+        given |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
+    return msgspec.structs.replace(COMPARISON if run.comparison else Settings(), **given).checked()
+
+
+def gpus_per_node(run: Run) -> int:
+    """As asked for; else four, or one where published figures are compared with."""
+    if run.gpus_per_node is not None:
+        return run.gpus_per_node
+    return 1 if run.comparison else GPUS_PER_NODE
+
+
+class Jobs(NamedTuple):
+    """What arrives: jobs each of which can run somewhere."""
+
+    jobs: Iterable[TraceJob]
+    total: int | None  # None: without end
+    notes: tuple[str, ...] = ()
+
+
+def jobs_of(run: Run, table: Throughputs) -> Jobs:
+    """The jobs of a trace or a workload."""
+    if bool(run.trace) == bool(run.workload):
+        raise InvalidSpec("workload", "give either a trace or --workload, one of " + ", ".join(WORKLOADS))
+    if run.trace:
+        for field in ("rate_per_h", "hours"):
+            if getattr(run, field) is not None:
+                raise InvalidSpec(field, "belongs to --workload; a trace says itself when its jobs arrive")
+        trace = read_trace(run.trace, repair=run.repair, throughputs=table, subtrace=run.subtrace)
+        return _all(run, table, islice(trace, run.jobs))._replace(notes=trace.notes)
+    if run.rate_per_h is None:
+        raise InvalidSpec("rate_per_h", "is missing: jobs per hour")
+    if not run.rate_per_h > 0:
+        raise InvalidSpec("rate_per_h", f"is {run.rate_per_h:g}, must be jobs per hour, above 0")
+    try:
+        jobs = workload(run.workload, table, rate_per_h=run.rate_per_h, seed=run.seed)
+    except TraceError as error:
+        fields = {"name": "workload", "throughputs": "throughputs", "rate_per_h": "rate_per_h"}
+        hint = f"; {error.hint}" if error.hint else ""
+        raise InvalidSpec(fields.get(error.field, "workload"), error.message + hint) from None
+    if run.hours is not None:
+        if run.rate_per_h == math.inf:
+            raise InvalidSpec("hours", "cannot bound an infinite rate: give --jobs")
+        end_s = run.hours * 3600.0
+        return _all(run, table, islice(takewhile(lambda job: job.arrival_s < end_s, jobs), run.jobs))
+    if run.jobs is not None:
+        return _all(run, table, islice(jobs, run.jobs))
+    if run.measure is None:
+        raise InvalidSpec(
+            "jobs", "is missing: a workload goes on for ever; give --jobs, --hours or --measure"
+        )
+    if run.rate_per_h == math.inf:
+        raise InvalidSpec("jobs", "is missing: at an infinite rate --measure never ends; give --jobs")
+    return Jobs(_checked(run, table, jobs), None)
+
+
+def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
+    if isinstance(jobs, list):
+        return jobs[-1].arrival_s if jobs else 0.0
+    assert run.measure is not None, "only measured jobs come without end"
+    return 3600.0 * run.measure[1] / (run.rate_per_h or 1.0)
+
+
+def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Jobs:
+    listed = list(_checked(run, table, jobs))
+    return Jobs(listed, len(listed))
+
+
+def _checked(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Iterator[TraceJob]:
+    """The jobs as they are, or a refusal at the first that could wait for ever."""
+    known: set[tuple[str, int, int | None, int | None, tuple[str, ...]]] = set()
+    for job in jobs:
+        kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
+        if kind not in known:
+            _check_fits(run, table, job)
+            known.add(kind)
+        yield job
+
+
+def _check_fits(run: Run, table: Throughputs, job: TraceJob) -> None:
+    narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
+    widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
+    for worker_type, gpus in run.cluster.items():
+        if job.worker_types and worker_type not in job.worker_types:
+            continue
+        if any(w <= gpus and table.rate(job.job_type, w, worker_type) > 0 for w in widths):
+            return
+    kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
+    wanted = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
+    raise InvalidSpec(
+        "cluster",
+        f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds}) can run nowhere on it: too few GPUs of a "
+        "type that it fits, or no rate in the throughput table",
+    )
+
+
+def _check_cluster(run: Run, table: Throughputs) -> None:
+    if not run.cluster:
+        raise InvalidSpec("cluster", "is empty; give GPUs by type, such as v100=8,k80=16")
+    for worker_type, gpus in run.cluster.items():
+        if worker_type not in table.worker_types:
+            source = run.throughputs or "our own throughput table"
+            hint = nearest(worker_type, table.worker_types)
+            raise InvalidSpec("cluster", f"{worker_type!r} is not in {source}; {hint}")
+        if not 1 <= gpus <= 1_000_000:
+            raise InvalidSpec("cluster", f"{worker_type}={gpus}: must be 1 to 1,000,000 GPUs")
+    for worker_type in run.prices:
+        if worker_type not in run.cluster:
+            raise InvalidSpec(
+                "prices", f"{worker_type!r} is not in the cluster; {nearest(worker_type, run.cluster)}"
+            )
+
+
+def _check_numbers(run: Run) -> None:
+    for field in ("gpus_per_node", "jobs"):
+        value = getattr(run, field)
+        if value is not None and value < 1:
+            raise InvalidSpec(field, f"is {value}, must be at least 1")
+    if gpus_per_node(run) > 1024:
+        raise InvalidSpec("gpus_per_node", f"is {run.gpus_per_node}, must be at most 1024")
+    for field in ("hours", "mtbf_h", "repair_h", "report_interval_s"):
+        value = getattr(run, field)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InvalidSpec(field, f"is {value:g}, must be a number above 0")
+    for field in ("rate_error", "rate_noise", "restart_s", "checkpoint_s", "solver_latency_s"):
+        value = getattr(run, field)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
+    for kind, price in run.prices.items():
+        if not (math.isfinite(price) and price >= 0):
+            raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")
+    if run.measure is not None and not 0 <= run.measure[0] < run.measure[1]:
+        raise InvalidSpec(
+            "measure", f"is {run.measure[0]}:{run.measure[1]}, must be FIRST:END with FIRST < END"
+        )
+
+
+def _believed(run: Run, table: Throughputs) -> Throughputs | None:
+    """What the scheduler is told, where that is not the truth."""
+    told = load_throughputs(run.believed) if run.believed else None
+    if told is not None:
+        for worker_type in run.cluster:
+            if worker_type not in told.worker_types:
+                hint = nearest(worker_type, told.worker_types)
+                raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {hint}")
+    return told if run.rate_error == 0 else mistaken(told or table, run.rate_error, run.seed)
+
+
+def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
+    """The table with each job type's rate on each worker type wrong by a lognormal factor of its own, median 1."""
+
+    def factor(job_type: str, worker_type: str) -> float:
+        return Random(f"{seed}/{job_type}/{worker_type}").lognormvariate(0.0, sigma)
+
+    return Throughputs(
+        solo={k: rate * factor(k[0], k[2]) for k, rate in table.solo.items()},
+        unconsolidated={k: rate * factor(k[0], k[2]) for k, rate in table.unconsolidated.items()},
+        pairs={k: (a * factor(k[1], k[0]), b * factor(k[3], k[0])) for k, (a, b) in table.pairs.items()},
+        prices_per_gpu_hour=table.prices_per_gpu_hour,
+        memory_gb=table.memory_gb,
+        source=f"{table.source}, wrong by sigma {sigma:g}",
+    )
+
+
+def _prices(run: Run, table: Throughputs) -> dict[str, float] | None:
+    if not run.prices:
+        return None
+    known = {kind: price for kind, price in table.prices_per_gpu_hour.items() if kind in run.cluster}
+    return known | run.prices
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot be read: {error.strerror or error}", file=path, hint="check the path"
+        ) from None
