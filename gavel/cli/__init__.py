@@ -65,7 +65,9 @@ class _Commands(click.Group):
             return super().invoke(context)
 
 
-class _Seed(click.IntRange):
+class Seed(click.IntRange):
+    """A seed."""
+
     name = "whole number"  # as click's messages call it
 
 
@@ -85,7 +87,8 @@ def _duration(context: click.Context, parameter: click.Parameter, value: float |
     return value
 
 
-def _complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell."""
     from gavel.cli.policy_list import completions
 
     return completions(incomplete)
@@ -99,12 +102,12 @@ def _complete_policy(context: click.Context, parameter: click.Parameter, incompl
     default="las",
     show_default=True,
     metavar="SPEC",
-    shell_complete=_complete_policy,
+    shell_complete=complete_policy,
     help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
 )
 @click.option(
     "--seed",
-    type=_Seed(0, SEED_MAX),
+    type=Seed(0, SEED_MAX),
     metavar="N",
     help="For policies that draw lots; replaces the file's.",
 )
@@ -139,3 +142,14 @@ def policies(as_json: bool) -> None:
     from gavel.cli.policy_list import show
 
     show(as_json)
+
+
+def _add_commands() -> None:
+    """Those with a file of their own for their options, which need what stands above."""
+    from gavel.cli.sim_commands import COMMANDS
+
+    for command in COMMANDS:
+        main.add_command(command)
+
+
+_add_commands()

@@ -1,0 +1,67 @@
+"""`gavel replay`: the jobs and nodes of a journal under another policy, beside what really happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gavel.cli import Fault
+from gavel.cli.outputs import STDOUT, say
+from gavel.cli.run_table import comparison_table
+from gavel.cli.simulate import Outputs, carry_out, faults, say_what_was_odd
+from gavel.cli.terminal import print_all
+from gavel.cli.wording import printable
+from policies.errors import UnknownPolicy
+from policies.registry import resolve
+from scheduler.journal.store import SqliteJournal
+from scheduler.sim.history import History
+from scheduler.sim.summary import summarise
+from traces.throughputs import load_throughputs
+
+
+def replay(
+    journal_in: str,
+    policy: str | None,
+    throughputs: str,
+    restart_s: float | None,
+    checkpoint_s: float | None,
+    **outputs: str | None,
+) -> None:
+    """The command's body."""
+    wanted = Outputs(**outputs)
+    if policy is not None:
+        try:
+            resolve(policy)
+        except UnknownPolicy as error:
+            raise Fault(f"--policy: {printable(str(error))}") from None
+    with faults():
+        table = load_throughputs(throughputs) if throughputs else None
+        history = read_history(journal_in)
+        options = history.options(
+            policy=policy, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
+        )
+    wanted.check()
+    jobs = list(options.jobs)
+    result = carry_out(options, wanted.journal, len(jobs))
+    happened = summarise(history.metrics)
+    figures = summarise(result.metrics, wall_s=result.wall_s)
+    if wanted.json_file != STDOUT:
+        print_all(comparison_table(happened, figures, ("A: what happened", f"B: {figures['policy']}")))
+    wanted.write(result.metrics, figures)
+    for what, count in history.notes.items():
+        say(f"note: {what}: {count:,}")
+    say_what_was_odd(result, len(jobs))
+
+
+def read_history(path: str) -> History:
+    """All facts of a journal."""
+    name, history = printable(path), History()
+    if not Path(path).is_file():
+        raise Fault(f"{name}: there is no such journal")
+    with SqliteJournal(path, read_only=True) as journal:
+        for now_s, fact in journal.read():
+            history.take(now_s, fact)
+    if not history.metrics.submitted:
+        raise Fault(f"{name}: holds no jobs")
+    if not history.metrics.cluster:
+        raise Fault(f"{name}: holds no nodes; was its beginning compacted away?")
+    return history

@@ -1,0 +1,77 @@
+"""How far a long command is, on a terminal, and Ctrl-C as a wish that is granted when things are in order."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Wish:
+    """Whether somebody wants it to stop."""
+
+    stop = False
+
+
+@contextmanager
+def interruptible() -> Iterator[Wish]:
+    """The first Ctrl-C is a wish; the second one ends the command at once."""
+    wish = Wish()
+    if threading.current_thread() is not threading.main_thread():
+        yield wish
+        return
+
+    def asked(number: int, frame: Any) -> None:
+        if wish.stop:
+            raise KeyboardInterrupt
+        wish.stop = True
+
+    before = signal.signal(signal.SIGINT, asked)
+    try:
+        yield wish
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Bar:
+    """One bar with the time left; nothing where standard error is no terminal."""
+
+    def __init__(self, words: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task(words, total=None)
+
+    def show(self, words: str, part: float | None) -> None:
+        """What is being done, and which part of it is; None: nobody knows."""
+        self._progress.update(
+            self._task, description=words, total=None if part is None else 1.0, completed=part or 0.0
+        )
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()

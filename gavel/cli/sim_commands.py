@@ -1,0 +1,335 @@
+"""What can be asked of `gavel simulate` and its relatives: arguments and options, and nothing yet of how it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gavel.cli import SEED_MAX, Seed, complete_policy
+from gavel.cli.option_values import ABOVE_0, FROM_0, RATE, Cluster, JobRange, Listed, Prices
+
+Command = Callable[..., Any]
+COMPARISON_HELP = (
+    "As the published figures were made: answers at once, everything at the boundary of a round, one GPU per "
+    "node, restarts free, rates known."
+)
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _seconds(
+    name: str, field: str, text: str, kind: click.ParamType = FROM_0
+) -> Callable[[Command], Command]:
+    return click.option(name, field, type=kind, metavar="SECONDS", help=text)
+
+
+def _file(name: str, field: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, field, type=click.Path(), default="", metavar="FILE", help=text)
+
+
+WORKLOAD = _options(
+    click.option(
+        "--workload",
+        default="",
+        metavar="NAME",
+        help="A workload by name instead of a trace, such as mixed-day.",
+    ),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Only the first N jobs."),
+    click.option(
+        "--hours", type=ABOVE_0, metavar="H", help="Only the jobs of the first H hours of a workload."
+    ),
+    click.option(
+        "--subtrace", metavar="NAME", help="Which of several traces in one file; * for all together."
+    ),
+    click.option("--repair", is_flag=True, help="Mend a sloppy trace instead of refusing it."),
+    _file(
+        "--throughputs",
+        "throughputs",
+        "Steps per second by job type, GPUs and worker type; else our own table.",
+    ),
+)
+WORLD = _options(
+    click.option(
+        "--gpus-per-node", type=click.IntRange(1, 1024), metavar="N", help="4, or 1 with --comparison."
+    ),
+    click.option(
+        "--measure",
+        type=JobRange(),
+        metavar="FIRST:END",
+        help="Measure only these jobs; a workload goes on until the last of them has ended.",
+    ),
+    click.option("--ideal", is_flag=True, help="Give every job exactly its shares, without rounds."),
+    click.option("--comparison", is_flag=True, help=COMPARISON_HELP),
+    _seconds("--round", "round_s", "Length of a round.  [default: 360]", ABOVE_0),
+    _seconds("--min-reallocation", "min_reallocation_s", "Shortest time between two allocations."),
+    _seconds(
+        "--restart", "restart_s", "From the start of a job's processes to its first step.  [default: 30]"
+    ),
+    _seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 10]"),
+    _seconds("--solver-latency", "solver_latency_s", "Until the solver's answer arrives.  [default: 0]"),
+    _seconds(
+        "--report-interval", "report_interval_s", "Between two reports of a node.  [default: 3600]", ABOVE_0
+    ),
+    click.option(
+        "--noise",
+        "rate_noise",
+        type=FROM_0,
+        metavar="SIGMA",
+        help="Spread of the luck of each attempt (lognormal).",
+    ),
+    click.option(
+        "--rate-error",
+        type=FROM_0,
+        metavar="SIGMA",
+        help="How wrong the rates are that the scheduler is told.",
+    ),
+    _file(
+        "--believed",
+        "believed",
+        "The throughput table that the scheduler is told, if it is not the true one.",
+    ),
+    click.option(
+        "--mtbf", "mtbf_h", type=ABOVE_0, metavar="HOURS", help="Mean time between failures of a node."
+    ),
+    click.option(
+        "--repair-time",
+        "repair_h",
+        type=ABOVE_0,
+        metavar="HOURS",
+        help="Mean time until it is repaired.  [default: 1]",
+    ),
+    _file("--failures", "failures_file", "Failures as a list: t_s, node, event."),
+    click.option(
+        "--prices", type=Prices(), metavar="TYPE=USD,…", help="Per GPU and hour, instead of the table's."
+    ),
+    _file("--prices-file", "prices_file", "Prices over time: t_s, worker_type, price_per_gpu_hour."),
+    _file("--capacity-file", "capacity_file", "GPUs over time: t_s, worker_type, gpus."),
+)
+POLICY = click.option(
+    "--policy",
+    default="las",
+    show_default=True,
+    metavar="SPEC",
+    shell_complete=complete_policy,
+    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
+)
+SEED = click.option(
+    "--seed",
+    type=Seed(0, SEED_MAX),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of everything that chance decides.",
+)
+OUTPUTS = _options(
+    click.option(
+        "--json",
+        "json_file",
+        type=click.Path(allow_dash=True),
+        metavar="FILE",
+        help="Write the figures as JSON; - prints them instead of the table.",
+    ),
+    click.option("--jobs-csv", type=click.Path(), metavar="FILE", help="Write one line per job."),
+    click.option(
+        "--journal",
+        type=click.Path(),
+        metavar="FILE",
+        help="Write the journal that a live scheduler would have written.",
+    ),
+    click.option(
+        "--plots",
+        type=click.Path(),
+        metavar="DIR",
+        help="Draw completion times, who was where, shares and utilisation.",
+    ),
+)
+
+
+@click.command()
+@click.argument("trace", required=False, type=click.Path())
+@_options(
+    WORKLOAD,
+    click.option(
+        "--rate", "rate_per_h", type=RATE, metavar="JOBS/H", help="Arrivals of a workload; inf: all at once."
+    ),
+    click.option(
+        "--cluster",
+        type=Cluster(),
+        required=True,
+        metavar="TYPE=N,…",
+        help="GPUs by worker type: v100=36,k80=36.",
+    ),
+    POLICY,
+    SEED,
+    WORLD,
+    OUTPUTS,
+)
+def simulate(**options: Any) -> None:
+    """Run jobs through the scheduler in virtual time, and say how they fared.
+
+    The jobs come from TRACE (our CSV, a .trace file, or an imported table; docs/trace-format.md), or from a
+    --workload by name with a --rate and --jobs, --hours or --measure. Only machines and time are simulated:
+    the scheduler is the one that `gavel serve` runs.
+    """
+    from gavel.cli.simulate import simulate
+
+    simulate(**options)
+
+
+@click.command()
+@click.argument("trace", required=False, type=click.Path())
+@_options(
+    WORKLOAD,
+    click.option(
+        "--policy",
+        "policies",
+        type=Listed(click.STRING, "policies"),
+        multiple=True,
+        required=True,
+        metavar="SPEC,…",
+        shell_complete=complete_policy,
+        help="Policies; may be given several times.",
+    ),
+    click.option(
+        "--rate",
+        "rates_per_h",
+        type=Listed(RATE, "rates"),
+        metavar="JOBS/H,…",
+        help="Arrival rates of a workload.",
+    ),
+    click.option(
+        "--seed",
+        "seeds",
+        type=Listed(Seed(0, SEED_MAX), "seeds"),
+        default="0",
+        show_default=True,
+        metavar="N,…",
+        help="Seeds.",
+    ),
+    click.option(
+        "--cluster",
+        "clusters",
+        type=Cluster(),
+        required=True,
+        multiple=True,
+        metavar="TYPE=N,…",
+        help="GPUs by worker type; may be given several times.",
+    ),
+    WORLD,
+    click.option(
+        "--results",
+        "results",
+        type=click.Path(),
+        default="sweep",
+        show_default=True,
+        metavar="DIR",
+        help="Where finished runs are kept, the table and the plot too.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(["processes", "ray"]),
+        default="processes",
+        show_default=True,
+        help="Processes of this machine, or a Ray cluster.",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 4096),
+        metavar="N",
+        help="How many at once.  [default: one per CPU]",
+    ),
+)
+def sweep(**options: Any) -> None:
+    """Simulate every combination of policies, rates, seeds and clusters.
+
+    Runs that are in --results already are not run again, so that an interrupted sweep goes on where it was.
+    """
+    from gavel.cli.sweep import sweep
+
+    sweep(**options)
+
+
+@click.command()
+@click.argument("output", type=click.Path())
+@_options(
+    click.option(
+        "--workload", default="mixed-day", show_default=True, metavar="NAME", help="A workload by name."
+    ),
+    click.option(
+        "--spec",
+        type=click.Path(allow_dash=True),
+        metavar="FILE",
+        help="A workload of one's own: a YAML or JSON file; docs/trace-format.md.",
+    ),
+    click.option(
+        "--rate",
+        "rate_per_h",
+        type=RATE,
+        metavar="JOBS/H",
+        help="Arrivals; inf: all at once. A spec may say it itself.",
+    ),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many jobs."),
+    click.option("--hours", type=ABOVE_0, metavar="H", help="The jobs of the first H hours."),
+    _file(
+        "--throughputs",
+        "throughputs",
+        "Steps per second by job type, GPUs and worker type; else our own table.",
+    ),
+    SEED,
+)
+def generate(**options: Any) -> None:
+    """Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's."""
+    from gavel.cli.generate import generate
+
+    generate(**options)
+
+
+@click.command()
+@click.argument("journal_in", metavar="JOURNAL", type=click.Path())
+@_options(
+    click.option(
+        "--policy",
+        metavar="SPEC",
+        shell_complete=complete_policy,
+        help="Which policy.  [default: the journal's own]",
+    ),
+    _file("--throughputs", "throughputs", "The true rates; else what the journal's scheduler was told."),
+    _seconds(
+        "--restart",
+        "restart_s",
+        "Start of a job's processes to its first step.  [default: the journal's mean]",
+    ),
+    _seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 0]"),
+    OUTPUTS,
+)
+def replay(**options: Any) -> None:
+    """What would another policy have done with my history?
+
+    Takes the jobs, nodes and prices out of JOURNAL as they came, and simulates them under --policy, beside the
+    figures of what really happened.
+    """
+    from gavel.cli.replay import replay
+
+    replay(**options)
+
+
+@click.command()
+@click.argument("a", type=click.Path(allow_dash=True))
+@click.argument("b", type=click.Path(allow_dash=True))
+def compare(a: str, b: str) -> None:
+    """Two results of `gavel simulate --json`, side by side, with what B is to A."""
+    from gavel.cli.compare import compare
+
+    compare(a, b)
+
+
+COMMANDS = (simulate, sweep, generate, replay, compare)

@@ -1,0 +1,136 @@
+"""`gavel sweep`: every combination, over processes or a Ray cluster, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gavel.cli import Fault
+from gavel.cli.outputs import check_directory, say, unwritable, write_csv
+from gavel.cli.run_progress import Bar
+from gavel.cli.run_table import cluster_words, flat, sweep_table
+from gavel.cli.simulate import INTERRUPTED, faults, run_of_options
+from gavel.cli.terminal import print_all
+from gavel.cli.wording import count_of, printable
+from scheduler.sim.runs import Run, prepare
+from scheduler.sim.sweep import Engine, Processes, Ray, Results, grid
+from scheduler.sim.sweep import sweep as carry_out_all
+
+TABLE, PLOT = "results.csv", "mean_jct.png"
+Figures = Mapping[str, Any]
+
+
+def sweep(
+    policies: Sequence[list[str]],
+    rates_per_h: list[float] | None,
+    seeds: list[int],
+    clusters: Sequence[dict[str, int]],
+    results: str,
+    engine: str,
+    processes: int | None,
+    **options: Any,
+) -> None:
+    """The command's body."""
+    specs = list(dict.fromkeys(spec for listed in policies for spec in listed))
+    base = run_of_options({**options, "cluster": clusters[0], "policy": specs[0]})
+    with faults():
+        runs = grid(base, specs, rates_per_h or [None], seeds, clusters)
+        for run in runs:
+            prepare(run)
+    check_directory("--results", results)
+    worker = _engine(engine, processes)
+    kept = Results(Path(results))
+    known = sum(kept.load(run) is not None for run in runs)
+    if known:
+        say(f"{count_of(known, 'run')} of {len(runs)} found in {printable(results)}")
+    try:
+        with Bar("sweeping") as bar:
+
+            def seen(finished: int, part: float) -> None:
+                bar.show(f"{finished} of {count_of(len(runs), 'run')}", part)
+
+            found = carry_out_all(runs, kept, worker, seen=seen)
+    except KeyboardInterrupt:
+        done = [kept.load(run) or "was not carried out" for run in runs]
+        _show(runs, done, Path(results))
+        finished = sum(not isinstance(figures, str) for figures in done)
+        say(
+            f"interrupted with {finished} of {len(runs)} runs in {printable(results)}; the same command goes on"
+        )
+        click.get_current_context().exit(INTERRUPTED)
+    except OSError as error:
+        raise unwritable("--results", results, error) from None
+    _show(runs, found, Path(results))
+    failed = [(run, why) for run, why in zip(runs, found, strict=True) if isinstance(why, str)]
+    for run, why in failed:
+        say(f"failed: {_label(run)}: {printable(why)}")
+    if failed:
+        click.get_current_context().exit(1)
+
+
+def _engine(name: str, processes: int | None) -> Engine:
+    if name == "processes":
+        return Processes(processes)
+    try:
+        return Ray()
+    except ImportError:
+        raise Fault(
+            "--engine ray: Ray is not installed here; install the extra: pip install 'gavel[ray]'"
+        ) from None
+
+
+def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path) -> None:
+    """The table, and its files beside the runs."""
+    done = [(run, figures) for run, figures in zip(runs, found, strict=True) if not isinstance(figures, str)]
+    if not done:
+        return
+    rows: dict[tuple[str, float | None, str], dict[str, Any]] = {}
+    for run, figures in done:
+        place = (cluster_words(run.cluster), run.rate_per_h, run.policy)
+        row = rows.setdefault(place, dict(zip(("cluster", "rate", "policy"), place, strict=True)))
+        row.setdefault("figures", []).append(figures)
+    print_all(sweep_table(list(rows.values())))
+    written = [_write_table(done, directory / TABLE)]
+    written += _draw(list(rows.values()), directory)
+    say("written: " + ", ".join(map(printable, written)))
+
+
+def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
+    flattened = [dict(flat({**figures, "cluster": cluster_words(run.cluster)})) for run, figures in done]
+    header = list(dict.fromkeys(key for row in flattened for key in row))
+    lines = [
+        [run.rate_per_h, *(row.get(key) for key in header)]
+        for (run, _), row in zip(done, flattened, strict=True)
+    ]
+    write_csv("--results", str(path), ["rate_per_h", *(key.replace(" ", ":") for key in header)], lines)
+    return str(path)
+
+
+def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
+    """Mean JCT over the rate, where there are rates; a curve per policy, and per cluster if there are several."""
+    from gavel.cli.run_plots import rates_figure
+    from gavel.cli.run_table import mean_of
+
+    several = len({row["cluster"] for row in rows}) > 1
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        mean = mean_of([figures["mean_jct_h"] for figures in row["figures"]])
+        if mean is not None and row["rate"] is not None and row["rate"] != float("inf"):
+            name = f"{row['policy']} on {row['cluster']}" if several else row["policy"]
+            curves.setdefault(name, []).append((row["rate"], mean))
+    if not curves:
+        return []
+    path = directory / PLOT
+    try:
+        rates_figure(curves, "mean job completion time over the rate of arrivals").savefig(path)
+    except OSError as error:
+        raise unwritable("--results", str(path), error) from None
+    return [str(path)]
+
+
+def _label(run: Run) -> str:
+    rate = "" if run.rate_per_h is None else f", {run.rate_per_h:g} jobs/h"
+    return f"{printable(run.policy)}{rate}, seed {run.seed}, {printable(cluster_words(run.cluster))}"

@@ -1,0 +1,124 @@
+"""`gavel replay` and `gavel compare`: what happened beside what would have, and one result beside another."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.journal.store import SqliteJournal
+from tests.cli.conftest import Gavel
+
+RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "15", "--cluster", "t4=4,a100=8")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--policy", "las+packing", "--restart", "45"),
+        ("--comparison", "--policy", "fifo"),
+        ("--mtbf", "30"),
+    ],
+)
+def test_replay_under_its_own_policy_reproduces_the_journal(
+    options: tuple[str, ...], gavel: Gavel, tmp_path: Path
+) -> None:
+    """The same facts at the same times, whatever the policy, restarts and failures were."""
+    first, again = tmp_path / "first", tmp_path / "again"
+    gavel("simulate", *RUN, *options, "--journal", str(first))
+    result = gavel("replay", str(first), "--journal", str(again))
+    assert result.exit_code == 0, result.stderr
+    told = []
+    for path in (first, again):
+        with SqliteJournal(path, read_only=True) as journal:
+            told.append(list(journal.read()))
+    assert told[0] == told[1]
+
+
+def test_replay_under_another_policy(gavel: Gavel, tmp_path: Path) -> None:
+    """Both columns: what happened, and what would have."""
+    journal, answer = tmp_path / "journal", tmp_path / "answer.json"
+    gavel("simulate", *RUN, "--journal", str(journal))
+    result = gavel("replay", str(journal), "--policy", "fifo", "--json", str(answer))
+    assert result.exit_code == 0
+    assert "A: what happened" in result.stdout
+    assert "B: fifo" in result.stdout
+    figures = json.loads(answer.read_text())
+    assert (figures["policy"], figures["completed"]) == ("fifo", 15)
+    assert figures["cluster"] == {"t4": 4, "a100": 8}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("missing",), "missing: there is no such journal"),
+        (("text",), "text is not a journal"),
+        (("empty",), "empty: holds no jobs"),
+        (("empty", "--policy", "lass"), "--policy: "),
+        (("empty", "--restart", "nan"), "invalid value for '--restart': 'nan' is not a number from 0 up"),
+    ],
+)
+def test_what_cannot_be_replayed(
+    arguments: tuple[str, ...], line: str, gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line and exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("not a journal at all\n" * 500)
+    with SqliteJournal("empty"):
+        pass
+    result = gavel("replay", *arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert result.stderr.startswith(f"gavel replay: {line}"), result.stderr
+
+
+def test_compare_shows_ratios(gavel: Gavel, tmp_path: Path) -> None:
+    """Each figure of both, and how many times A's B's is; other circumstances are pointed out."""
+    paths = [str(tmp_path / f"{policy}.json") for policy in ("las", "fifo")]
+    for path, policy, seed in zip(paths, ("las", "fifo"), ("0", "1"), strict=True):
+        gavel("simulate", *RUN, "--policy", policy, "--seed", seed, "--json", path)
+    result = gavel("compare", *paths)
+    assert result.exit_code == 0
+    a, b = (json.loads(Path(path).read_text()) for path in paths)
+    assert f"{b['mean_jct_h'] / a['mean_jct_h']:.3f}" in result.stdout
+    assert "A: las.json" in result.stdout
+    assert "note: not the same seed" in result.stdout
+
+
+def test_compare_what_is_not_known(gavel: Gavel, problem_file) -> None:
+    """null against a number, a type that only one has, and zero: a dash, and no error."""
+    a = problem_file(
+        {"jobs": 0, "mean_jct_h": None, "cost_usd": 0, "utilization": {"a": 0.5, "c": None}}, "a.json"
+    )
+    b = problem_file({"jobs": 3, "mean_jct_h": 2.5, "cost_usd": 9, "utilization": {"b": 0.25}}, "b.json")
+    result = gavel("compare", a, b)
+    assert result.exit_code == 0
+    assert "utilisation a" in result.stdout
+    assert "utilisation b" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "is no result of `gavel simulate --json`"),
+        ("[1]", "is no result of `gavel simulate --json`"),
+        ("{", "line 1, column 2: not valid JSON"),
+        ('{"jobs": 3, "means": 4}', '"means" is no figure'),
+        ('{"jobs": "three"}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": true}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": NaN}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"utilization": {"a": []}}', "utilization: is not what `gavel simulate --json` writes there"),
+    ],
+)
+def test_files_that_are_no_results(content: str, words: str, gavel: Gavel, problem_file) -> None:
+    """The file and what is wrong with it."""
+    bad, good = problem_file(content, "bad.json"), problem_file({"jobs": 1}, "good.json")
+    result = gavel("compare", good, bad)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"gavel compare: {bad}: {words}"), result.stderr
+
+
+def test_standard_input_is_read_once(gavel: Gavel) -> None:
+    """`- -` cannot be."""
+    result = gavel("compare", "-", "-")
+    assert result.exit_code == 2
+    assert "read only once" in result.stderr

@@ -1,0 +1,95 @@
+"""`gavel sweep` as a user meets it: the table, its files, going on after an interruption, and refusals."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from tests.cli.conftest import Gavel
+
+GRID = (
+    *("--workload", "mixed-day", "--jobs", "6", "--rate", "3,6", "--seed", "0,1"),
+    *("--policy", "las,min_cost(premium=0.2)", "--cluster", "a100=8"),
+)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of eight short runs."""
+    from tests.cli.conftest import run
+
+    directory = tmp_path_factory.mktemp("sweep")
+    result = run("sweep", *GRID, "--results", str(directory), "--processes", "2")
+    assert result.exit_code == 0, result.stderr
+    (directory / "shown.txt").write_text(result.stdout)
+    return directory
+
+
+def test_a_sweep_leaves_runs_a_table_and_a_plot(swept: Path) -> None:
+    """A JSON per run, one CSV with all of them, the mean over the rate as a picture, and a table on the screen."""
+    runs = list(swept.glob("*.json"))
+    assert len(runs) == 8
+    with (swept / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sorted({(row["rate_per_h"], row["seed"]) for row in rows}) == [
+        ("3.0", "0"),
+        ("3.0", "1"),
+        ("6.0", "0"),
+        ("6.0", "1"),
+    ]
+    assert {row["completed"] for row in rows} == {"6"}
+    assert imread(swept / "mean_jct.png").std() > 0.02
+    shown = (swept / "shown.txt").read_text()
+    assert "min_cost(premium=0.2)" in shown
+    assert "mean JCT (h)" in shown
+
+
+def test_finished_runs_are_not_run_again(swept: Path, gavel: Gavel) -> None:
+    """A second time everything is found; when one file is gone or cut off, only its run is done again."""
+    files = sorted(swept.glob("*.json"))
+    gone, cut, kept = files[0], files[1], files[2]
+    before = {path: path.read_bytes() for path in files}
+    gone.unlink()
+    cut.write_bytes(before[cut][:100])
+    result = gavel("sweep", *GRID, "--results", str(swept), "--processes", "1")
+    assert result.exit_code == 0
+    assert "6 runs of 8 found in " in result.stderr
+    for path in (gone, cut):
+        again, first = json.loads(path.read_text()), json.loads(before[path])
+        assert {**again["figures"], "wall_s": 0} == {**first["figures"], "wall_s": 0}
+    assert kept.read_bytes() == before[kept]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--policy", "las,"), "invalid value for '--policy': 'las,' has an empty place"),
+        (("--policy", "lass"), "--policy: "),
+        (("--rate", "2,nan"), "invalid value for '--rate': 'nan' is not a number above 0"),
+        (("--seed", "0,x"), "invalid value for '--seed': "),
+        (("--cluster", "tpu=1"), "--cluster: 'tpu' is not in our own throughput table"),
+        (("--engine", "slurm"), "invalid value for '--engine': 'slurm' is not one of 'processes', 'ray'."),
+        (("--processes", "0"), "invalid value for '--processes': 0 is not in the range"),
+        (("--results", "/dev/null/x"), "--results: /dev/null/x: not a directory"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_one_line(
+    options: tuple[str, ...], line: str, gavel: Gavel, tmp_path: Path
+) -> None:
+    """Refused before anything is run or written, also when only one of many combinations is at fault."""
+    result = gavel("sweep", *GRID, "--results", str(tmp_path / "results"), *options)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert result.stderr.startswith(f"gavel sweep: {line}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ray_is_an_extra(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Ray is not installed, one line says how to get it."""
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    result = gavel("sweep", *GRID, "--results", str(tmp_path), "--engine", "ray")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "gavel sweep: --engine ray: Ray is not installed here; install the extra: pip install 'gavel[ray]'\n"
+    )
