@@ -6,6 +6,8 @@ set of leases that holds now.
 
 from __future__ import annotations
 
+import msgspec
+
 from scheduler.core import on_jobs, on_rounds
 from scheduler.core.facts import (
     GpusBroken,
@@ -83,6 +85,9 @@ def on_report(out: Outcome, message: NodeReport) -> None:
         out.fact(ProgressMade(progress=made))
     for end in message.exits:
         holding = held(end.lease)
+        if holding is not None and end.ran_s == 0:  # it never ran: what it says of steps is not its own
+            job = state.jobs[holding.lease.job]
+            end = msgspec.structs.replace(end, steps=job.steps_done, saved=job.steps_saved)
         if holding is None or message.node in holding.exited or not _sane(end, holding):
             old_news = True
         else:

@@ -17,7 +17,7 @@ from scheduler.model.jobs import Job
 from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
-from scheduler.model.throughput import RateBook
+from scheduler.model.throughput import RateBook, RateRows
 
 
 class Round(msgspec.Struct):
@@ -63,7 +63,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     stale: bool
     allocation: AllocationAdopted | None
     shares: ShareRows
-    rates: RateBook
+    rates: RateRows
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -147,13 +147,13 @@ class SchedulerState:
         return self.round.ends_s if holding.ends_s is None else holding.ends_s
 
     def usable_nodes(self) -> list[Node]:
-        """Nodes that can be given work."""
-        return [node for node in self.nodes.values() if node.state == NodeState.UP]
+        """Nodes that can be given work, by name."""
+        return [node for _, node in sorted(self.nodes.items()) if node.state == NodeState.UP]
 
     def snapshot(self) -> bytes:
         """The true part, as bytes. Equal states have equal bytes."""
         true: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
-        true["shares"] = self.shares.rows()
+        true["shares"], true["rates"] = self.shares.rows(), self.rates.rows()
         return _encoder.encode(Snapshot(**true))
 
     @classmethod
@@ -164,6 +164,9 @@ class SchedulerState:
         for name in Snapshot.__struct_fields__:
             setattr(state, name, getattr(true, name))
         state.shares = ShareTable.from_rows(true.shares)
+        state.rates = RateBook.from_rows(true.rates)
+        state.jobs = dict(sorted(true.jobs.items(), key=lambda item: item[1].order))
+        state.leases = dict(sorted(true.leases.items(), key=lambda item: int(item[0])))
         state.reindex()
         return state
 

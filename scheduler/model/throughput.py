@@ -34,6 +34,16 @@ class RateKey(NamedTuple):
     spread: bool = False  # over more nodes than the gang needs
 
 
+class RateRows(msgspec.Struct, array_like=True):
+    """A rate book in plain lists, as a snapshot keeps it."""
+
+    solo: list[tuple[Key, float]]
+    unconsolidated: list[tuple[Key, float]]
+    pairs: list[tuple[PairKey, tuple[float, float]]]
+    measured: list[tuple[RateKey, Measured]]
+    known: set[str]
+
+
 class RateBook(msgspec.Struct):
     """All rates the scheduler knows."""
 
@@ -101,6 +111,19 @@ class RateBook(msgspec.Struct):
         self.version += 1
         return not sure or abs(seen.rate - before) > 5 * SAME * before
 
-    def guess(self, job_type: str, gpus: int, worker_type: str, per_gpu: float, speed: float) -> float:
-        """Steps per second of a type that no table knows: scaled from a worker type it was measured on, if any."""
-        return per_gpu * gpus * speed
+    def rows(self) -> RateRows:
+        """This book in plain lists."""
+        return RateRows(
+            sorted(self.solo.items()),
+            sorted(self.unconsolidated.items()),
+            sorted(self.pairs.items()),
+            sorted(self.measured.items(), key=lambda item: item[0]),
+            self.known,
+        )
+
+    @classmethod
+    def from_rows(cls, rows: RateRows) -> RateBook:
+        """The book that `rows` was made of."""
+        return cls(
+            dict(rows.solo), dict(rows.unconsolidated), dict(rows.pairs), dict(rows.measured), rows.known
+        )

@@ -1,0 +1,67 @@
+"""What facts about jobs do to the state."""
+
+from __future__ import annotations
+
+from scheduler.core import facts as f
+from scheduler.core.state import Request, SchedulerState
+from scheduler.model.jobs import Job, JobState, Move, after
+
+
+def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
+    """A job is there."""
+    parent, _, index = fact.job.partition("_")
+    job = Job(
+        id=fact.job,
+        spec=fact.spec,
+        submitted_s=now_s,
+        order=len(state.jobs),
+        blocked_by=set(fact.blocked_by),
+    )
+    state.jobs[job.id] = state.active[job.id] = job
+    if job.spec.is_limited:
+        state.watched[job.id] = job
+    state.next_job = max(state.next_job, int(parent) + 1)
+    if index:
+        state.arrays.setdefault(parent, []).append(job.id)
+    for other in fact.blocked_by:
+        state.dependents.setdefault(other, []).append(job.id)
+    if fact.key:
+        state.requests.setdefault(fact.key, Request(fact.digest, [])).jobs.append(job.id)
+    state.stale = True
+
+
+def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:
+    """A job changed its state."""
+    move(state, now_s, state.jobs[fact.job], fact.move, fact.why)
+
+
+def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> None:
+    """A job changes its state by the table."""
+    job.state = after(job.state, how)
+    job.why = why
+    if how not in _TURNS:
+        state.stale = True
+    if job.is_terminal:
+        job.ended_s = now_s
+        del state.active[job.id]
+        state.watched.pop(job.id, None)
+        _open_gates(state, job)
+
+
+_TURNS = frozenset(
+    {Move.START, Move.PREEMPT}
+)  # taking turns is what an allocation is for; it needs no new one
+
+
+def _open_gates(state: SchedulerState, job: Job) -> None:
+    """Those who waited for this job's end go on; those who waited for its success only if it succeeded."""
+    for name in state.dependents.pop(job.id, ()):
+        other = state.jobs[name]
+        if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
+            other.blocked_by.discard(job.id)
+            state.stale = True
+
+
+def _content_with_end(job: Job, other: str) -> bool:
+    parent = other.partition("_")[0]
+    return any(d.when == "ended" and d.job in (other, parent) for d in job.spec.after)

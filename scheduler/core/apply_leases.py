@@ -1,0 +1,238 @@
+"""What facts about rounds and leases do to the state.
+
+A grant waits for the leases that still hold its GPUs, and for its job's last lease; it goes out by itself when
+the last of them closes.
+"""
+
+from __future__ import annotations
+
+from scheduler.core import facts as f
+from scheduler.core.apply_jobs import move
+from scheduler.core.messages import Exit, Progress
+from scheduler.core.state import Round, SchedulerState
+from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
+from scheduler.model.throughput import RateKey
+
+
+def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> None:
+    """A round begins: some leases end, some are granted, all others go on."""
+    settings, table = state.settings, state.shares
+    old_end_s = state.round.ends_s
+    for name in fact.ended:
+        holding = state.leases[name]
+        if holding.phase == Phase.WAITING:
+            _forget(state, now_s, holding)
+        else:
+            # planned ahead, it runs to the end of its round; at the boundary, that is now
+            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), "its turn is over")
+    state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
+    _rebundle(state, fact.rebundled)
+    for lease in fact.granted:
+        _grant(state, now_s, lease)
+    table.pass_round(settings.round_s, 0.5 ** (1.0 / settings.half_life_rounds))
+    placed = {h.bundle for h in state.leases.values() if h.phase != Phase.STOPPING}
+    table.extend(sorted(placed - table.row_of.keys()))
+    table.receive(placed, settings.round_s)
+    table.note_skipped(fact.skipped)
+
+
+def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None:
+    """Idle GPUs were given out."""
+    _rebundle(state, fact.rebundled)
+    for lease in fact.granted:
+        _grant(state, now_s, lease)
+    placed = {lease.bundle for lease in fact.granted}
+    state.shares.extend(sorted(placed - state.shares.row_of.keys()))
+    state.shares.receive(placed, max(state.round.ends_s - now_s, 0.0))
+
+
+def _rebundle(state: SchedulerState, changes: tuple[tuple[str, Bundle], ...]) -> None:
+    for name, bundle in changes:
+        holding = state.leases[name]
+        holding.bundle = bundle
+        state.touch(holding)
+
+
+def _grant(state: SchedulerState, now_s: float, lease: Lease) -> None:
+    job = state.jobs[lease.job]
+    waits_for = {
+        other
+        for gpu in lease.gpus
+        for other in state.holders.get(gpu, ())
+        if state.leases[other].phase == Phase.STOPPING
+    }
+    if job.leaving is not None:
+        waits_for.add(job.leaving)
+    phase = Phase.WAITING if waits_for else Phase.SENT
+    holding = Holding(lease=lease, phase=phase, granted_s=now_s, bundle=lease.bundle, waits_for=waits_for)
+    holding.reported_s, holding.steps = now_s, job.steps_done
+    state.leases[lease.id] = holding
+    state.next_lease = max(state.next_lease, int(lease.id) + 1)
+    job.lease, job.attempt = lease.id, lease.attempt
+    if job.state != JobState.RUNNING:
+        move(state, now_s, job, Move.START, "")
+    if waits_for:
+        state.claim(holding)
+    else:
+        state.hold(holding)
+        state.touch(holding)
+
+
+def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> None:
+    """The lease will end; its GPUs stay taken until the exit is confirmed, or it has lapsed."""
+    job = state.jobs[holding.lease.job]
+    holding.phase, holding.why = Phase.STOPPING, why
+    holding.ends_s = ends_s
+    holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
+    job.lease, job.leaving = None, holding.lease.id
+    state.touch(holding)
+
+
+def _forget(state: SchedulerState, now_s: float, holding: Holding) -> None:
+    """A lease that never went out: nothing ran, nothing has to stop."""
+    job = state.jobs[holding.lease.job]
+    state.let_go(holding)
+    del state.leases[holding.lease.id]
+    for other in holding.waits_for:
+        if other in state.blocks:
+            state.blocks[other].remove(holding.lease.id)
+    job.lease = None
+    if job.state == JobState.RUNNING and job.leaving is None:
+        move(state, now_s, job, Move.PREEMPT, "its turn passed before its GPUs were free")
+
+
+def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
+    """A lease ends before its round does."""
+    holding = state.leases[fact.lease]
+    if holding.phase == Phase.WAITING:
+        _forget(state, now_s, holding)
+    else:
+        _stop(state, holding, now_s, fact.why)
+
+
+def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -> None:
+    """Leases on a node that was silent go on."""
+    for name in fact.leases:
+        holding = state.leases[name]
+        holding.phase, holding.ends_s, holding.stop_by_s, holding.why = Phase.RUNNING, None, None, ""
+        job = state.jobs[holding.lease.job]
+        job.lease, job.leaving = name, None
+        state.touch(holding)
+
+
+def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
+    """Processes run."""
+    for name in fact.leases:
+        holding = state.leases[name]
+        if holding.phase == Phase.SENT:
+            holding.phase = Phase.RUNNING
+        holding.started_s = holding.reported_s = now_s
+        job = state.jobs[holding.lease.job]
+        if job.started_s is None:
+            job.started_s = now_s
+
+
+def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> None:
+    """Jobs are so far."""
+    for made in fact.progress:
+        _advance(state, now_s, state.leases[made.lease], made)
+
+
+def _advance(state: SchedulerState, now_s: float, holding: Holding, made: Progress | Exit) -> None:
+    """Take in how far a job is, and what that says about rates."""
+    job = state.jobs[holding.lease.job]
+    gained = made.steps - job.steps_done
+    stepping_s = made.stepping_s - holding.ran_s
+    if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
+        key = rate_key(state, holding)
+        if key is not None and state.rates.observe(key, gained, stepping_s, state.settings.trust_after_s):
+            state.stale = True
+    if gained > 0:
+        isolated = state.isolated_rate.get(job.id, 0.0)
+        if isolated > 0:
+            job.isolated_s += gained / isolated
+    job.steps_done, job.steps_saved = made.steps, made.saved
+    holding.steps, holding.reported_s, holding.ran_s = made.steps, now_s, made.stepping_s
+
+
+def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
+    """What a measurement under this lease is a measurement of; None where that cannot be told."""
+    bundle, job = holding.bundle, state.jobs[holding.lease.job]
+    if not job.spec.job_type:
+        return None
+    partner = ""
+    if len(bundle.jobs) > 1:
+        partner = state.jobs[bundle.jobs[bundle.jobs[0] == job.id]].spec.job_type
+    spread = False
+    if not state.settings.consolidated_rates and bundle.gpus > 1:
+        node = state.nodes.get(nodes_of(holding.lease.gpus)[0])
+        spread = node is not None and len(nodes_of(holding.lease.gpus)) > -(-bundle.gpus // node.spec.gpus)
+    return RateKey(job.spec.job_type, bundle.gpus, bundle.worker_type, partner, spread)
+
+
+def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> None:
+    """One node of a gang is done."""
+    state.leases[fact.exit.lease].exited.add(fact.node)
+
+
+def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
+    """A lease is over: its GPUs are free, and whoever waited for just that has them now."""
+    end = fact.exit
+    holding = state.leases[end.lease]
+    job = state.jobs[holding.lease.job]
+    _advance(state, now_s, holding, end)
+    if end.outcome not in _ORDERLY:
+        job.steps_done = end.saved
+    job.run_s += end.ran_s
+    price = state.prices.get(holding.bundle.worker_type, 0.0)
+    job.cost_usd += price * end.ran_s / 3600.0 * holding.bundle.gpus / len(holding.bundle.jobs)
+    state.let_go(holding)
+    state.touch(holding)
+    if len(holding.bundle.jobs) > 1:
+        _part(state, holding)
+    del state.leases[end.lease]
+    if job.leaving == end.lease:
+        job.leaving = None
+    else:
+        job.lease = None
+    if not job.is_terminal:
+        _after_exit(state, now_s, job, end)
+    for name in state.blocks.pop(end.lease, ()):
+        _unblock(state, now_s, state.leases[name], end.lease)
+
+
+def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit) -> None:
+    """What an exit means for its job. Whether a failed attempt is tried again is decided elsewhere."""
+    if end.outcome in ("finished", "failed") and job.lease is not None:
+        _forget(state, now_s, state.leases[job.lease])  # it was to go on elsewhere; there is no need now
+    if end.outcome == "finished":
+        move(state, now_s, job, Move.COMPLETE, "")
+    elif end.outcome == "failed":
+        job.failures += 1
+    else:
+        job.node_failures += end.outcome == "node_failed"
+        job.preemptions += end.outcome == "yielded"
+        if job.lease is None and job.state == JobState.RUNNING:
+            move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+
+
+_ORDERLY = {"finished": "", "yielded": "its turn is over"}  # exits after which everything done is saved
+
+
+def _part(state: SchedulerState, holding: Holding) -> None:
+    """A packed job has its GPUs to itself when its partner is gone."""
+    for name in state.holders.get(holding.lease.gpus[0], ()):
+        other = state.leases[name]
+        if other.bundle == holding.bundle:
+            other.bundle = other.bundle._replace(jobs=(other.lease.job,))
+
+
+def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str) -> None:
+    holding.waits_for.discard(closed)
+    if not holding.waits_for:
+        state.let_go(holding)
+        holding.phase = Phase.SENT
+        holding.reported_s, holding.steps = now_s, state.jobs[holding.lease.job].steps_done
+        state.hold(holding)
+        state.touch(holding)

@@ -1,0 +1,152 @@
+"""What must hold in every state, whatever was said in whatever order. Each rule is a function that tells the story.
+
+check(state) raises InvariantBroken with every rule that does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from scheduler.core.state import SchedulerState
+from scheduler.model.errors import InvariantBroken
+from scheduler.model.jobs import TERMINAL, JobState
+from scheduler.model.lease import HOLDING, Phase, nodes_of
+
+
+def check(state: SchedulerState) -> None:
+    """Raise with everything that is wrong."""
+    wrong = [f"{rule.__name__}: {story}" for rule in RULES for story in rule(state)]
+    if wrong:
+        raise InvariantBroken(f"at {state.now_s:g} s:\n  " + "\n  ".join(wrong))
+
+
+def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
+    """P5: a GPU has one holder: one lease, or the two of one packed pair."""
+    holders: dict[str, list[str]] = {}
+    for name, holding in state.leases.items():
+        if holding.phase in HOLDING:
+            for gpu in holding.lease.gpus:
+                holders.setdefault(gpu, []).append(name)
+    for gpu, names in holders.items():
+        if len(names) == 1:
+            continue
+        pair = [state.leases[name] for name in names]
+        jobs = {h.lease.job for h in pair}
+        together = len(names) == 2 and len(jobs) == 2 and len({h.lease.gpus for h in pair}) == 1
+        going = any(h.phase == Phase.STOPPING for h in pair)  # its partner may be promised to another already
+        if not together or not (going or all(set(h.bundle.jobs) == jobs for h in pair)):
+            yield f"GPU {gpu} is held by leases {names} of jobs {sorted(jobs)}"
+    mine = {gpu: sorted(names, key=int) for gpu, names in holders.items()}
+    if mine != {gpu: sorted(names, key=int) for gpu, names in state.holders.items()}:
+        yield "the table of holders is not what the leases say"
+
+
+def gpus_fit_their_lease(state: SchedulerState) -> Iterator[str]:
+    """A lease has as many different GPUs as its bundle is wide, all of one known type."""
+    for name, holding in state.leases.items():
+        lease, bundle = holding.lease, holding.bundle
+        if len(set(lease.gpus)) != bundle.gpus or len(lease.gpus) != bundle.gpus:
+            yield f"lease {name} of {bundle} has GPUs {lease.gpus}"
+        if lease.job not in bundle.jobs:
+            yield f"lease {name} is for job {lease.job}, its bundle is {bundle}"
+        for node in nodes_of(lease.gpus):
+            found = state.nodes.get(node)
+            if found is None:
+                yield f"lease {name} is on node {node}, which does not exist"
+            elif found.spec.worker_type != bundle.worker_type:
+                yield f"lease {name} of {bundle} is on node {node}, a {found.spec.worker_type}"
+
+
+def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
+    """A job has at most one lease to run on and one that is ending; leases and jobs agree about it."""
+    for job in state.jobs.values():
+        for name, ending in ((job.lease, False), (job.leaving, True)):
+            if name is None:
+                continue
+            holding = state.leases.get(name)
+            if holding is None or holding.lease.job != job.id:
+                yield f"job {job.id} says it has lease {name}, which is not there or not its own"
+            elif (holding.phase == Phase.STOPPING) != ending:
+                yield f"job {job.id}: lease {name} is {holding.phase}"
+    for name, holding in state.leases.items():
+        owner = state.jobs.get(holding.lease.job)
+        if owner is None or name not in (owner.lease, owner.leaving):
+            yield f"lease {name} of job {holding.lease.job} is not known to it"
+
+
+def states_fit_leases(state: SchedulerState) -> Iterator[str]:
+    """A job runs when it has a lease or is giving its last one up; one that has ended or is held has none."""
+    for job in state.jobs.values():
+        if job.state == JobState.RUNNING and job.lease is None and job.leaving is None:
+            yield f"job {job.id} is running, without a lease"
+        if job.state != JobState.RUNNING and job.lease is not None:
+            yield f"job {job.id} is {job.state} and has lease {job.lease}"
+        if (job.state in TERMINAL) != (job.ended_s is not None):
+            yield f"job {job.id} is {job.state}, and its end is {job.ended_s}"
+        if (job.state in TERMINAL) == (job.id in state.active):
+            yield f"job {job.id} is {job.state}, and is {'' if job.id in state.active else 'not '}among the active"
+
+
+def waiting_leases_wait(state: SchedulerState) -> Iterator[str]:
+    """A lease waits exactly as long as a lease on its GPUs, or its job's last one, has not closed."""
+    for name, holding in state.leases.items():
+        if (holding.phase == Phase.WAITING) != bool(holding.waits_for):
+            yield f"lease {name} is {holding.phase} and waits for {sorted(holding.waits_for)}"
+        for other in holding.waits_for:
+            if other not in state.leases:
+                yield f"lease {name} waits for lease {other}, which is closed"
+            elif name not in state.blocks.get(other, ()):
+                yield f"lease {name} waits for lease {other}, which does not know it"
+
+
+def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
+    """A GPU is promised to one lease, or to the two of one pair."""
+    for gpu, names in state.claims.items():
+        going_on = [n for n in state.holders.get(gpu, ()) if state.leases[n].phase != Phase.STOPPING]
+        all_of = {*names, *going_on}
+        jobs = {state.leases[name].lease.job for name in all_of}
+        bundles = {state.leases[name].bundle for name in all_of}
+        if len(all_of) > 2 or (
+            len(all_of) == 2 and (len(bundles) > 1 or set(next(iter(bundles)).jobs) != jobs)
+        ):
+            yield f"GPU {gpu} is promised to leases {sorted(all_of)} of jobs {sorted(jobs)}"
+
+
+def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:
+    """Steps, times and shares are finite and not negative."""
+    for job in state.jobs.values():
+        for field in ("steps_done", "steps_saved", "isolated_s", "run_s", "cost_usd"):
+            value = getattr(job, field)
+            if not (math.isfinite(value) and value >= 0):
+                yield f"job {job.id}: {field} is {value}"
+        if job.steps_saved > job.steps_done + 1e-6:
+            yield f"job {job.id}: saved {job.steps_saved} steps of {job.steps_done}"
+    table = state.shares
+    for field in ("share", "entitled_s", "received_s"):
+        values = getattr(table, field)
+        if len(values) and not (values >= 0).all():
+            yield f"shares: {field} is {values.min()}"
+
+
+def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
+    """A job waits only for jobs that exist; none runs that still waits."""
+    for job in state.jobs.values():
+        for other in job.blocked_by:
+            if other not in state.jobs:
+                yield f"job {job.id} waits for job {other}, which does not exist"
+        if job.blocked_by and job.lease is not None:
+            yield f"job {job.id} has lease {job.lease} and waits for {sorted(job.blocked_by)}"
+
+
+Rule = Callable[[SchedulerState], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    one_holder_per_gpu,
+    gpus_fit_their_lease,
+    jobs_know_their_leases,
+    states_fit_leases,
+    waiting_leases_wait,
+    claims_do_not_clash,
+    numbers_are_numbers,
+    dependencies_are_open,
+)
