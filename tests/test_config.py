@@ -1,0 +1,182 @@
+"""Settings files: what they mean, and one line about whatever is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scheduler.config import ConfigError, example_config, load_settings
+from scheduler.model.settings import Settings, TenantSpec
+
+
+def load(folder: Path, text: str, name: str = "cluster.toml") -> Settings:
+    """The settings in a file with this text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return load_settings(path)
+
+
+TOML = """
+policy = "min_cost"
+round_s = 120        # a whole number is a number, too
+speed.v100 = 2.0
+
+[[tenants]]
+name = "research"
+weight = 3.0
+
+[[tenants]]
+name = "product"
+policy = "fifo"
+"""
+YAML = """
+policy: min_cost
+round_s: 1.2e2
+speed: {v100: 2}
+tenants:
+  - name: research
+    weight: 3
+  - {name: product, policy: fifo}
+"""
+MEANT = Settings(
+    policy="min_cost",
+    round_s=120.0,
+    speed={"v100": 2.0},
+    tenants=(TenantSpec(name="research", weight=3.0), TenantSpec(name="product", policy="fifo")),
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("c.toml", TOML), ("c.yaml", YAML), ("c.yml", YAML)])
+def test_both_formats_mean_the_same(tmp_path: Path, name: str, text: str) -> None:
+    """TOML or YAML, the settings are the same."""
+    assert load(tmp_path, text, name) == MEANT
+
+
+@pytest.mark.parametrize("name", ["c.toml", "c.yaml"])
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "\ufeff"])
+def test_what_is_left_out_has_its_default(tmp_path: Path, name: str, text: str) -> None:
+    """An empty file is the defaults."""
+    assert load(tmp_path, text, name) == Settings()
+
+
+FAULTS = [
+    ("a.toml", "\nround_secs = 3", "unknown key 'round_secs' in a.toml, line 2; did you mean 'round_s'?"),
+    (
+        "a.yaml",
+        "policy: x\nround_secs: 3",
+        "unknown key 'round_secs' in a.yaml, line 2; did you mean 'round_s'?",
+    ),
+    ("a.toml", "round_s = 'fast'", "round_s is 'fast' in a.toml, line 1; must be a number"),
+    ("a.yaml", "round_s: no", "round_s is 'no' in a.yaml, line 1; must be a number"),
+    ("a.yaml", "round_s:", "round_s is empty in a.yaml, line 1; must be a number"),
+    ("a.toml", "seed = 1.5", "seed is 1.5 in a.toml, line 1; must be a whole number"),
+    ("a.toml", "learn_rates = 1", "learn_rates is 1 in a.toml, line 1; must be true or false"),
+    ("a.toml", "policy = true", "policy is true in a.toml, line 1; must be text in quotes"),
+    ("a.toml", "preemptions_max = []", "preemptions_max is [] in a.toml, line 1; must be a whole number"),
+    ("a.toml", "tenants = 1", "tenants is 1 in a.toml, line 1; must be a list"),
+    ("a.toml", "[speed]\nv100 = 1\nk80 = 'slow'", "speed.k80 is 'slow' in a.toml, line 3; must be a number"),
+    ("a.toml", "round_s = 1\nround_s = 2", "a key or table stands twice in a.toml, line 2"),
+    ("a.yaml", "round_s: 1\nround_s: 2", "key 'round_s' stands twice in a.yaml, line 2"),
+    ("a.yaml", "speed:\n  v100: 1\n  v100: 2", "key 'speed.v100' stands twice in a.yaml, line 3"),
+    (
+        "a.toml",
+        "[[tenants]]\nname='a'\n[[tenants]]\nname='b'\nwieght=3",
+        "unknown key 'tenants[1].wieght' in a.toml, line 5; did you mean 'weight'?",
+    ),
+    (
+        "a.toml",
+        "tenants = [\n  {name = 'a'},\n  {weight = 2.0},\n]",
+        "tenants[1] has no 'name' in a.toml, line 1; it must be text in quotes",
+    ),
+    (
+        "a.yaml",
+        "tenants:\n- name: a\n- weight: 3",
+        "tenants[1] has no 'name' in a.yaml, line 3; it must be text in quotes",
+    ),
+    ("a.toml", "\nround_s = -1.0", "round_s is -1.0, must be a number above 0 in a.toml, line 2"),
+    ("a.toml", "speed = {v100 = 0}", "speed.v100 is 0.0, must be a number above 0 in a.toml, line 1"),
+    (
+        "a.toml",
+        "half_life_rounds = inf",
+        "half_life_rounds is inf, must be a number above 0 in a.toml, line 1",
+    ),
+    ("a.yaml", "- 1", "the file is [1] in a.yaml; must be a table of keys and values"),
+    ("a.toml", "seed = 1\nround_s =", "not valid TOML: invalid value, in a.toml, line 2"),
+    ("a.yaml", "seed: [1", "not valid YAML: expected ',' or ']', but got '<stream end>', in a.yaml, line 1"),
+    ("a.yaml", "speed: &a {v100: 1}\ntenants: *a", "an alias (*) stands in a.yaml, line 2; write it out"),
+    ("a.yaml", "[" * 100, "nested too deeply, in a.yaml, line 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), FAULTS)
+def test_a_fault_is_one_line_that_says_where(tmp_path: Path, name: str, text: str, message: str) -> None:
+    """File, line, key, value, and what to do instead."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, name)
+    assert str(caught.value) == message
+
+
+def test_a_fault_between_settings_names_both(tmp_path: Path) -> None:
+    """What a file leaves out can be at odds with what it says."""
+    with pytest.raises(
+        ConfigError, match=r"solve_lead_s is 10\.0, .* below round_s \(5\.0\) in cluster\.toml"
+    ):
+        load(tmp_path, "round_s = 5")
+
+
+def test_a_fault_can_be_handled_by_a_program(tmp_path: Path) -> None:
+    """The place is there in parts."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "seed = 1\n[[tenants]]\nname = 1")
+    assert (caught.value.field, caught.value.line) == ("tenants[0].name", 3)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """Missing, unknown, too large, or not text: each is said in words."""
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: no such file or directory"):
+        load_settings(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"must end in \.toml, \.yaml or \.yml"):
+        load(tmp_path, "", "cluster.ini")
+    with pytest.raises(ConfigError, match="larger than 1024 KiB"):
+        load(tmp_path, "#" * 2**21)
+    (tmp_path / "bad.toml").write_bytes(b"seed = 1\npolicy = '\xff'")
+    with pytest.raises(ConfigError, match=r"bad\.toml, line 2: not UTF-8 text"):
+        load_settings(tmp_path / "bad.toml")
+
+
+# The example
+
+
+def test_the_example_is_the_defaults(tmp_path: Path) -> None:
+    """As it is, and with every default switched on, the example changes nothing."""
+    example = example_config()
+    assert load(tmp_path, example) == Settings()
+    switched_on = re.sub(r"^#(?=\w)", "", example, flags=re.MULTILINE)
+    assert switched_on.count("\n#") < example.count("\n#")
+    assert load(tmp_path, switched_on) == Settings()
+
+
+def test_the_example_names_every_setting() -> None:
+    """Every key stands in the example, those of tenants too."""
+    example = example_config()
+    for model in (Settings, TenantSpec):
+        for field in msgspec.structs.fields(model):
+            assert re.search(rf"^#.*\b{field.name}\b", example, flags=re.MULTILINE), field.name
+
+
+def test_the_example_says_what_settings_mean() -> None:
+    """The comment beside a field of the model is the one in the example."""
+    assert (
+        "# rounds that a gang is skipped before GPUs are held back for it\n#reserve_after = 2\n"
+        in example_config()
+    )
+
+
+def test_the_example_shows_a_tenant(tmp_path: Path) -> None:
+    """The commented entry of a list is a valid one, once its blanks are filled in."""
+    example = example_config()
+    entry = example[example.index("# [[tenants]]") :].replace("# ", "").replace("…", "research")
+    assert load(tmp_path, entry) == Settings(tenants=(TenantSpec(name="research"),))
