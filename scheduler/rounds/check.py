@@ -12,7 +12,7 @@ from functools import cached_property
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.inputs import ANYWHERE, Held, NodeView, RoundInputs, RoundPlan
-from scheduler.rounds.turn import Turn, turn_of
+from scheduler.rounds.turn import Turn, parts_given, turn_of
 
 SLACK = 1e-6  # of a CPU, of a GB
 
@@ -53,7 +53,7 @@ class Seen:
     def turn(self, bundle: Bundle) -> Turn:
         """When it is the column's turn: smaller is earlier. Last of all when it is no candidate."""
         row = self.row_of.get(bundle)
-        return (math.inf,) if row is None else turn_of(self.inputs, row)
+        return (math.inf,) if row is None else turn_of(self.inputs, row, self.given)
 
     def turn_of_holder(self, bundle: Bundle) -> Turn:
         """The turn of a column that runs; of jobs that stay, the earliest of all columns they could stay with."""
@@ -61,6 +61,11 @@ class Seen:
         rows = self.rows_by_way.get(bundle[1:], ()) if staying else ()
         turns = [self.turn(other) for other in rows if staying & set(other.jobs)]
         return min([self.turn(bundle), *turns])
+
+    @cached_property
+    def given(self) -> list[float]:
+        """By worker type: the part of what was promised that is given out."""
+        return parts_given(self.inputs)
 
     @cached_property
     def rows_by_way(self) -> dict[tuple[str, int, str], list[Bundle]]:

@@ -1,12 +1,15 @@
-"""Whose turn it is: the columns in order, best first. Four rules, the earlier one decides:
+"""Whose turn it is: the columns in order, best first. Five rules, the earlier one decides:
 
 1. what has a share comes before what may only fill GPUs that would be left idle (backfill);
 2. a guess comes before what is known, so that it stops being a guess;
-3. who is more than a round behind its due comes first, who is more than a round ahead comes last;
-4. priority = entitled / received, then entitled - received, then the hash of the bundle.
+3. who is more than a round behind its due comes first, the furthest behind before the others;
+4. who is more than a round ahead comes last;
+5. priority = entitled / received, then entitled - received, then the hash of the bundle.
 
-The third rule keeps everybody within two rounds of its due where the ratio alone would not: a hundred shares of a
-thousandth, each of them "nothing received yet", would otherwise take a hundred turns from one share of nine tenths.
+The ratio alone would leave some far behind: a hundred shares of a thousandth, each of them "nothing received yet", take
+a hundred turns from one share of nine tenths. Rule 3 alone would starve small shares where there is not enough for all,
+since a share below 1/29 never gets a round behind. So where a worker type gives out much less than it promised (nodes
+are gone, gangs do not fit), everybody's due is what can be given: the same part of each entitlement.
 """
 
 from __future__ import annotations
@@ -25,16 +28,38 @@ def rank(inputs: RoundInputs) -> Ints:
     may_run = np.flatnonzero(due | columns.backfill)
     starts = changes(inputs) if columns.restart_s.any() else np.zeros(len(columns), dtype=np.bool_)
     worth = np.where(starts, worth_of_starting(columns, inputs.round_s), 1.0)
-    behind_s = columns.entitled_s - columns.received_s
-    group = 8 * ~due + 4 * ~columns.explore + np.where(due, _standing(behind_s, inputs.round_s), 1)
+    due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
+    far = due & (due_s > inputs.round_s)
+    group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
     keys = (
         columns.tie,
-        -behind_s,
+        columns.received_s - columns.entitled_s,
         starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        -_priority(columns) * worth,
+        np.where(far, -due_s, -_priority(columns) * worth),
         group.astype(np.int8),
     )
     return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
+
+
+def part_given(inputs: RoundInputs) -> Floats:
+    """By worker type: which part of what it promised is given out. 1 unless it is far behind with it.
+
+    Far is more than two rounds and one more for each GPU promised: what turns alone may cause. Rounded, so that it
+    does not depend on the order of the sum.
+    """
+    columns, types = inputs.candidates, len(inputs.worker_types)
+
+    def total_s(each_s: Floats) -> Floats:
+        weights = np.where(columns.share > 0, columns.gpus * each_s, 0.0)
+        totals_s: Floats = np.bincount(columns.worker_type, weights, minlength=types).astype(np.float64)
+        return totals_s
+
+    this_round_s = total_s(columns.share * inputs.round_s)
+    promised_s, given_s = total_s(columns.entitled_s) - this_round_s, total_s(columns.received_s)
+    part = np.ones(types)
+    far = promised_s - given_s > this_round_s + 2.0 * inputs.round_s
+    part[far] = np.round(given_s[far] / promised_s[far], 6)
+    return part
 
 
 def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
@@ -72,11 +97,6 @@ def changes(inputs: RoundInputs) -> Bools:
         if mine.bundle[3] != label or theirs.bundle[3] != label or theirs.gpus != mine.gpus:
             moved[row] = True
     return moved
-
-
-def _standing(behind_s: Floats, round_s: float) -> Ints:
-    """0 when more than a round behind, 2 when more than a round ahead, 1 in between."""
-    return 1 - (behind_s > round_s).astype(np.int64) + (behind_s < -round_s)
 
 
 def _priority(columns: Candidates) -> Floats:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from scheduler.rounds.inputs import RoundInputs
 
 Turn = tuple[float, ...]  # smaller is earlier
 
 
-def turn_of(inputs: RoundInputs, row: int) -> Turn:
-    """When it is this column's turn."""
+def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
+    """When it is this column's turn. `given`: see `parts_given`."""
     columns = inputs.candidates
     bundle = columns.bundles[row]
     share, entitled_s, received_s, restart_s = (
@@ -28,17 +29,39 @@ def turn_of(inputs: RoundInputs, row: int) -> Turn:
         priority = math.inf if entitled_s > 0 else 0.0
     if starts:
         priority *= max(1.0 - restart_s * (1.0 - min(share, 1.0)) / inputs.round_s, 0.1)
-    behind_s = entitled_s - received_s
-    if share > 0:
-        place = 0 if behind_s > inputs.round_s else 2 if behind_s < -inputs.round_s else 1
-    else:
+    due_s = entitled_s * given[int(columns.worker_type[row])] - received_s
+    place = 0 if due_s > inputs.round_s else 2 if due_s < -inputs.round_s else 1
+    if share <= 0:
         place = 1
     return (
         float(share <= 0),
         float(not columns.explore[row]),
         float(place),
-        -priority,
+        -due_s if place == 0 else -priority,
         float(starts and share <= 0),
-        -behind_s,
+        received_s - entitled_s,
         int(columns.tie[row]),
     )
+
+
+def parts_given(inputs: RoundInputs) -> list[float]:
+    """By worker type: the part of the promised GPU time that was given, where that is far too little; else 1."""
+    columns, round_s = inputs.candidates, inputs.round_s
+    now_s, promised_s, given_s = ([0.0] * len(inputs.worker_types) for _ in range(3))
+    for kind, gpus, share, entitled_s, received_s in zip(
+        columns.worker_type.tolist(),
+        columns.gpus.tolist(),
+        columns.share.tolist(),
+        columns.entitled_s.tolist(),
+        columns.received_s.tolist(),
+        strict=True,
+    ):
+        if share > 0:
+            now_s[kind] += gpus * (share * round_s)
+            promised_s[kind] += gpus * entitled_s
+            given_s[kind] += gpus * received_s
+    parts = []
+    for now, promised, given in zip(now_s, promised_s, given_s, strict=True):
+        before = promised - now
+        parts.append(round(given / before, 6) if before - given > now + 2 * round_s else 1.0)
+    return parts

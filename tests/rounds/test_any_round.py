@@ -12,7 +12,7 @@ from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.inputs import NOBODY, Candidates, Held, RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.rounds.rank import rank
-from scheduler.rounds.turn import turn_of
+from scheduler.rounds.turn import parts_given, turn_of
 from tests.support.rounds import random_round
 
 rounds = st.randoms(use_true_random=False).map(random_round)
@@ -76,7 +76,8 @@ def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
 @given(rounds)
 def test_the_audit_and_the_ranking_agree_on_turns(inputs: RoundInputs) -> None:
     """Two ways of telling the order, written independently, tell the same one."""
-    turns = [turn_of(inputs, row) for row in rank(inputs).tolist()]
+    given = parts_given(inputs)
+    turns = [turn_of(inputs, row, given) for row in rank(inputs).tolist()]
     assert turns == sorted(turns)
 
 

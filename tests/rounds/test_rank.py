@@ -54,6 +54,24 @@ def test_a_round_behind_comes_before_any_ratio() -> None:
     assert order([*small, large]).startswith("large")
 
 
+def test_the_furthest_behind_is_first() -> None:
+    """Among those that are more than a round behind, it is the distance that counts, not the ratio."""
+    columns = [
+        column("ratio", share=0.1, entitled_s=2 * ROUND_S, received_s=0.5 * ROUND_S),
+        column("distance", share=0.9, entitled_s=20 * ROUND_S, received_s=18 * ROUND_S),
+    ]
+    assert order(columns) == "distance ratio"
+
+
+def test_dues_shrink_to_what_can_be_given() -> None:
+    """Where half of what was promised is given out, who has its half is not behind: the small share has its turn."""
+    large = [
+        column(f"large{i}", share=0.9, entitled_s=20 * ROUND_S, received_s=10 * ROUND_S) for i in range(3)
+    ]
+    small = column("small", share=0.01, entitled_s=0.3 * ROUND_S)
+    assert order([*large, small]).startswith("small")
+
+
 def test_a_round_ahead_comes_last() -> None:
     """Who is more than a round ahead lets those go first who are not, whatever the ratios."""
     columns = [
