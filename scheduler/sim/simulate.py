@@ -6,15 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from policies.registry import resolve
 from scheduler.core.core import Core
-from scheduler.core.facts import Fact
+from scheduler.core.facts import Fact, RatesGiven
 from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
+from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
+from scheduler.sim.ideal import Fluid
 from scheduler.sim.machines import Machines
 from scheduler.sim.metrics import Metrics
 from scheduler.sim.physics import JobTruth, Physics
@@ -46,6 +49,7 @@ class SimOptions:
     report_interval_s: float = 3600.0
     save_every_s: float = 3600.0
     events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()  # faults, reclaims, prices over time
+    ideal: bool = False  # exact shares, without rounds
     journal: Journal | None = None
 
 
@@ -97,6 +101,47 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
     resolve(options.settings.policy)  # a wrong name is an error now, not in the middle
     metrics = Metrics(options.measure)
     recorder = _Recorder(metrics, options.journal)
+    watch = _Watch(options, metrics, progress)
+    run = _run_ideal if options.ideal else _run_rounds
+    rounds, events, refused = run(options, recorder, watch)
+    metrics.settle()
+    return SimResult(
+        metrics=metrics,
+        wall_s=time.perf_counter() - began_s,
+        rounds=rounds,
+        events=events,
+        facts=recorder.facts,
+        refused=refused,
+        interrupted=watch.stopped,
+    )
+
+
+class _Watch:
+    """Tells how far a run is, and when it is over."""
+
+    def __init__(
+        self, options: SimOptions, metrics: Metrics, progress: Callable[[Progress], bool | None] | None
+    ) -> None:
+        self.stopped = False
+        self.state: SchedulerState | None = None
+        self._metrics, self._progress, self._seen = metrics, progress, Progress()
+        self._every_s = 20 * options.settings.round_s
+
+    def over(self, now_s: float) -> bool:
+        """Whether the run has seen what it was made for, or is to stop."""
+        seen, state = self._seen, self.state
+        if self._progress is not None and state is not None and now_s - seen.now_s >= self._every_s:
+            seen.now_s, seen.submitted = now_s, len(state.jobs)
+            seen.ended = seen.submitted - len(state.active)
+            self.stopped = self._progress(seen) is False
+        return self.stopped or now_s > STARVED_S or self._metrics.all_ended
+
+
+Ran = tuple[int, int, tuple[tuple[str, str], ...]]  # rounds, events, jobs that were refused and why
+
+
+def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
+    """The scheduler as it is, on machines that are simulated."""
     physics = Physics(
         options.throughputs,
         seed=options.seed,
@@ -105,55 +150,54 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
     )
     machines = Machines(physics, report_interval_s=options.report_interval_s)
     core = Core()
-    seen = Progress()
-    stopped = False
-
-    def over(now_s: float) -> bool:
-        nonlocal stopped
-        if progress is not None and now_s - seen.now_s >= 20 * options.settings.round_s:
-            seen.now_s, seen.submitted = now_s, len(core.state.jobs)
-            seen.ended = seen.submitted - len(core.state.active)
-            stopped = progress(seen) is False
-        return stopped or now_s > STARVED_S or metrics.all_ended
-
+    watch.state = core.state
     world = SimWorld(
-        machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over
+        machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=watch.over
     )
     _open(options, world, machines)
     try:
         asyncio.run(drive(core, world, recorder))
     except KeyboardInterrupt:
-        stopped = True
-    metrics.settle()
-    return SimResult(
-        metrics=metrics,
-        wall_s=time.perf_counter() - began_s,
-        rounds=core.state.round.number,
-        events=world.events,
-        facts=recorder.facts,
-        refused=tuple(world.refused),
-        interrupted=stopped,
-    )
+        watch.stopped = True
+    return core.state.round.number, world.events, tuple(world.refused)
+
+
+def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
+    """Exact shares, without rounds."""
+    fluid = Fluid(options.settings, lambda now_s, fact: recorder.append(now_s, (fact,)))
+    watch.state = fluid.state
+    table = (options.believed or options.throughputs).restrict(options.cluster)
+    fluid.open(nodes(options.cluster, options.gpus_per_node), RatesGiven(**_rows(table)), _prices(options))
+    try:
+        fluid.run(_arrivals(options), watch.over)
+    except KeyboardInterrupt:
+        watch.stopped = True
+    return fluid.allocations, recorder.facts, ()
+
+
+def _prices(options: SimOptions) -> Mapping[str, float]:
+    return options.throughputs.prices_per_gpu_hour if options.prices is None else options.prices
+
+
+def _rows(table: Throughputs) -> dict[str, Any]:
+    """The table in the rows of GiveRates and RatesGiven."""
+    return {
+        "solo": [(*key, rate) for key, rate in sorted(table.solo.items())],
+        "unconsolidated": [(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
+        "pairs": [
+            (kind, a, b, gpus, *rates)
+            for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
+            if gpus == others and a <= b
+        ],
+    }
 
 
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     """The first instant: settings, rates, prices, nodes."""
-    table = options.believed or options.throughputs
-    table = table.restrict(options.cluster)
+    table = (options.believed or options.throughputs).restrict(options.cluster)
     world.at(0.0, Configure(settings=options.settings))
-    world.at(
-        0.0,
-        GiveRates(
-            solo=[(*key, rate) for key, rate in sorted(table.solo.items())],
-            unconsolidated=[(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
-            pairs=[
-                (kind, a, b, gpus, *rates)
-                for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
-                if gpus == others and a <= b
-            ],
-        ),
-    )
-    prices = options.prices if options.prices is not None else table.prices_per_gpu_hour
+    world.at(0.0, GiveRates(**_rows(table)))
+    prices = _prices(options)
     if prices:
         world.at(0.0, SetPrices(price_per_gpu_hour=dict(prices)))
     for spec in nodes(options.cluster, options.gpus_per_node):
