@@ -86,6 +86,7 @@ def _inputs(
         nodes=nodes,
         held=held,
         needs=_needs(state, jobs),
+        stay_s=settings.stay_rounds * settings.round_s,
         reserve_after=settings.reserve_after,
         preemptions_max=settings.preemptions_max,
     )

@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     lease_margin_s: float = 30.0  # after its end a silent lease counts as running for so long
     fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
     half_life_rounds: float = 20.0  # of entitled and received time
+    stay_rounds: float = 2.0  # a running job is let run on for so long before turns are compared again
     reserve_after: int = 2  # rounds that a gang is skipped before GPUs are held back for it
     preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
     restart_cost_s: float = 30.0  # of a job that does not say: start-up and checkpoint

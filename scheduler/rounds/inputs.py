@@ -85,6 +85,7 @@ class RoundInputs:
     nodes: tuple[NodeView, ...]
     held: Mapping[str, Held]  # by job
     needs: Mapping[str, Need] = field(default_factory=dict)  # by job; absent: ANYWHERE
+    stay_s: float = 0.0  # of a running column's received time, the last that does not count against it
     reserve_after: int = 2  # rounds; a gang skipped as often has GPUs held back for it as they free up
     preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
 

@@ -4,7 +4,9 @@
 2. a guess comes before what is known, so that it stops being a guess;
 3. who is more than a round behind its due comes first, the furthest behind before the others;
 4. who is more than a round ahead comes last;
-5. priority = entitled / received, then entitled - received, then the hash of the bundle.
+5. priority = entitled / received, then entitled - received, then the hash of the bundle. Of what a column received,
+   the last `stay_s` do not count while it runs: turns of two rounds serve shares as well as turns of one, with half
+   as many jobs that have to move.
 
 The ratio alone would leave some far behind: a hundred shares of a thousandth, each of them "nothing received yet", take
 a hundred turns from one share of nine tenths. Rule 3 alone would starve small shares where there is not enough for all,
@@ -26,16 +28,18 @@ def rank(inputs: RoundInputs) -> Ints:
     columns = inputs.candidates
     due = columns.share > 0
     may_run = np.flatnonzero(due | columns.backfill)
-    starts = changes(inputs) if columns.restart_s.any() else np.zeros(len(columns), dtype=np.bool_)
+    weighed = inputs.stay_s > 0 or columns.restart_s.any()
+    starts = changes(inputs) if weighed else np.zeros(len(columns), dtype=np.bool_)
+    counted_s = np.where(starts, columns.received_s, np.maximum(columns.received_s - inputs.stay_s, 0.0))
     worth = np.where(starts, worth_of_starting(columns, inputs.round_s), 1.0)
     due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
     far = due & (due_s > inputs.round_s)
     group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
     keys = (
         columns.tie,
-        columns.received_s - columns.entitled_s,
+        counted_s - columns.entitled_s,
         starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        np.where(far, -due_s, -_priority(columns) * worth),
+        np.where(far, -due_s, -_priority(columns.entitled_s, counted_s) * worth),
         group.astype(np.int8),
     )
     return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
@@ -99,7 +103,7 @@ def changes(inputs: RoundInputs) -> Bools:
     return moved
 
 
-def _priority(columns: Candidates) -> Floats:
+def _priority(entitled_s: Floats, received_s: Floats) -> Floats:
     """Entitled / received; first of all where something is owed and nothing was received."""
-    owed = np.where(columns.entitled_s > 0, np.inf, 0.0)
-    return np.divide(columns.entitled_s, columns.received_s, out=owed, where=columns.received_s > 0)
+    owed = np.where(entitled_s > 0, np.inf, 0.0)
+    return np.divide(entitled_s, received_s, out=owed, where=received_s > 0)
