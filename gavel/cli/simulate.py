@@ -86,6 +86,10 @@ def simulate(
 ) -> None:
     """The command's body."""
     outputs = Outputs(json_file, jobs_csv, journal, plots)
+    if journal is not None and options.get("ideal"):
+        raise Fault(
+            "--journal: an ideal run has no rounds, so there is no journal of it; leave one of them out"
+        )
     with faults():
         prepared = prepare(run_of_options(options))
     outputs.check()

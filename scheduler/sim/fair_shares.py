@@ -88,36 +88,46 @@ class IsolatedPace:
 
 
 class Promised:
-    """Time that allocations promised to each job on each type: share × time, summed up for all jobs at once."""
+    """What allocations promised to each job on each type: share × time, summed up for all jobs at once.
+
+    Time counts in full for both of a packed pair; GPU time counts by GPUs, and half for each of a pair.
+    """
 
     def __init__(self, kind: Callable[[str], int]) -> None:
         self._kind = kind  # the number of a worker type
         self._row_of: dict[str, int] = {}
         self._free: list[int] = list(range(ROWS_FIRST))
         self._since_s = 0.0
-        self._share = np.zeros((ROWS_FIRST, 1))
-        self._promised_s = np.zeros((ROWS_FIRST, 1))
+        self._share = np.zeros((2, ROWS_FIRST, 1))  # of time, and of GPU time
+        self._promised_s = np.zeros((2, ROWS_FIRST, 1))
 
     def add(self, job: str) -> None:
         """A job is there."""
         if not self._free:
-            rows, kinds = self._share.shape
+            _, rows, kinds = self._share.shape
             self._resize(2 * rows, kinds)
             self._free = list(range(rows, 2 * rows))
         self._row_of[job] = self._free.pop()
 
     def so_far(self, now_s: float, job: str) -> dict[int, float]:
         """Seconds by type that were promised to a job until now; nothing of a job that was removed."""
+        return self._sum(0, now_s, job)
+
+    def gpu_time_so_far(self, now_s: float, job: str) -> dict[int, float]:
+        """The same in GPU-seconds."""
+        return self._sum(1, now_s, job)
+
+    def _sum(self, what: int, now_s: float, job: str) -> dict[int, float]:
         row = self._row_of.get(job)
         if row is None:
             return {}
-        times = self._promised_s[row] + self._share[row] * (now_s - self._since_s)
+        times = self._promised_s[what, row] + self._share[what, row] * (now_s - self._since_s)
         return {int(kind): float(times[kind]) for kind in np.flatnonzero(times)}
 
     def remove(self, job: str) -> None:
         """A job has ended: nothing is promised to it any more."""
         row = self._row_of.pop(job)
-        self._share[row] = self._promised_s[row] = 0.0
+        self._share[:, row] = self._promised_s[:, row] = 0.0
         self._free.append(row)
 
     def adopt(self, now_s: float, shares: Shares) -> None:
@@ -126,8 +136,8 @@ class Promised:
         self._since_s = now_s
         self._share[:] = 0.0
         kind_of = np.array([self._kind(name) for name in shares.worker_types], dtype=np.int64)
-        if kind_of.size and kind_of.max() >= self._share.shape[1]:
-            self._resize(len(self._share), int(kind_of.max()) + 1)
+        if kind_of.size and kind_of.max() >= self._share.shape[2]:
+            self._resize(self._share.shape[1], int(kind_of.max()) + 1)
         share = np.array(shares.share)
         used = np.flatnonzero(share > 0)
         if not used.size:
@@ -135,18 +145,20 @@ class Promised:
         get = self._row_of.get
         row_of = np.fromiter((get(job, -1) for job in shares.jobs), np.int64, len(shares.jobs))
         kinds = kind_of[np.array(shares.worker_type)[used]]
-        for members in (shares.first, shares.second):
-            member = np.array(members)[used]
+        second = np.array(shares.second)[used]
+        gpu_share = share[used] * np.array(shares.gpus)[used] * np.where(second >= 0, 0.5, 1.0)
+        for member in (np.array(shares.first)[used], second):
             rows = np.where(member >= 0, row_of[member], -1)
             known = rows >= 0
-            np.add.at(self._share, (rows[known], kinds[known]), share[used][known])
+            np.add.at(self._share[0], (rows[known], kinds[known]), share[used][known])
+            np.add.at(self._share[1], (rows[known], kinds[known]), gpu_share[known])
 
     def _resize(self, rows: int, kinds: int) -> None:
         self._share = _grown(self._share, rows, kinds)
         self._promised_s = _grown(self._promised_s, rows, kinds)
 
 
-def _grown(matrix: NDArray[np.float64], rows: int, kinds: int) -> NDArray[np.float64]:
-    larger = np.zeros((rows, kinds))
-    larger[: matrix.shape[0], : matrix.shape[1]] = matrix
+def _grown(sums: NDArray[np.float64], rows: int, kinds: int) -> NDArray[np.float64]:
+    larger = np.zeros((2, rows, kinds))
+    larger[:, : sums.shape[1], : sums.shape[2]] = sums
     return larger

@@ -136,11 +136,10 @@ class GpuTime:
             self._settle(now_s, tenure.kind)
             self.busy[tenure.kind] -= len(tenure.gpus)
 
-    def count_unseen(self, tenure: Tenure, ran_s: float) -> None:
-        """A lease that nobody saw start has run for so long."""
-        gpu_s = ran_s * len(tenure.gpus)
-        self._busy_s[tenure.kind] += gpu_s
-        tenure.cost_usd += gpu_s * self._prices[tenure.kind] / HOUR_S
+    def count_unseen(self, kind: int, gpu_s: float) -> float:
+        """GPU-seconds that nobody saw begin and end; what they cost at present prices."""
+        self._busy_s[kind] += gpu_s
+        return gpu_s * self._prices[kind] / HOUR_S
 
     def set_prices(self, now_s: float, price_per_gpu_hour: dict[str, float]) -> None:
         """Prices from now on; what ran until now is charged at the old ones."""

@@ -54,6 +54,7 @@ class _Open:
     spec: JobSpec
     row: int
     arrival_s: float
+    mark: float  # at arrival
     state: JobState = JobState.QUEUED
     ended: bool = False
     start_s: float = math.nan
@@ -66,6 +67,7 @@ class _Open:
     received_s: dict[int, float] = field(default_factory=dict)
     leases: dict[str, _Held] = field(default_factory=dict)  # granted, not closed
     running: int = 0  # of these, those with processes
+    granted: bool = False  # any lease, ever
 
 
 @dataclass(slots=True, eq=False)
@@ -172,8 +174,8 @@ class Metrics:
                 self.opened = Window(now_s, *self.gpus.totals(now_s))
             due_s = math.nan if spec.deadline_s is None else now_s + spec.deadline_s
             row = self.jobs.add(fact.job, spec.name, spec.job_type, spec.gpus, now_s, due_s)
-            self._promised.add(fact.job)
-        self._open[fact.job] = _Open(fact.job, spec, row, now_s)
+        self._promised.add(fact.job)
+        self._open[fact.job] = _Open(fact.job, spec, row, now_s, self._pace.mark(now_s, spec.gpus))
 
     def _job_moved(self, now_s: float, fact: f.JobMoved) -> None:
         job = self._open.get(fact.job)
@@ -238,6 +240,7 @@ class Metrics:
         gpus = lease.gpus if len(lease.gpus) == 1 else tuple(sorted(lease.gpus))
         held = _Held(job, Tenure(gpus, self.gpus.kind(lease.bundle.worker_type)), lease.gpus)
         self._leases[lease.id] = job.leases[lease.id] = held
+        job.granted = True
         if not job.ended:
             job.state = JobState.RUNNING
 
@@ -267,7 +270,7 @@ class Metrics:
             job.running -= 1
             self._running -= not job.running
         else:
-            self.gpus.count_unseen(held.tenure, end.ran_s)
+            held.tenure.cost_usd += self.gpus.count_unseen(held.tenure.kind, end.ran_s * len(held.gpus))
             began_s = now_s - end.ran_s
             held.mark = self._pace.mark(now_s, job.spec.gpus)
         self._credit(now_s, job, held, began_s, end.steps)
@@ -309,7 +312,18 @@ class Metrics:
         rate = self._adopted_rate.get(job, 0.0)
         return 1.0 / rate if rate > 0 else 0.0
 
+    def _credit_shares(self, now_s: float, job: _Open) -> None:
+        """A job that was done without any lease had exactly its shares: an ideal run."""
+        job.received_s = self._promised.so_far(now_s, job.id)
+        job.held_s = sum(job.received_s.values())
+        for kind, gpu_s in self._promised.gpu_time_so_far(now_s, job.id).items():
+            job.cost_usd += self.gpus.count_unseen(kind, gpu_s)
+        per_step_s = self._pace.seconds_per_step(job.spec, job.mark, job.arrival_s, now_s)
+        job.isolated_s = (job.spec.steps or 0.0) * (per_step_s or 0.0)
+
     def _end(self, now_s: float, job: _Open, state: JobState) -> None:
+        if state == JobState.COMPLETED and not job.granted:
+            self._credit_shares(now_s, job)
         job.state, job.ended = state, True
         self._live -= 1
         self._pace.set_jobs(now_s, self._live)
@@ -318,7 +332,7 @@ class Metrics:
             self.ended += 1
             self.closed = Window(now_s, *self.gpus.totals(now_s))
             self._store(now_s, job)
-            self._promised.remove(job.id)
+        self._promised.remove(job.id)
         self._retire(now_s, job)
 
     def _retire(self, now_s: float, job: _Open) -> None:

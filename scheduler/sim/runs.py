@@ -127,6 +127,7 @@ def prepare(run: Run) -> Prepared:
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
         report_interval_s=run.report_interval_s,
+        ideal=run.ideal,
         events=changes_of(
             run.cluster,
             gpus_per_node(run),
@@ -285,6 +286,11 @@ def _check_numbers(run: Run) -> None:
     for kind, price in run.prices.items():
         if not (math.isfinite(price) and price >= 0):
             raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")
+    for field in ("mtbf_h", "failures_file", "capacity_file", "prices_file"):
+        if run.ideal and getattr(run, field):
+            raise InvalidSpec(
+                "ideal", "knows nothing that happens over time: no failures, capacity or prices"
+            )
     if run.measure is not None and not 0 <= run.measure[0] < run.measure[1]:
         raise InvalidSpec(
             "measure", f"is {run.measure[0]}:{run.measure[1]}, must be FIRST:END with FIRST < END"

@@ -178,15 +178,23 @@ def _carry_out_in_process(number: int, run: Run) -> Figures:
     def seen(part: float) -> None:
         _parts[number] = part
 
-    figures = carry_out(run, seen)
+    figures = _attempt(run, seen)
     _parts[number] = 1.0
     return figures
+
+
+def _attempt(run: Run, seen: Callable[[float], None] | None = None) -> Figures:
+    """Figures, or the error in words: not every exception travels between processes."""
+    try:
+        return carry_out(run, seen)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _figures_of(future: Future[Figures]) -> Figures:
     try:
         return future.result()
-    except Exception as error:
+    except Exception as error:  # the process died: the other runs go on, as far as they can
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -228,7 +236,7 @@ class Ray:
 
 
 def _carry_out_of_data(data: dict[str, Any]) -> Figures:
-    return carry_out(run_of(data))
+    return _attempt(run_of(data))
 
 
 def run_of(data: Mapping[str, Any]) -> Run:

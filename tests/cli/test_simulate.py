@@ -91,6 +91,17 @@ def test_only_some_jobs_are_measured(gavel: Gavel) -> None:
     assert (figures["jobs"], figures["completed"]) == (5, 5)
 
 
+def test_an_ideal_run_is_no_worse(gavel: Gavel) -> None:
+    """Exact shares at every moment: all jobs done, no later on average than with rounds and restarts."""
+    rounds, ideal = (
+        json.loads(gavel("simulate", *TWELVE, *more, "--json", "-").stdout) for more in ((), ("--ideal",))
+    )
+    assert ideal["completed"] == 12
+    assert ideal["mean_jct_h"] <= rounds["mean_jct_h"] * 1.05
+    assert 0 < ideal["utilization"]["a100"] <= 1
+    assert ideal["cost_usd"] > 0
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -169,6 +180,8 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
         (("--jobs-csv", "."), "--jobs-csv: .: is a directory"),
         (("--journal", "/dev/null/x"), "--journal: /dev/null/x: not a directory"),
         (("--plots", "/dev/null/x"), "--plots: /dev/null/x: not a directory"),
+        (("--ideal", "--mtbf", "5"), "--ideal: knows nothing that happens over time"),
+        (("--ideal", "--journal", "a"), "--journal: an ideal run has no rounds"),
         (("--json", ""), "--json: is empty, must be the name of a file"),
     ],
 )

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from scheduler.core import facts as f
+from scheduler.core.messages import Shares
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import Move
 from scheduler.model.settings import Settings
@@ -319,3 +320,23 @@ def test_allocations_that_are_not_the_policys_own() -> None:
     story.tell(0.0, f.AllocationFailed(number=1, why="no answer in time"))
     story.tell(1.0, f.AllocationFailed(number=2, why="still none"))
     assert (story.metrics.fallbacks, story.metrics.fallback_why) == (2, "no answer in time")
+
+
+def test_an_ideal_run_has_exactly_its_shares() -> None:
+    """No leases at all: time, cost and utilisation are what was promised, half of a pair's GPUs for each."""
+    story = Story(measure=(0, 1))
+    story.node(0.0, "n", "v100", gpus=2)
+    story.prices(0.0, v100=3.0)
+    story.rates(("x", 2, "v100", 1.0))
+    story.submit(0.0, "a", job_type="x", gpus=2, steps=3600.0)
+    story.submit(0.0, "b", job_type="x", gpus=2, steps=3600.0)
+    pair = Shares(
+        jobs=("a", "b"), worker_types=("v100",), first=[0], second=[1], worker_type=[0], gpus=[2], share=[0.5]
+    )
+    story.tell(0.0, f.AllocationAdopted(number=1, policy="las", shares=pair))
+    story.move(2.0, "b", Move.COMPLETE)
+    story.move(2.0, "a", Move.COMPLETE)
+    row = story.rows()["a"]
+    assert (row["ran_h"], row["queue_h"], row["cost_usd"]) == (1.0, 1.0, 3.0)
+    assert row["rho"] == pytest.approx(2.0 / 2.0)
+    assert summarise(story.metrics)["utilization"] == {"v100": 0.5}

@@ -1,0 +1,227 @@
+"""Runs as values, and many of them: the same values and files mean the same run, finished ones are kept."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.settings import COMPARISON
+from scheduler.sim.runs import Run, key, mistaken, prepare, settings_of
+from scheduler.sim.summary import KEYS
+from scheduler.sim.sweep import Figures, Finished, Processes, Ray, Results, carry_out, grid, run_of, sweep
+from traces.errors import TraceError
+from traces.roofline import default_throughputs
+
+SIX = Run(cluster={"a100": 8}, workload="mixed-day", rate_per_h=6.0, jobs=6)
+
+
+class Pretended:
+    """An engine that answers by the policy's name, and fails for some."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing = failing
+        self.asked: list[Run] = []
+
+    def carry_out(self, runs: Sequence[Run], seen: Callable[[float], None]) -> Finished:
+        """At once, the last one first."""
+        for number, run in reversed(list(enumerate(runs))):
+            self.asked.append(run)
+            bad = run.policy in self.failing
+            yield number, {"error": "no memory"} if bad else figures_of(run)
+            seen(1 - number / len(runs))
+
+
+def figures_of(run: Run) -> Figures:
+    """Recognisable figures."""
+    return {**dict.fromkeys(KEYS), "policy": run.policy, "seed": run.seed}
+
+
+def test_the_grid_has_every_combination_once() -> None:
+    """Two policies, two rates, two seeds, two clusters; what stands twice is run once."""
+    runs = grid(SIX, ["las", "fifo", "las"], [1.0, 2.0], [0, 1], [{"a100": 8}, {"h100": 8}])
+    assert len(runs) == 16
+    assert len({key(run) for run in runs}) == 16
+
+
+def test_the_key_is_of_values_and_contents(tmp_path: Path) -> None:
+    """Another value, another key; the same contents under another name, the same key; other contents, another."""
+    assert key(SIX) == key(msgspec.structs.replace(SIX, repair_h=1.0))
+    assert key(SIX) != key(msgspec.structs.replace(SIX, seed=1))
+    keys = []
+    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / name).write_text(text)
+        keys.append(key(Run(cluster={"a100": 8}, trace=str(tmp_path / name))))
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(TraceError, match="cannot be read"):
+        key(Run(cluster={"a100": 8}, trace=str(tmp_path / "missing")))
+
+
+def test_a_run_survives_json() -> None:
+    """All of it, an infinite rate too."""
+    run = Run(
+        cluster={"a100": 8}, workload="x", rate_per_h=float("inf"), measure=(1, 2), prices={"a100": 1.0}
+    )
+    assert run_of(json.loads(json.dumps(run.data, allow_nan=False))) == run
+
+
+def test_finished_runs_are_kept_and_failed_ones_tried_again(tmp_path: Path) -> None:
+    """The first time one fails; the second time only that one is asked for."""
+    runs, results = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}]), Results(tmp_path)
+    first = sweep(runs, results, Pretended("fifo"))
+    assert first == [figures_of(run) if run.policy == "las" else "no memory" for run in runs]
+    engine = Pretended()
+    assert sweep(runs, results, engine) == [figures_of(run) for run in runs]
+    assert {run.policy for run in engine.asked} == {"fifo"}
+    engine = Pretended()
+    assert sweep(runs, results, engine) == [figures_of(run) for run in runs]
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"figures": 3}', '{"figures": {"jobs": 1}}', "null"])
+def test_a_result_that_is_not_whole_is_none(text: str, tmp_path: Path) -> None:
+    """Cut off, empty, or of another version."""
+    results = Results(tmp_path)
+    assert results.load(SIX) is None
+    results.path(SIX).write_text(text)
+    assert results.load(SIX) is None
+
+
+def test_progress_only_grows(tmp_path: Path) -> None:
+    """From what was there before to all of it."""
+    heard: list[tuple[int, float]] = []
+    runs = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}])
+    Results(tmp_path).save(runs[0], figures_of(runs[0]))
+    sweep(runs, Results(tmp_path), Pretended(), seen=lambda finished, part: heard.append((finished, part)))
+    assert heard == sorted(heard)
+    assert (heard[0], heard[-1]) == ((1, 0.25), (4, 1.0))
+
+
+def test_an_interruption_loses_nothing_that_was_finished(tmp_path: Path) -> None:
+    """Ctrl-C in the middle: what was done is there for the next time."""
+    runs, results = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}]), Results(tmp_path)
+
+    def stop(finished: int, part: float) -> None:
+        if finished == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, results, Pretended(), seen=stop)
+    assert sum(results.load(run) is not None for run in runs) == 2
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_processes_give_what_one_process_gives() -> None:
+    """The same figures but for the time it took; a run that cannot be does not stop the other."""
+    bad = msgspec.structs.replace(SIX, policy="lass")
+    found = dict(Processes(2).carry_out([SIX, bad], lambda part: None))
+    here = carry_out(SIX)
+    assert {**found[0], "wall_s": 0} == {**here, "wall_s": 0}
+    assert "unknown policy 'lass'" in found[1]["error"]
+    assert dict(Processes(1).carry_out([], lambda part: None)) == {}
+
+
+class FakeRay:
+    """As much of Ray as is used."""
+
+    def __init__(self) -> None:
+        self.started = False
+
+    def is_initialized(self) -> bool:
+        """Whether it runs."""
+        return self.started
+
+    def init(self, **options: object) -> None:
+        """Starts."""
+        self.started = True
+
+    def remote(self, **options: object) -> Callable[[Callable[..., object]], object]:
+        """A function whose calls are references."""
+
+        class Remote:
+            def __init__(self, function: Callable[..., object]) -> None:
+                self.function = function
+
+            def remote(self, data: dict[str, object]) -> tuple[object, str]:
+                return self.function, json.dumps(data)
+
+        return Remote
+
+    def wait(self, waiting: list[object], timeout: float) -> tuple[list[object], list[object]]:
+        """The last one is done."""
+        return waiting[-1:], waiting[:-1]
+
+    def get(self, reference: tuple[Callable[..., object], str]) -> object:
+        """Carries it out."""
+        function, data = reference
+        return function(json.loads(data))
+
+
+def test_ray_is_given_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What travels is JSON; figures come back by the number of their run, errors in one line."""
+    monkeypatch.setitem(__import__("sys").modules, "ray", FakeRay())
+    bad = msgspec.structs.replace(SIX, policy="lass")
+    found = dict(Ray().carry_out([SIX, bad], lambda part: None))
+    assert tuple(found[0]) == KEYS
+    assert "unknown policy 'lass'" in found[1]["error"]
+
+
+def test_comparison_settings_are_those_of_the_published_figures() -> None:
+    """One GPU per node, free restarts, and the settings; each may still be given otherwise."""
+    run = msgspec.structs.replace(SIX, comparison=True, cluster={"a100": 16})
+    prepared = prepare(run).options
+    assert prepared.settings == msgspec.structs.replace(COMPARISON, policy="las")
+    assert (prepared.gpus_per_node, prepared.restart_s, prepared.checkpoint_s) == (1, 0.0, 0.0)
+    other = msgspec.structs.replace(run, gpus_per_node=8, restart_s=5.0, round_s=60.0)
+    assert prepare(other).options.gpus_per_node == 8
+    assert prepare(other).options.restart_s == 5.0
+    assert prepare(other).options.settings.round_s == 60.0
+
+
+def test_short_rounds_are_planned_less_early() -> None:
+    """A round of ten seconds cannot be planned ten seconds ahead."""
+    settings = settings_of(msgspec.structs.replace(SIX, round_s=10.0))
+    assert settings.plan_lead_s <= settings.solve_lead_s < 10.0
+
+
+def test_mistaken_rates_are_wrong_the_same_way_each_time() -> None:
+    """By a factor of the job type and the worker type, whatever the width; zero stays zero."""
+    table = default_throughputs()
+    wrong = mistaken(table, 0.3, seed=1)
+    assert wrong.solo == mistaken(table, 0.3, seed=1).solo
+    assert wrong.solo != mistaken(table, 0.3, seed=2).solo
+    factors = {
+        gpus: wrong.rate("resnet50", gpus, "v100") / table.rate("resnet50", gpus, "v100") for gpus in (1, 4)
+    }
+    assert factors[1] == pytest.approx(factors[4])
+    assert factors[1] != pytest.approx(1.0)
+    assert {k for k, rate in wrong.solo.items() if rate == 0} == {
+        k for k, rate in table.solo.items() if rate == 0
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"cluster": {}}, "cluster"),
+        ({"cluster": {"a100": 0}}, "cluster"),
+        ({"gpus_per_node": 0}, "gpus_per_node"),
+        ({"jobs": 0}, "jobs"),
+        ({"rate_per_h": float("nan")}, "rate_per_h"),
+        ({"rate_noise": -1.0}, "rate_noise"),
+        ({"restart_s": float("nan")}, "restart_s"),
+        ({"report_interval_s": 0.0}, "report_interval_s"),
+        ({"measure": (3, 3)}, "measure"),
+        ({"measure": (0, 7)}, "measure"),
+        ({"prices": {"a100": float("nan")}}, "prices"),
+        ({"round_s": float("nan")}, "round_s"),
+        ({"mtbf_h": 0.0}, "mtbf_h"),
+    ],
+)
+def test_a_run_that_cannot_be_names_its_field(change: dict[str, object], field: str) -> None:
+    """Also where no command line was in between."""
+    with pytest.raises(InvalidSpec) as refused:
+        prepare(msgspec.structs.replace(SIX, **change))
+    assert refused.value.field == field
