@@ -1,0 +1,171 @@
+"""What a fact comes to once an earlier record was lost: what it says of things that are still known.
+
+Two rules. What is about a lost job, lease or node is left out, so that one lost grant does not take the round after
+it along, and that the next. And what a fact could not have said, had not something else happened before, has happened:
+GPUs that are given to another lease were free, so the lease that had them is closed, though nobody knows how it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import compress
+
+from msgspec.structs import replace
+
+from scheduler.core import facts as f
+from scheduler.core.messages import Exit, Shares
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Move
+from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
+
+
+def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
+    """The facts to apply instead of this one; usually just itself."""
+    match fact:
+        case f.ProgressMade():
+            known = tuple(made for made in fact.progress if made.lease in state.leases)
+            return _kept(fact, known == fact.progress, bool(known), progress=known)
+        case f.LeasesStarted():
+            return _started(state, now_s, fact)
+        case f.LeasesResumed():
+            leases = tuple(name for name in fact.leases if name in state.leases)
+            return _kept(fact, leases == fact.leases, bool(leases), leases=leases)
+        case f.LeaseClosed() | f.RanksExited():
+            return (fact,) if fact.exit.lease in state.leases else ()
+        case f.LeaseRecalled():
+            return (fact,) if fact.lease in state.leases else ()
+        case f.JobMoved():
+            return (fact,) if fact.job in state.jobs else ()
+        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken():
+            return (fact,) if fact.node in state.nodes else ()
+        case f.JobSubmitted():
+            return _submitted(state, fact)
+        case f.AllocationAdopted():
+            shares = _of_known_jobs(state, fact.shares)
+            return (fact,) if shares is fact.shares else (replace(fact, shares=shares),)
+        case f.RoundPlanned():
+            return _planned(state, now_s, fact)
+        case f.GpusFilled():
+            return _filled(state, now_s, fact)
+    return (fact,)
+
+
+def _kept(fact: f.Fact, whole: bool, any_left: bool, **parts: object) -> Sequence[f.Fact]:
+    if whole:
+        return (fact,)
+    return (replace(fact, **parts),) if any_left else ()
+
+
+def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
+    """Whether a lost job succeeded nobody knows, so who waits for one is held, for a person to decide."""
+    known = tuple(other for other in fact.blocked_by if other in state.jobs)
+    if known == fact.blocked_by:
+        return (fact,)
+    lost = sorted(set(fact.blocked_by) - set(known))
+    why = f"nothing is known any more of job {', '.join(lost)}, for which it waits"
+    return replace(fact, blocked_by=known), f.JobMoved(job=fact.job, move=Move.HOLD, why=why)
+
+
+def _started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
+    """Whoever has started waits for nobody: those that it waited for are closed."""
+    leases = tuple(name for name in fact.leases if name in state.leases)
+    closed = {other for name in leases for other in state.leases[name].waits_for}
+    return *_closed(state, now_s, closed), *_kept(fact, leases == fact.leases, bool(leases), leases=leases)
+
+
+def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Sequence[f.Fact]:
+    ended = tuple(name for name in fact.ended if _goes_on(state, name))
+    granted = _grants(state, fact.granted)
+    rebundled = _rebundled(state, fact.rebundled)
+    closed = _closed(state, now_s, _made_way(state, granted, dict(rebundled)) - set(ended))
+    reserved = {gpu: bundle for gpu, bundle in fact.reserved.items() if _is_known(state, bundle)}
+    skipped = tuple(bundle for bundle in fact.skipped if _is_known(state, bundle))
+    parts = {
+        "ended": ended,
+        "granted": granted,
+        "rebundled": rebundled,
+        "reserved": reserved,
+        "skipped": skipped,
+    }
+    whole = all(getattr(fact, name) == part for name, part in parts.items())
+    return *closed, fact if whole else replace(fact, **parts)
+
+
+def _filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> Sequence[f.Fact]:
+    granted, rebundled = _grants(state, fact.granted), _rebundled(state, fact.rebundled)
+    closed = _closed(state, now_s, _made_way(state, granted, dict(rebundled)))
+    whole = granted == fact.granted and rebundled == fact.rebundled
+    return *closed, *_kept(fact, whole, bool(granted or rebundled), granted=granted, rebundled=rebundled)
+
+
+def _goes_on(state: SchedulerState, name: str) -> bool:
+    holding = state.leases.get(name)
+    return holding is not None and holding.phase != Phase.STOPPING
+
+
+def _is_known(state: SchedulerState, bundle: Bundle) -> bool:
+    return all(job in state.jobs for job in bundle.jobs)
+
+
+def _grants(state: SchedulerState, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    return tuple(
+        lease
+        for lease in leases
+        if _is_known(state, lease.bundle) and all(node in state.nodes for node in nodes_of(lease.gpus))
+    )
+
+
+def _rebundled(
+    state: SchedulerState, changes: tuple[tuple[str, Bundle], ...]
+) -> tuple[tuple[str, Bundle], ...]:
+    return tuple(
+        (name, bundle) for name, bundle in changes if name in state.leases and _is_known(state, bundle)
+    )
+
+
+def _made_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]) -> set[str]:
+    """Leases that cannot be there any more, or these could not have been granted."""
+    gone: set[str] = set()
+    for lease in granted:
+        before = state.jobs[lease.job].lease
+        if before is not None:
+            gone.add(before)
+        for gpu in lease.gpus:
+            for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
+                going_on = state.leases[name].phase != Phase.STOPPING
+                if going_on and bundles.get(name, state.leases[name].bundle) != lease.bundle:
+                    gone.add(name)
+    return gone
+
+
+def _closed(state: SchedulerState, now_s: float, leases: set[str]) -> list[f.Fact]:
+    """They are over, with what was last heard of them."""
+    return [
+        f.LeaseClosed(exit=_last_words(state, now_s, state.leases[name]), lapsed=True)
+        for name in sorted(leases, key=int)
+    ]
+
+
+def _last_words(state: SchedulerState, now_s: float, holding: Holding) -> Exit:
+    job = state.jobs[holding.lease.job]
+    ran_s = 0.0 if holding.started_s is None else max(now_s - holding.started_s, 0.0)
+    return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, holding.ran_s, ran_s)
+
+
+def _of_known_jobs(state: SchedulerState, shares: Shares) -> Shares:
+    """Without the columns of jobs that are lost."""
+    known = [job in state.jobs for job in shares.jobs]
+    if all(known):
+        return shares
+    keep = [known[a] and (b < 0 or known[b]) for a, b in zip(shares.first, shares.second, strict=True)]
+    place = {old: new for new, old in enumerate(compress(range(len(keep)), keep))}
+    return replace(
+        shares,
+        first=list(compress(shares.first, keep)),
+        second=list(compress(shares.second, keep)),
+        worker_type=list(compress(shares.worker_type, keep)),
+        gpus=list(compress(shares.gpus, keep)),
+        label=tuple(compress(shares.label, keep)),
+        share=list(compress(shares.share, keep)),
+        no_backfill=[place[column] for column in shares.no_backfill if column in place],
+    )
