@@ -220,7 +220,7 @@ class Ray:
         if not runs:
             return
         if not ray.is_initialized():
-            ray.init(log_to_driver=False)
+            ray.init(log_to_driver=False, logging_level="error")
         remote = ray.remote(num_cpus=1)(_carry_out_of_data)
         numbers = {remote.remote(run.data): number for number, run in enumerate(runs)}
         waiting = list(numbers)
