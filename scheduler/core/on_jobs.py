@@ -75,6 +75,8 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
     """An impossible job is refused now, not left waiting. A cluster without nodes has nothing to say yet."""
     if not state.nodes:
         return
+    if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
+        return
     nodes = list(state.nodes.values())
     types = {node.spec.worker_type for node in nodes}
     for field in ("worker_types", "excluded_worker_types"):

@@ -88,7 +88,7 @@ class SchedulerState:
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "watched", "dependents", "holders", "claims", "blocks"),
-        *("gpus_of", "isolated_rate", "cluster_version"),
+        *("gpus_of", "size_of_type", "isolated_rate", "cluster_version"),
     )
 
     def __init__(self) -> None:
@@ -118,6 +118,7 @@ class SchedulerState:
         self.blocks: dict[str, list[str]] = {}  # a lease → those that wait for it to close
         self.isolated_rate: dict[str, float] = {}
         self.gpus_of: dict[str, tuple[GpuId, ...]] = {}  # every GPU of a node, broken ones too
+        self.size_of_type: dict[str, int] = {}  # GPUs, whatever state their nodes are in
         self.cluster_version = 0
 
     def job(self, job: str) -> Job:
@@ -193,6 +194,10 @@ class SchedulerState:
     def reindex_nodes(self) -> None:
         """Nodes came, went or changed."""
         self.gpus_of = {name: node.every_gpu for name, node in self.nodes.items()}
+        self.size_of_type = {}
+        for node in self.nodes.values():
+            kind = node.spec.worker_type
+            self.size_of_type[kind] = self.size_of_type.get(kind, 0) + node.spec.gpus
         self.cluster_version += 1
 
     # The small steps that `apply` and `reindex` share.

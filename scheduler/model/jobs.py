@@ -147,6 +147,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         return self.gpus if self.gpus_max is None else self.gpus_max
 
     @property
+    def is_picky(self) -> bool:
+        """Whether it matters to the job which nodes it gets, beside their number of GPUs."""
+        return bool(
+            self.worker_types
+            or self.excluded_worker_types
+            or self.nodes
+            or self.labels
+            or self.cpus
+            or self.memory_gb
+            or self.gpu_memory_gb
+        )
+
+    @property
     def is_limited(self) -> bool:
         """Whether time or other jobs decide about it, beside the policy."""
         return bool(self.after or self.earliest_start_s) or not (self.time_limit_s is self.max_cost is None)

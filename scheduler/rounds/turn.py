@@ -22,9 +22,10 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
     runs = all(now is not None and now.bundle[1:] == bundle[1:] for now in held)
     if runs and len(held) == 2:
         runs = held[0].gpus == held[1].gpus  # type: ignore[union-attr]
-    starts = not runs and bool((columns.restart_s > 0).any())
-    if received_s > 0:
-        priority = entitled_s / received_s
+    starts = not runs and (bool((columns.restart_s > 0).any()) or inputs.stay_s > 0)
+    counted_s = max(received_s - inputs.stay_s, 0.0) if runs else received_s
+    if counted_s > 0:
+        priority = entitled_s / counted_s
     else:
         priority = math.inf if entitled_s > 0 else 0.0
     if starts:
@@ -39,7 +40,7 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         float(place),
         -due_s if place == 0 else -priority,
         float(starts and share <= 0),
-        received_s - entitled_s,
+        counted_s - entitled_s,
         int(columns.tie[row]),
     )
 

@@ -28,9 +28,10 @@ def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
     jobs=st.integers(1, 25),
     seed=st.integers(0, 10_000),
     restart_s=st.sampled_from([0.0, 30.0]),
+    stay_s=st.sampled_from([0.0, 720.0]),
 )
 def test_received_time_follows_the_allocation(
-    capacity: list[int], jobs: int, seed: int, restart_s: float
+    capacity: list[int], jobs: int, seed: int, restart_s: float, stay_s: float
 ) -> None:
     """Single-GPU jobs without partners are never more than two rounds behind what their shares entitle them to."""
     kinds = tuple(f"t{kind}" for kind in range(len(capacity)))
@@ -42,7 +43,7 @@ def test_received_time_follows_the_allocation(
     cluster = [
         node(f"{kinds[kind]}-{i}", 1, kind) for kind, count in enumerate(capacity) for i in range(count)
     ]
-    rounds = Rounds(columns, cluster, worker_types=kinds)
+    rounds = Rounds(columns, cluster, worker_types=kinds, stay_s=stay_s)
     worst = 0.0
     for _ in range(ROUNDS):
         inputs, plan = rounds.play()

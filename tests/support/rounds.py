@@ -71,6 +71,7 @@ def round_of(
     worker_types: tuple[str, ...] = ("v100",),
     reserve_after: int = 2,
     preemptions_max: int | None = None,
+    stay_s: float = 0.0,
     number: int = 1,
 ) -> RoundInputs:
     """The inputs of a round; candidates stay in the order given."""
@@ -87,6 +88,7 @@ def round_of(
         needs=dict(needs or {}),
         reserve_after=reserve_after,
         preemptions_max=preemptions_max,
+        stay_s=stay_s,
     )
 
 
@@ -144,6 +146,7 @@ def random_round(chance: Random) -> RoundInputs:
         worker_types=kinds,
         reserve_after=chance.randint(1, 2),
         preemptions_max=chance.choice([None, None, 0, 1, 2]),
+        stay_s=chance.choice([0.0, ROUND_S, 2.5 * ROUND_S]),
         number=chance.randint(0, 99),
     )
 
