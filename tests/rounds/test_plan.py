@@ -97,7 +97,7 @@ def test_pinned_jobs_keep_their_gpus() -> None:
 def test_a_pinned_job_stays_on_a_node_that_gets_nothing_new() -> None:
     """A node that drains is not among the nodes; who is pinned there runs on, and nobody joins."""
     held = hold("a", "old:0", pinned=True)
-    plan = planned(round_of([column("a"), first("a b"), first("c")], nodes(1), held))
+    plan = planned(round_of([later("a"), first("a b"), first("c")], nodes(1), held))
     assert who(plan) == {"a": ("old:0",), "c": ("n0:0",)}
 
 
