@@ -35,8 +35,8 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	@touch $@
 	@echo "setup: done"
 
-demo: $(STAMP)  ## allocate a mixed cluster under four policies: a table, and a plot in out/
-	@$(PY) -m examples.allocate_demo $(ARGS)
+demo: $(STAMP)  ## a day of a mixed cluster under three policies: a table, and pictures in out/
+	@$(PY) -m examples.day_demo $(ARGS)
 
 test: $(STAMP)  ## the whole test suite; ARGS goes to pytest
 	@$(PY) -m pytest -n auto $(ARGS)
