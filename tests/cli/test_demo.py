@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
+from msgspec import structs
 
-from examples import allocate_demo
+from examples import allocate_demo, day_demo
 from gavel.cli.problem_file import read_problem
 from policies.audit import audit
 from policies.registry import names, resolve
@@ -42,3 +43,18 @@ def test_the_example_suits_every_policy(name: str) -> None:
     """mixed_cluster.yaml has what each policy needs to know. (allox takes jobs of one GPU only.)"""
     problem = read_problem(str(allocate_demo.PROBLEM))
     assert audit(problem, resolve(name)(problem)) == []
+
+
+def test_the_day_demo_compares_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A day under three policies: the comparison first, what each step gains, then where the pictures are."""
+    monkeypatch.setattr(day_demo, "PICTURES", tmp_path / "out" / "day_demo")
+    monkeypatch.setattr(day_demo, "DAY", structs.replace(day_demo.DAY, hours=4.0))
+    day_demo.main()
+    shown = capsys.readouterr().out
+    places = [shown.index(words) for words in ("mean", "las+blind", "× shorter", "out/day_demo/jct.png")]
+    assert places == sorted(places)
+    pictures = sorted((tmp_path / "out" / "day_demo").iterdir())
+    assert len(pictures) == 5
+    assert all(imread(picture).std() > 0.02 for picture in pictures)

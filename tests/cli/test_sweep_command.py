@@ -2,6 +2,11 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,9 +92,29 @@ def test_a_sweep_that_cannot_be_is_one_line(
 
 def test_ray_is_an_extra(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Ray is not installed, one line says how to get it."""
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     result = gavel("sweep", *GRID, "--results", str(tmp_path), "--engine", "ray")
     assert result.exit_code == 2
     assert result.stderr == (
         "gavel sweep: --engine ray: Ray is not installed here; install the extra: pip install 'gavel[ray]'\n"
     )
+
+
+def test_control_c_keeps_what_is_finished(tmp_path: Path) -> None:
+    """Interrupted among long runs: the short one is kept and shown, it says how to go on, and ends with 130."""
+    command = [sys.executable, "-m", "gavel", "sweep", "--workload", "mixed-day", "--measure", "0:1"]
+    command += ["--rate", "0.01,500", "--policy", "las", "--cluster", "a100=8", "--processes", "2"]
+    command += ["--results", str(tmp_path), "--ideal", "--seed", "0,1,2,3,4,5,6,7,8,9"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if list(tmp_path.glob("*.json")) or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    shown, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    kept = len(list(tmp_path.glob("*.json")))
+    assert 0 < kept < 20
+    assert f"interrupted with {kept} of 20 runs in {tmp_path}; the same command goes on" in said
+    assert "mean JCT (h)" in shown
+    assert "Traceback" not in said

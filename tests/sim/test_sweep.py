@@ -1,6 +1,7 @@
 """Runs as values, and many of them: the same values and files mean the same run, finished ones are kept."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -161,7 +162,7 @@ class FakeRay:
 
 def test_ray_is_given_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels is JSON; figures come back by the number of their run, errors in one line."""
-    monkeypatch.setitem(__import__("sys").modules, "ray", FakeRay())
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
     bad = msgspec.structs.replace(SIX, policy="lass")
     found = dict(Ray().carry_out([SIX, bad], lambda part: None))
     assert tuple(found[0]) == KEYS
