@@ -1,0 +1,117 @@
+"""How long the journal takes: appending, durably and not, and recovering, with a snapshot and without.
+
+    python -m benchmarks.journal [--facts 1000000]
+
+The facts are those of a simulated cluster of 96 GPUs that is given jobs for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from scheduler.journal.codec import decode_facts, encode_facts
+from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.record import Record
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.store import SqliteJournal
+from scheduler.sim.runs import Run, prepare
+from scheduler.sim.simulate import simulate
+
+DURABLE = 2000  # records
+SNAPSHOT_AT = 0.99  # of the records: recovery has to apply the rest
+FACTS_PER_JOB = 170  # about
+REPORT_S = 120.0  # as often as agents say how far their jobs are
+
+
+def lived(facts: int) -> list[Record]:
+    """The records of a simulated run with about so many facts."""
+    journal = MemoryJournal()
+    run = Run(
+        policy="las",
+        cluster={"v100": 32, "a100": 32, "t4": 32},
+        workload="mixed-day",
+        rate_per_h=8.0,
+        jobs=max(facts // FACTS_PER_JOB, 20),
+        report_interval_s=REPORT_S,
+        seed=1,
+    )
+    simulate(replace(prepare(run).options, journal=journal))
+    return list(journal.records())
+
+
+def took(work: Callable[[], object]) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def fill(path: Path, records: list[Record], *, durable: bool) -> None:
+    """A journal of these records."""
+    with SqliteJournal(path, durable=durable) as journal:
+        for record in records:
+            journal.append(record.now_s, record.facts)
+
+
+def recovered(path: Path) -> None:
+    """Open and recover, as a scheduler that starts."""
+    with SqliteJournal(path) as journal:
+        assert not recover_scheduler(journal).report()
+
+
+def add_snapshot(path: Path, seq: int) -> float:
+    """Keep the state after record `seq`; how long that takes, without finding the state."""
+    part = path.with_name("part.db")
+    with SqliteJournal(path) as whole, SqliteJournal(part, durable=False) as upto:
+        for record in whole.records():
+            if record.seq > seq:
+                break
+            upto.append(record.now_s, record.facts)
+        state = recover_scheduler(upto).state
+        return took(lambda: whole.write_snapshot(seq, state.snapshot()))
+
+
+def row(what: str, seconds: float, count: int, unit: str) -> None:
+    """A line of the table."""
+    print(f"{what:<48}{seconds:>8.2f} s{seconds / count * 1e6:>10.1f} µs/{unit}", flush=True)
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--facts", type=int, default=1_000_000, help="about how many")
+    records = lived(parser.parse_args().facts)
+    facts = sum(len(record.facts) for record in records)
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = Path(folder, "journal.db")
+        filled_s = took(lambda: fill(path, records, durable=False))
+        size_mb = path.stat().st_size / 1e6
+        print(f"{facts:,} facts in {len(records):,} records, {size_mb:,.0f} MB\n")
+        payloads = [encode_facts(record.facts) for record in records]
+        row("encode", took(lambda: [encode_facts(r.facts) for r in records]), facts, "fact")
+        row("decode", took(lambda: [decode_facts(payload) for payload in payloads]), facts, "fact")
+        few = records[:DURABLE]
+        durable_s = took(lambda: fill(Path(folder, "durable.db"), few, durable=True))
+        row("append, durable: each record synced", durable_s, len(few), "record")
+        row("append, not durable: a simulation's", filled_s, len(records), "record")
+        row("recover from the beginning", took(lambda: recovered(path)), facts, "fact")
+        seq = last_seq(path)
+        row("write a snapshot", add_snapshot(path, int(seq * SNAPSHOT_AT)), 1, "snapshot")
+        row(f"recover from a snapshot at {SNAPSHOT_AT:.0%}", took(lambda: recovered(path)), facts, "fact")
+    return 0
+
+
+def last_seq(path: Path) -> int:
+    """The last record's number."""
+    with SqliteJournal(path, read_only=True) as journal:
+        return journal.last_seq
+
+
+if __name__ == "__main__":
+    sys.exit(main())
