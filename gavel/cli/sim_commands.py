@@ -178,7 +178,7 @@ def simulate(**options: Any) -> None:
 
     The jobs come from TRACE (our CSV, a .trace file, or an imported table; docs/trace-format.md), or from a
     --workload by name with a --rate and --jobs, --hours or --measure. Only machines and time are simulated:
-    the scheduler is the one that `gavel serve` runs.
+    the scheduler is the one of a live cluster. docs/simulation.md says what the figures mean.
     """
     from gavel.cli.simulate import simulate
 

@@ -188,10 +188,12 @@ class Metrics:
 
     def _node_joined(self, now_s: float, fact: f.NodeJoined) -> None:
         self.gpus.node_joined(now_s, fact.spec)
-        self._nodes[fact.spec.name] = (fact.spec.worker_type, fact.spec.gpus)
-        self.cluster = {}
-        for worker_type, gpus in self._nodes.values():
-            self.cluster[worker_type] = self.cluster.get(worker_type, 0) + gpus
+        name, worker_type, gpus = fact.spec.name, fact.spec.worker_type, fact.spec.gpus
+        before_type, before = self._nodes.get(name, (worker_type, 0))
+        if before:
+            self.cluster[before_type] -= before
+        self._nodes[name] = (worker_type, gpus)
+        self.cluster[worker_type] = self.cluster.get(worker_type, 0) + gpus
         self._capacity_changed(now_s)
 
     def _node_moved(self, now_s: float, fact: f.NodeMoved) -> None:

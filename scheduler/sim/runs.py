@@ -34,6 +34,8 @@ from traces.trace import TraceJob
 
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
+JOBS_MAX = 5_000_000
+SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
 FILES = ("trace", "throughputs", "believed", "prices_file", "capacity_file", "failures_file")
 
@@ -195,9 +197,14 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
         fields = {"name": "workload", "throughputs": "throughputs", "rate_per_h": "rate_per_h"}
         hint = f"; {error.hint}" if error.hint else ""
         raise InvalidSpec(fields.get(error.field, "workload"), error.message + hint) from None
+    if max(run.jobs or 0, run.measure[1] if run.measure else 0) > JOBS_MAX:
+        raise InvalidSpec("jobs", f"more than {JOBS_MAX:,} jobs; measure fewer")
     if run.hours is not None:
         if run.rate_per_h == math.inf:
             raise InvalidSpec("hours", "cannot bound an infinite rate: give --jobs")
+        if run.hours * run.rate_per_h > JOBS_MAX and run.jobs is None:
+            said = f"is {run.hours:g}: some {run.hours * run.rate_per_h:,.0f} jobs, of at most {JOBS_MAX:,}"
+            raise InvalidSpec("hours", said)
         end_s = run.hours * 3600.0
         return _all(run, table, islice(takewhile(lambda job: job.arrival_s < end_s, jobs), run.jobs))
     if run.jobs is not None:
@@ -228,6 +235,8 @@ def _checked(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Iterator
     known: set[tuple[str, int, int | None, int | None, tuple[str, ...]]] = set()
     for job in jobs:
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
+        if job.steps is None:
+            raise InvalidSpec("trace", f"job {job.id!r} has no steps, so that nobody knows when it is done")
         if kind not in known:
             _check_fits(run, table, job)
             known.add(kind)
@@ -279,6 +288,13 @@ def _check_numbers(run: Run) -> None:
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InvalidSpec(field, f"is {value:g}, must be a number above 0")
+    for field in ("round_s", "report_interval_s"):
+        value = getattr(run, field)
+        if value is not None and not value >= 1:
+            raise InvalidSpec(field, f"is {value:g}, must be at least a second")
+    for field in ("rate_error", "rate_noise"):
+        if getattr(run, field) > SIGMA_MAX:
+            raise InvalidSpec(field, f"is {getattr(run, field):g}, must be at most {SIGMA_MAX:g}")
     for field in ("rate_error", "rate_noise", "restart_s", "checkpoint_s", "solver_latency_s"):
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value >= 0):

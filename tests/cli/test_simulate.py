@@ -165,6 +165,9 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
         (("--workload", "published-single"), "--throughputs: "),
         (("--hours", "0"), "invalid value for '--hours': '0' is not a number above 0"),
         (("--round", "0"), "invalid value for '--round': '0' is not a number above 0"),
+        (("--round", "0.1"), "--round: is 0.1, must be at least a second"),
+        (("--noise", "9"), "--noise: is 9, must be at most 3"),
+        (("--hours", "1e300", "--jobs", "6000000"), "--jobs: more than 5,000,000 jobs"),
         (("--restart", "inf"), "invalid value for '--restart': 'inf' is not a number from 0 up"),
         (("--gpus-per-node", "0"), "invalid value for '--gpus-per-node': 0 is not in the range"),
         (("--prices", "t4=-1"), "invalid value for '--prices': t4=-1: must be a price from 0 up"),
@@ -237,6 +240,36 @@ def test_files_that_cannot_be_right(option: str, text: str, place: str, gavel: G
     result = gavel("simulate", *TWELVE, option, str(path))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
     assert result.stderr.startswith(f"gavel simulate: {path}{place}"), result.stderr
+
+
+def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> None:
+    """Without steps it would run for ever."""
+    trace = tmp_path / "a.csv"
+    trace.write_text("id,arrival_s,job_type,gpus\na,0,resnet50,1\n")
+    result = gavel("simulate", str(trace), *CLUSTER)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "TRACE: job 'a' has no steps" in result.stderr
+
+
+def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path) -> None:
+    """Nobody came: figures that say so, pictures that are empty, no error."""
+    csv_file, plots = tmp_path / "jobs.csv", tmp_path / "plots"
+    options = ("--workload", "mixed-day", "--rate", "6", "--hours", "0.001", *CLUSTER)
+    result = gavel("simulate", *options, "--jobs-csv", str(csv_file), "--plots", str(plots))
+    assert result.exit_code == 0, result.stderr
+    assert "0 jobs on 12 GPUs" in result.stdout
+    assert csv_file.read_text().count("\n") == 1
+    assert len(list(plots.iterdir())) == 4
+
+
+def test_what_was_mended_is_told(gavel: Gavel, tmp_path: Path) -> None:
+    """A sloppy trace is refused, and run with --repair: a note says what was done."""
+    trace = tmp_path / "a.csv"
+    trace.write_text("id,arrival_s,job_type,gpus,steps\na,9,resnet50,1,10\na,0,resnet50,1,10\n")
+    assert gavel("simulate", str(trace), *CLUSTER).exit_code == 2
+    result = gavel("simulate", str(trace), *CLUSTER, "--repair")
+    assert result.exit_code == 0
+    assert f"note: {trace}: jobs put in order of arrival: 1" in result.stderr
 
 
 def test_a_journal_is_never_added_to(gavel: Gavel, tmp_path: Path) -> None:
