@@ -109,7 +109,8 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
             for a, b, kind, gpus, label in zip(
                 shares.first, shares.second, shares.worker_type, shares.gpus, labels, strict=True
             )
-        ]
+        ],
+        types,
     )
     table.share[:] = shares.share
     table.backfill[shares.no_backfill] = False

@@ -20,6 +20,8 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
     state.jobs[job.id] = state.active[job.id] = job
     if job.spec.is_limited:
         state.watched[job.id] = job
+    if job.spec.is_picky:
+        state.picky.add(job.id)
     state.next_job = max(state.next_job, int(parent) + 1)
     if index:
         state.arrays.setdefault(parent, []).append(job.id)
@@ -45,6 +47,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         job.ended_s = now_s
         del state.active[job.id]
         state.watched.pop(job.id, None)
+        state.picky.discard(job.id)
         _open_gates(state, job)
 
 

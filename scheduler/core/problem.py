@@ -18,6 +18,7 @@ from scheduler.model.cluster import NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.model.throughput import RateKey
+from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
 
@@ -30,6 +31,7 @@ class Ways:
     gpus: Ints
     rate: Floats
     guessed: tuple[bool, ...]  # no table and no measurement stands behind the rate
+    any_guessed: bool
 
 
 @dataclass(slots=True)
@@ -45,6 +47,10 @@ class Kinds:
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
     widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()  # that can be used, and their healthy GPUs
+    views: tuple[tuple[str, ...], tuple[NodeView, ...]] = (
+        (),
+        (),
+    )  # the same for a round, by order of worker types
 
     def refresh(self, state: SchedulerState) -> None:
         """Forget what no longer holds."""
@@ -53,6 +59,7 @@ class Kinds:
             return
         self.for_versions = versions
         self.ways.clear()
+        self.views = ((), ())
         known = sorted({node.spec.worker_type for node in state.nodes.values()})
         self.worker_types = tuple(known)
         row = {name: i for i, name in enumerate(known)}
@@ -114,7 +121,13 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec) -> Ways:
             if rate > 0:
                 rows.append((at, gpus, rate, guessed))
     types, widths, rates, guesses = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Ways(np.array(types, np.int64), np.array(widths, np.int64), np.array(rates, float), tuple(guesses))
+    return Ways(
+        np.array(types, np.int64),
+        np.array(widths, np.int64),
+        np.array(rates, float),
+        tuple(guesses),
+        any(guesses),
+    )
 
 
 def rate_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from scheduler.core import problem
@@ -9,7 +11,7 @@ from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
-from scheduler.model.shares import tie_of
+from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
@@ -65,30 +67,40 @@ def _inputs(
     settings = state.settings
     types = _known_types(state, kinds)
     candidates, jobs = _candidates(state, kinds, now_s, types, ahead=ahead)
-    nodes = tuple(
-        [
-            NodeView(
-                spec.name,
-                types[spec.worker_type],
-                tuple(gpu for gpu in gpus if gpu not in stuck) if stuck else gpus,
-                np.inf if spec.cpus is None else spec.cpus,
-                np.inf if spec.memory_gb is None else spec.memory_gb,
-            )
-            for spec, gpus in kinds.nodes
-        ]
-    )
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
         jobs=tuple(jobs),
         worker_types=tuple(types),
         candidates=candidates,
-        nodes=nodes,
+        nodes=_views(kinds, types, stuck),
         held=held,
         needs=_needs(state, jobs),
         stay_s=settings.stay_rounds * settings.round_s,
         reserve_after=settings.reserve_after,
         preemptions_max=settings.preemptions_max,
+    )
+
+
+def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
+    """The nodes that can be used; nearly always the same as in the last round."""
+    names = tuple(types)
+    if kinds.views[0] != names:
+        views = [
+            NodeView(
+                spec.name,
+                types[spec.worker_type],
+                gpus,
+                np.inf if spec.cpus is None else spec.cpus,
+                np.inf if spec.memory_gb is None else spec.memory_gb,
+            )
+            for spec, gpus in kinds.nodes
+        ]
+        kinds.views = (names, tuple(views))
+    if not stuck:
+        return kinds.views[1]
+    return tuple(
+        replace(view, gpus=tuple(gpu for gpu in view.gpus if gpu not in stuck)) for view in kinds.views[1]
     )
 
 
@@ -110,10 +122,12 @@ def _candidates(
         bool,
         len(table.jobs),
     )
-    usable = np.flatnonzero(may[table.first] & ((table.second < 0) | may[table.second]))
+    usable: np.ndarray | slice = slice(None)
+    bundles = [*table.bundles, *new]
+    if not may.all():
+        usable = np.flatnonzero(may[table.first] & ((table.second < 0) | may[table.second]))
+        bundles = [*(map(table.bundles.__getitem__, usable.tolist())), *new]
     m = len(new)
-    rows = usable.tolist()
-    bundles = [*(map(table.bundles.__getitem__, rows)), *new]
     job_row = dict(table.job_row)
     for bundle in new:
         job_row.setdefault(bundle.jobs[0], len(job_row))
@@ -140,7 +154,7 @@ def _candidates(
             restart_s=_restart_s(state, jobs)[first],
             skipped=column(table.skipped, [0] * m, np.int64),
             explore=_explore(state, kinds, bundles),
-            tie=column(table.tie, [tie_of(b) for b in new], np.uint64),
+            tie=column(table.tie, ties(new), np.uint64),
         ),
         jobs,
     )
@@ -160,7 +174,7 @@ def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
 def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess and that nobody runs just now."""
     out = np.zeros(len(bundles), bool)
-    guessing = {k for k, ways in kinds.ways.items() if any(ways.guessed)}
+    guessing = {kind for kind, ways in kinds.ways.items() if ways.any_guessed}
     if not guessing:
         return out
     tried = {
@@ -186,10 +200,8 @@ def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.n
 def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
     """What jobs ask of their nodes; most ask nothing."""
     needs: dict[str, Need] = {}
-    for name in jobs:
+    for name in sorted(state.picky.intersection(jobs)):
         spec = state.jobs[name].spec
-        if not (spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb):
-            continue
         allowed = None
         if spec.nodes or spec.labels or spec.gpu_memory_gb:
             allowed = frozenset(node.spec.name for node in state.usable_nodes() if node.fits(spec))

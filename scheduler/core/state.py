@@ -87,7 +87,7 @@ class SchedulerState:
             "nodes",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "dependents", "holders", "claims", "blocks"),
+        *("active", "watched", "picky", "dependents", "holders", "claims", "blocks"),
         *("gpus_of", "size_of_type", "isolated_rate", "cluster_version"),
     )
 
@@ -112,6 +112,7 @@ class SchedulerState:
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
+        self.picky: set[str] = set()  # active ones to which it matters which nodes they get
         self.dependents: dict[str, list[str]] = {}
         self.holders: dict[GpuId, tuple[str, ...]] = {}  # leases that may have processes on it
         self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
@@ -175,6 +176,7 @@ class SchedulerState:
         """Rebuild what is derived."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
         self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
+        self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
         self.dependents = {}
         for job in self.active.values():
             for other in sorted(job.blocked_by):

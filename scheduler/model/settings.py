@@ -9,7 +9,7 @@ import msgspec
 from scheduler.model.errors import InvalidSpec
 
 
-class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node of the tenant tree, by path ("org/team")."""
 
     name: str
@@ -17,11 +17,14 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     policy: str = "fairness"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What an operator can turn. Defaults suit a live cluster."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator can turn. Defaults suit a live cluster.
 
-    policy: str = "max_min_fairness"
-    round_s: float = 360.0
+    Written out in full in the journal, so that a default may change without changing what old journals mean.
+    """
+
+    policy: str = "max_min_fairness"  # who gets how much; `gavel policies` lists them
+    round_s: float = 360.0  # length of a round: how long a lease runs before turns are taken anew
     min_reallocation_s: float = 0.0  # between two allocations; never less than a round apart
     solve_lead_s: float = 10.0  # before the boundary: the solver is asked
     plan_lead_s: float = 2.0  # before the boundary: the round is planned with the newest answer
@@ -37,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     trust_after_s: float = 60.0  # of measured stepping, at which a measured rate is fully believed
     prior_rate: float = 1.0  # steps/s of an unknown job type on the slowest worker type, per GPU
     speed: dict[str, float] = {}  # of worker types relative to each other, for unknown job types
-    seed: int = 0
+    seed: int = 0  # of the draws that some policies make
     tenants: tuple[TenantSpec, ...] = ()
 
     def checked(self) -> Settings:
@@ -69,6 +72,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         for kind, speed in self.speed.items():
             if not (math.isfinite(speed) and speed > 0):
                 raise InvalidSpec(f"speed.{kind}", f"is {speed}, must be a number above 0")
+        names = [tenant.name for tenant in self.tenants]
+        for tenant in self.tenants:
+            if not tenant.name or names.count(tenant.name) > 1:
+                raise InvalidSpec("tenants", f"the name '{tenant.name}' is empty or there twice")
+            if not (math.isfinite(tenant.weight) and tenant.weight > 0):
+                raise InvalidSpec(f"tenants.{tenant.name}.weight", f"is {tenant.weight}, must be above 0")
+            if tenant.policy not in ("fairness", "fifo"):
+                raise InvalidSpec(
+                    f"tenants.{tenant.name}.policy", f"is '{tenant.policy}', must be 'fairness' or 'fifo'"
+                )
         return self
 
 

@@ -41,13 +41,14 @@ class ShareTable:
         *("backfill", "skipped", "tie"),
     )
 
-    def __init__(self, bundles: Sequence[Bundle] = ()) -> None:
+    def __init__(self, bundles: Sequence[Bundle] = (), types: Sequence[str] = ()) -> None:
+        """`types`: worker types in the order in which they are to be numbered."""
         self.bundles: list[Bundle] = []
         self.row_of: dict[Bundle, int] = {}
         self.jobs: list[str] = []
         self.job_row: dict[str, int] = {}
-        self.types: list[str] = []
-        self.type_row: dict[str, int] = {}
+        self.types: list[str] = list(types)
+        self.type_row: dict[str, int] = {name: i for i, name in enumerate(types)}
         none_i, none_f = np.zeros(0, np.int64), np.zeros(0)
         self.first: Ints = none_i
         self.second: Ints = none_i
@@ -73,19 +74,19 @@ class ShareTable:
         for row, bundle in enumerate(new, len(self.bundles)):
             self.row_of[bundle] = row
         self.bundles.extend(new)
-        job_row = [[self._row(job, self.jobs, self.job_row) for job in b.jobs] for b in new]
-        self.first = np.append(self.first, [rows[0] for rows in job_row])
-        self.second = np.append(self.second, [rows[1] if len(rows) > 1 else -1 for rows in job_row])
-        self.worker_type = np.append(
-            self.worker_type, [self._row(b.worker_type, self.types, self.type_row) for b in new]
-        )
-        self.gpus = np.append(self.gpus, [b.gpus for b in new])
+        first = [self._row(b[0][0], self.jobs, self.job_row) for b in new]
+        second = [self._row(b[0][1], self.jobs, self.job_row) if len(b[0]) > 1 else -1 for b in new]
+        self.first = np.append(self.first, first)
+        self.second = np.append(self.second, second)
+        kinds = [self._row(b[1], self.types, self.type_row) for b in new]
+        self.worker_type = np.append(self.worker_type, kinds)
+        self.gpus = np.append(self.gpus, [b[2] for b in new])
         self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
         self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
         self.entitled_s = np.append(self.entitled_s, np.zeros(k))
         self.received_s = np.append(self.received_s, np.zeros(k))
         self.backfill = np.append(self.backfill, np.full(k, backfill))
-        self.tie = np.append(self.tie, np.fromiter((tie_of(b) for b in new), np.uint64, k))
+        self.tie = np.append(self.tie, ties(new))
 
     @staticmethod
     def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
@@ -144,7 +145,17 @@ class ShareTable:
         return table
 
 
-def tie_of(bundle: Bundle) -> int:
-    """A number that has nothing to do with the order of ids, and is the same in every process."""
-    text = "\0".join((*bundle.jobs, bundle.worker_type, str(bundle.gpus), bundle.label))
-    return (zlib.crc32(text.encode()) << 32) | zlib.adler32(text.encode())
+def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
+    """Numbers that have nothing to do with the order of ids, and are the same in every process."""
+    words = {name: zlib.crc32(name.encode()) for b in bundles for name in (*b[0], b[1], b[3])}
+    k = len(bundles)
+    total = np.zeros(k, np.uint64)
+    for part in (
+        [words[b[0][0]] for b in bundles],
+        [words[b[0][1]] + 1 if len(b[0]) > 1 else 0 for b in bundles],
+        [words[b[1]] for b in bundles],
+        [words[b[3]] + b[2] for b in bundles],
+    ):
+        total = (total ^ np.array(part, np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        total ^= total >> np.uint64(29)
+    return total

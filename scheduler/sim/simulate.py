@@ -228,20 +228,20 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             gpus=job.gpus,
             gpus_min=job.gpus_min,
             gpus_max=job.gpus_max,
-            steps=job.steps,
-            weight=job.weight,
+            steps=None if job.steps is None else float(job.steps),
+            weight=float(job.weight),
             tenant=job.tenant,
             user=job.user,
-            deadline_s=job.deadline_s,
+            deadline_s=None if job.deadline_s is None else float(job.deadline_s),
             worker_types=job.worker_types,
-            restart_cost_s=options.restart_s + options.checkpoint_s,
+            restart_cost_s=float(options.restart_s + options.checkpoint_s),
         )
         truth = JobTruth(
             job_type=job.job_type,
             gpus=job.gpus,
-            steps_total=float("inf") if job.steps is None else job.steps,
+            steps_total=float("inf") if job.steps is None else float(job.steps),
             restart_s=options.restart_s,
             checkpoint_s=options.checkpoint_s,
             save_every_s=options.save_every_s,
         )
-        yield job.arrival_s, spec, truth
+        yield float(job.arrival_s), spec, truth
