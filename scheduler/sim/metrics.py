@@ -184,7 +184,7 @@ class Metrics:
         if fact.move in _ENDS:
             self._end(now_s, job, _ENDS[fact.move])
         else:
-            job.state = _GOES_ON[fact.move]
+            job.state = _GOES_ON.get(fact.move, job.state)
 
     def _node_joined(self, now_s: float, fact: f.NodeJoined) -> None:
         self.gpus.node_joined(now_s, fact.spec)
@@ -280,11 +280,11 @@ class Metrics:
         job.preemptions += end.outcome == "yielded"
         if job.ended:
             self._retire(now_s, job)
-        elif end.outcome == "finished" and job.state == JobState.RUNNING:
-            self._end(
-                now_s, job, JobState.COMPLETED
-            )  # a finished lease completes its job without further words
-        elif end.outcome != "finished" and not job.leases and job.state == JobState.RUNNING:
+        elif (
+            end.outcome == "finished"
+        ):  # done is done, whatever was meant to become of it, without further words
+            self._end(now_s, job, JobState.COMPLETED)
+        elif not job.leases and job.state == JobState.RUNNING:
             job.state = JobState.PREEMPTED
 
     # what follows from them

@@ -12,7 +12,7 @@ from scheduler.model.jobs import Move
 from scheduler.model.settings import Settings
 from scheduler.sim.gpu_time import SAMPLES_MAX, GpuTime
 from scheduler.sim.summary import KEYS, summarise
-from tests.support.story import Story, lease
+from tests.support.story import Outcome, Story, lease
 
 
 @pytest.fixture
@@ -278,18 +278,20 @@ def test_ends_that_people_cause() -> None:
     assert summarise(story.metrics)["completed"] == 0
 
 
-def test_a_job_on_hold_is_not_completed_by_the_end_of_its_lease() -> None:
-    """Somebody held it while its last processes were ending."""
+def test_a_job_that_is_done_before_it_could_be_stopped() -> None:
+    """Somebody held it, but its processes came to their end first: done is done. One that stopped waits."""
     story = Story()
-    story.node(0.0, "n", "v100")
-    story.submit(0.0, "a")
-    story.plan(0.0, lease("1", "a", "v100", "n:0"))
-    story.start(0.0, "1")
-    story.move(0.5, "a", Move.HOLD)
-    story.close(1.0, "1", steps=1.0, ran_h=1.0, outcome="finished")
-    assert story.rows()["a"]["state"] == "held"
-    story.move(2.0, "a", Move.RELEASE)
-    assert story.rows()["a"]["state"] == "queued"
+    story.node(0.0, "n", "v100", gpus=2)
+    outcomes: dict[str, Outcome] = {"a": "finished", "b": "yielded"}
+    for number, outcome in outcomes.items():
+        story.submit(0.0, number)
+        story.plan(0.0, lease(number, number, "v100", f"n:{'ab'.index(number)}"))
+        story.start(0.0, number)
+        story.move(0.5, number, Move.HOLD)
+        story.close(1.0, number, steps=1.0, ran_h=1.0, outcome=outcome)
+    assert [row["state"] for row in story.rows().values()] == ["completed", "held"]
+    story.move(2.0, "b", Move.RELEASE)
+    assert story.rows()["b"]["state"] == "queued"
 
 
 def test_the_time_series_stays_short_and_exact() -> None:
