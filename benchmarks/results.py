@@ -1,0 +1,139 @@
+"""The published figures beside ours, cell by cell: `make results` writes docs/results.md.
+
+    python -m benchmarks.results [--only TEXT] [--processes N] [--fresh]
+
+Finished cells are kept in out/results and not run again, so that an interrupted run goes on where it was; `--fresh`
+begins anew. The whole takes about an hour on two cores. It needs the published throughput table, which lies
+beside the project in ../shared/data and is not part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.published import INFORMATION, Cell, cells
+from scheduler.sim.runs import prepare
+from scheduler.sim.simulate import simulate
+from scheduler.sim.summary import jct_hours, summarise
+from traces.named import workload
+from traces.throughputs import load_throughputs
+
+PROJECT = Path(__file__).resolve().parents[1]
+TABLE = PROJECT.parent / "shared" / "data" / "gavel" / "simulation_throughputs.json"
+KEPT = PROJECT / "out" / "results"
+PAGE = PROJECT / "docs" / "results.md"
+START, END = "<!-- figures: written by python -m benchmarks.results -->", "<!-- end of figures -->"
+TITLES = {
+    "single": "Jobs on one GPU each: mean completion time, hours",
+    "multi": "Jobs on 1, 2, 4 or 8 GPUs: mean completion time, hours",
+    "weighted": "A fifth of the jobs with weight 5, multi GPU: mean completion time, hours",
+    "makespan": "All jobs at time 0, multi GPU: makespan, hours",
+}
+
+
+def measure(cell: Cell) -> dict[str, float]:
+    """Run one cell."""
+    result = simulate(prepare(cell.run).options)
+    if cell.table == "makespan":
+        hours = summarise(result.metrics)["makespan_h"]
+    else:
+        jct_h = jct_hours(result.metrics)
+        hours = float(np.mean(jct_h if cell.weight is None else jct_h[_weights(cell) == cell.weight]))
+    return {"hours": hours, "wall_s": result.wall_s, "rounds": result.rounds, "facts": result.facts}
+
+
+def _weights(cell: Cell) -> np.ndarray:
+    """The weights of the measured jobs, in the order of their submission."""
+    assert cell.run.measure is not None
+    jobs = workload(
+        cell.run.workload,
+        load_throughputs(cell.run.throughputs),
+        rate_per_h=cell.run.rate_per_h,
+        seed=cell.run.seed,
+    )
+    return np.array([job.weight for job in islice(jobs, *cell.run.measure)])
+
+
+def found(cell: Cell) -> dict[str, float] | None:
+    """What an earlier run of this cell gave."""
+    path = KEPT / f"{cell.name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help="only cells with this in their name, such as 'multi 2.0'")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--fresh", action="store_true", help="run finished cells again")
+    parser.add_argument("--page", action="store_true", help="only write the page from what is there")
+    told = parser.parse_args(arguments)
+    if not TABLE.exists():
+        print("The published throughput table is not here: ../shared/data/gavel/.", file=sys.stderr)
+        return 2
+    KEPT.mkdir(parents=True, exist_ok=True)
+    every = cells(str(TABLE))
+    wanted = [cell for cell in every if told.only in f"{cell.table} {cell.load} {cell.policy}"]
+    missing = [] if told.page else [cell for cell in wanted if told.fresh or found(cell) is None]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(told.processes, context, max_tasks_per_child=1) as pool:
+        running = {pool.submit(measure, cell): cell for cell in missing}
+        for number, done in enumerate(as_completed(running), 1):
+            cell, figures = running[done], done.result()
+            (KEPT / f"{cell.name}.json").write_text(json.dumps(figures) + "\n")
+            print(f"{number}/{len(missing)} {words(cell, figures)}", flush=True)
+    write_page(every)
+    return 0
+
+
+def words(cell: Cell, figures: dict[str, float]) -> str:
+    """One finished cell on one line."""
+    change = figures["hours"] / cell.published - 1
+    return (
+        f"{cell.table:<9}{cell.load:<9}{cell.policy:<20} published {cell.published:6.2f}  "
+        f"ours {figures['hours']:6.2f}  {change:+6.1%}  {figures['wall_s']:5.0f} s"
+    )
+
+
+def write_page(every: Sequence[Cell]) -> None:
+    """The tables of docs/results.md, between its two marks."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(START)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + START + "\n\n" + "\n".join(tables(every)) + "\n" + END + after)
+
+
+def tables(every: Sequence[Cell]) -> Iterator[str]:
+    """Published, ours, difference, wall time."""
+    for table, title in TITLES.items():
+        yield f"### {title}\n"
+        yield "| load | policy | published | ours | difference | wall time, s | rounds/s |"
+        yield "|---|---|---|---|---|---|---|"
+        for cell in every:
+            figures = found(cell)
+            if cell.table != table:
+                continue
+            name = f"{cell.policy} ¹" if cell.policy in INFORMATION else cell.policy
+            if figures is None:
+                yield f"| {cell.load} | {name} | {cell.published} | | | | |"
+                continue
+            change = figures["hours"] / cell.published - 1
+            pace = figures["rounds"] / figures["wall_s"]
+            yield (
+                f"| {cell.load} | {name} | {cell.published} | {figures['hours']:.2f} | {change:+.1%} "
+                f"| {figures['wall_s']:.0f} | {pace:.0f} |"
+            )
+        yield ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
