@@ -14,7 +14,7 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format cover bench docs-plots clean distclean
+.PHONY: help setup demo test lint format cover bench results docs-plots clean distclean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-11s%s\n", name, $$0}'
@@ -60,6 +60,9 @@ cover: $(STAMP)  ## the suite with line coverage; fails below 95 % of policies
 
 bench: $(STAMP)  ## how long each policy takes, by number of jobs
 	@$(PY) -m benchmarks.policies $(ARGS)
+
+results: $(STAMP)  ## the published simulations again, beside ours: docs/results.md (an hour on two cores)
+	@$(PY) -m benchmarks.results $(ARGS)
 
 docs-plots: $(STAMP)  ## draw the plots of docs/policies.md again
 	@$(PY) -m docs.plots

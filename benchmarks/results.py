@@ -57,7 +57,7 @@ def _weights(cell: Cell) -> np.ndarray:
     jobs = workload(
         cell.run.workload,
         load_throughputs(cell.run.throughputs),
-        rate_per_h=cell.run.rate_per_h,
+        rate_per_h=cell.run.rate_per_h or float("inf"),
         seed=cell.run.seed,
     )
     return np.array([job.weight for job in islice(jobs, *cell.run.measure)])
