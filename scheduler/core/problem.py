@@ -289,17 +289,13 @@ def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
     )
 
 
-def newcomers(state: SchedulerState, kinds: Kinds, now_s: float) -> list[Bundle]:
-    """Columns of jobs that may run and that no allocation knows yet."""
+def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bundle]:
+    """Columns of jobs that no allocation knows yet, at the width they ask for."""
     kinds.refresh(state)
     out: list[Bundle] = []
-    for job in state.active.values():
-        if job.id not in state.shares.job_row and state.eligible(job, now_s):
-            ways = kinds.ways_of(state, kinds.of(job))
-            best = ways.rate.max(initial=0.0)
-            for at, gpus, rate in zip(
-                ways.worker_type.tolist(), ways.gpus.tolist(), ways.rate.tolist(), strict=True
-            ):
-                if gpus == job.spec.gpus and rate > 0 and best > 0:
-                    out.append(Bundle((job.id,), kinds.worker_types[at], gpus))
+    for job in jobs:
+        ways = kinds.ways_of(state, kinds.of(job))
+        for at, gpus in zip(ways.worker_type.tolist(), ways.gpus.tolist(), strict=True):
+            if gpus == job.spec.gpus:
+                out.append(Bundle((job.id,), kinds.worker_types[at], gpus))
     return out

@@ -115,13 +115,12 @@ def _candidates(
     state: SchedulerState, kinds: Kinds, now_s: float, types: dict[str, int], *, ahead: bool
 ) -> tuple[Candidates, list[str]]:
     """The rows of the share table whose jobs may run, and rows for jobs that came after it."""
-    table, settings, active = state.shares, state.settings, state.active
-    new = problem.newcomers(state, kinds, now_s)
-    may = np.fromiter(
-        ((job := active.get(name)) is not None and state.eligible(job, now_s) for name in table.jobs),
-        bool,
-        len(table.jobs),
+    table, settings = state.shares, state.settings
+    eligible = state.eligible_jobs(now_s)
+    new = problem.newcomers(
+        state, kinds, [job for name, job in eligible.items() if name not in table.job_row]
     )
+    may = np.array([name in eligible for name in table.jobs], bool)
     usable: np.ndarray | slice = slice(None)
     bundles = [*table.bundles, *new]
     if not may.all():
@@ -163,12 +162,8 @@ def _candidates(
 def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
     """What each job loses when it starts or moves."""
     usual = state.settings.restart_cost_s
-    costs = np.full(len(jobs), usual)
-    for row, name in enumerate(jobs):
-        cost = state.jobs[name].spec.restart_cost_s
-        if cost is not None:
-            costs[row] = cost
-    return costs
+    costs = [state.jobs[name].spec.restart_cost_s for name in jobs]
+    return np.array([usual if cost is None else cost for cost in costs], float)
 
 
 def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.ndarray:

@@ -138,11 +138,14 @@ class SchedulerState:
 
     def eligible(self, job: Job, now_s: float) -> bool:
         """Whether a job may be given GPUs: it is neither held nor blocked, and its time has come."""
-        return (
-            not job.blocked_by
-            and job.state not in _KEPT_BACK
-            and now_s >= job.submitted_s + job.spec.earliest_start_s
-        )
+        if job.blocked_by or job.state in _KEPT_BACK:
+            return False
+        wait_s = job.spec.earliest_start_s
+        return not wait_s or now_s >= job.submitted_s + wait_s
+
+    def eligible_jobs(self, now_s: float) -> dict[str, Job]:
+        """All jobs that may be given GPUs now."""
+        return {name: job for name, job in self.active.items() if self.eligible(job, now_s)}
 
     def lease_end_s(self, holding: Holding) -> float:
         """When a lease ends: with the round, unless it was ended."""

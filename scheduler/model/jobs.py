@@ -20,6 +20,8 @@ from scheduler.model.errors import InvalidSpec, Refused
 class JobState(StrEnum):
     """Where a job is in its life."""
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
+
     QUEUED = "queued"  # waiting, has not run since it was (re)queued
     RUNNING = "running"  # holds a lease
     PREEMPTED = "preempted"  # ran, gave its GPUs up, waits for the next turn
@@ -35,6 +37,8 @@ WAITING = frozenset({JobState.QUEUED, JobState.PREEMPTED})
 
 class Move(StrEnum):
     """What can happen to a job."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
 
     START = "start"
     PREEMPT = "preempt"
