@@ -1,0 +1,114 @@
+"""Whose turn comes before this one: the order of the next round (scheduler.rounds.rank), as arrays.
+
+Restarts count as the settings have them, not job by job; otherwise it is the order that the round will be in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.core.explain.scene import Column, Scene
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import JobState
+from scheduler.model.lease import Phase
+from scheduler.rounds.inputs import Bools, Candidates, Ints, RoundInputs
+from scheduler.rounds.rank import part_given, worth_of_starting
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Those of the same worker type with a higher claim."""
+
+    gpus: int  # that they ask for, all together
+    running: int  # of them, jobs that run on this worker type now
+    waiting: int  # jobs that wait for it, too
+    due_s: float  # what the column itself was due and did not get, the next round included
+
+
+def higher_claims(scene: Scene, column: Column) -> Claims:
+    """Who goes before this column in the next round. It has a share."""
+    state, table, row = scene.state, scene.state.shares, column.row
+    assert row is not None
+    live = _live(state)
+    mine = table.job_row[scene.job.id]
+    rows = np.flatnonzero(
+        (table.worker_type == table.worker_type[row])
+        & (table.share > 0)
+        & live[table.first]
+        & ((table.second < 0) | live[table.second])
+    )
+    at = int(np.searchsorted(rows, row))
+    runs = np.zeros(len(table), bool)
+    for holding in scene.pools[column.bundle.worker_type].holdings:
+        found = table.row_of.get(holding.bundle)
+        if found is not None and holding.phase != Phase.STOPPING:
+            runs[found] = True
+    running = runs[rows]
+    keys = _keys(state, rows, running)
+    before = np.zeros(len(rows), bool)
+    equal = np.ones(len(rows), bool)
+    for key in keys:
+        before |= equal & (key < key[at])
+        equal &= key == key[at]
+    before &= (table.first[rows] != mine) & (table.second[rows] != mine)
+    due_s = -float(keys[-1][at])
+    runs_now = before & running
+    busy = np.zeros(len(table.jobs), bool)
+    busy[table.first[rows[running]]] = True  # what runs here asks for no second way to run here
+    waiting = before & ~running & ~busy[table.first[rows]]
+    return Claims(
+        gpus=int(table.gpus[rows[before]].sum()),
+        running=int(runs_now.sum()),
+        waiting=len(np.unique(table.first[rows[waiting]])),
+        due_s=due_s,
+    )
+
+
+def _live(state: SchedulerState) -> Bools:
+    """By job of the share table: whether it may have GPUs."""
+    table = state.shares
+    live = np.fromiter(map(state.active.__contains__, table.jobs), bool, len(table.jobs))
+    away = [job.id for job in state.active.values() if job.state is JobState.HELD]
+    away += [job.id for job in state.watched.values() if job.blocked_by]
+    live[[row for name in away if (row := table.job_row.get(name)) is not None]] = False
+    return live
+
+
+def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
+    """What decides, the weightiest first; the last one is minus the due."""
+    table, settings = state.shares, state.settings
+    round_s, decay = settings.round_s, 0.5 ** (1.0 / settings.half_life_rounds)
+    share = table.share[rows]
+    entitled_s = table.entitled_s[rows] * decay + share * round_s
+    received_s = table.received_s[rows] * decay
+    columns = Candidates(
+        bundles=(),
+        first=table.first[rows],
+        second=table.second[rows],
+        worker_type=np.zeros(len(rows), np.int64),
+        gpus=table.gpus[rows],
+        share=share,
+        entitled_s=entitled_s,
+        received_s=received_s,
+        backfill=table.backfill[rows],
+        restart_s=np.full(len(rows), settings.restart_cost_s),
+        skipped=table.skipped[rows],
+        explore=np.zeros(len(rows), bool),
+        tie=table.tie[rows],
+    )
+    inputs = RoundInputs(
+        number=0, round_s=round_s, jobs=(), worker_types=("",), candidates=columns, nodes=(), held={}
+    )
+    due_s = entitled_s * part_given(inputs)[0] - received_s
+    far = due_s > round_s
+    stay_s = settings.stay_rounds * round_s
+    counted_s = np.where(running, np.maximum(received_s - stay_s, 0.0), received_s)
+    priority = np.divide(
+        entitled_s, counted_s, out=np.where(entitled_s > 0, np.inf, 0.0), where=counted_s > 0
+    )
+    worth = np.where(running, 1.0, worth_of_starting(columns, round_s))
+    group = 1 - far + (due_s < -round_s)
+    turn = np.where(far, -due_s, -priority * worth)
+    return group, turn, counted_s - entitled_s, -due_s
