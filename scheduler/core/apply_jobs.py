@@ -67,4 +67,4 @@ def _open_gates(state: SchedulerState, job: Job) -> None:
 
 def _content_with_end(job: Job, other: str) -> bool:
     parent = other.partition("_")[0]
-    return any(d.when == "ended" and d.job in (other, parent) for d in job.spec.after)
+    return all(d.when == "ended" for d in job.spec.after if d.job in (other, parent))

@@ -71,6 +71,7 @@ class Core:
                 on_rounds.fill(out, self._kinds)
             case "review":
                 on_jobs.review(out)
+                on_rounds.kick(out)  # the time of some job may have come
             case "lapse":
                 on_nodes.lapse(out)
 

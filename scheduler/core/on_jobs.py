@@ -157,6 +157,7 @@ def recall(out: Outcome, lease: str, why: str) -> None:
         return
     out.touched(holding)
     out.fact(LeaseRecalled(lease=lease, why=why))
+    on_rounds.watch_lapses(out)
 
 
 def review(out: Outcome) -> None:

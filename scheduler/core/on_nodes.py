@@ -99,7 +99,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
         out.dirty((message.node,))
     if message.exits or broken:
         on_jobs.review(out)
-        on_rounds.idle(out)
+        on_rounds.kick(out)
 
 
 def _sane(said: Progress | Exit, holding: Holding) -> bool:

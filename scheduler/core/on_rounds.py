@@ -32,6 +32,7 @@ from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.plan import plan_round
 
 SOON_S = 1e-6  # two times closer than this are the same
+LOST_ROUNDS = 5  # an answer that has not come after so many rounds will not come
 
 
 def kick(out: Outcome) -> None:
@@ -55,7 +56,7 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
         return  # this round is planned already
-    if not _anything_to_do(state):
+    if not _anything_to_do(state, now_s):
         return
     running = now_s < boundary_s - SOON_S
     plan_s = (
@@ -63,7 +64,10 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     )
     asked_s = state.asked.at_s
     since_s = max(settings.min_reallocation_s, 0.0)
-    if state.stale and (now_s >= asked_s + since_s - SOON_S) and (state.asked.answered or now_s > asked_s):
+    if not state.asked.answered and now_s < asked_s + LOST_ROUNDS * settings.round_s:
+        if not running:  # asking anew would make an answer void that is on its way
+            plan_s = asked_s + settings.solve_lead_s - settings.plan_lead_s
+    elif now_s >= asked_s + since_s - SOON_S and (state.stale or _time_has_come(state, now_s)):
         ask(out, kinds)
         if not running and state.allocation is not None:
             plan_s = min(plan_s, now_s)
@@ -75,11 +79,18 @@ def tick(out: Outcome, kinds: Kinds) -> None:
         out.wake(max(plan_s, now_s), "plan")
 
 
-def _anything_to_do(state: SchedulerState) -> bool:
+def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
     if any(h.phase != Phase.STOPPING for h in state.leases.values()):
         return True
-    return any(state.eligible(job, state.now_s) for job in state.active.values()) and bool(
-        state.usable_nodes()
+    return any(state.eligible(job, now_s) for job in state.active.values()) and bool(state.usable_nodes())
+
+
+def _time_has_come(state: SchedulerState, now_s: float) -> bool:
+    """Whether a job may run since the solver was last asked, only because its earliest start has passed."""
+    return any(
+        job.spec.earliest_start_s > 0
+        and state.asked.at_s < job.submitted_s + job.spec.earliest_start_s <= now_s
+        for job in state.watched.values()
     )
 
 

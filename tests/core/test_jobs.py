@@ -1,0 +1,351 @@
+"""What people ask for: every message, everything that comes of it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.core.effects import Reply, SendLeases, WakeAt
+from scheduler.core.facts import JobMoved, JobSubmitted, LeaseClosed, LeaseRecalled, LeasesStarted
+from scheduler.core.messages import JobCommand, SubmitJobs, Woke
+from scheduler.model.jobs import Dependency, JobState, Move
+from scheduler.model.lease import Phase
+from tests.support.desk import Desk, exited, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def refused(desk: Desk, code: str, words: str) -> Reply:
+    """The one thing that came is a refusal that says this."""
+    reply = desk.claim(Reply, code=code)
+    assert words in reply.error
+    desk.all_claimed()
+    return reply
+
+
+# ------------------------------------------------------------------------------------------------- submission
+
+
+def test_a_submission_is_a_fact_a_reply_and_a_pulse(desk_of: DeskOf) -> None:
+    """A job is taken, its id comes back, and the pulse starts at once."""
+    desk = desk_of(node())
+    desk.tell(5, SubmitJobs(call="c", specs=(job(),), user="ann"))
+    assert desk.claim(JobSubmitted, job="1").spec.user == "ann"
+    assert desk.claim(Reply, call="c").result == {"jobs": ["1"]}
+    desk.wakes(tick=5)
+    assert desk.job("1").submitted_s == 5
+
+
+def test_an_array_is_one_job_per_index(desk_of: DeskOf) -> None:
+    """Members are numbered as asked for; the next job goes on behind the array."""
+    desk = desk_of(node())
+    assert desk.submit(job(array=(0, 3)), job()) == ["1_0", "1_3", "2"]
+    assert desk.core.state.arrays == {"1": ["1_0", "1_3"]}
+
+
+def test_the_same_key_again_is_the_same_jobs(desk_of: DeskOf) -> None:
+    """P2: a retried submission is answered with the jobs that are there already, and nothing happens."""
+    desk = desk_of(node())
+    message = SubmitJobs(call="c", specs=(job(), job(name="x")), key="k", user="ann")
+    desk.tell(0, message)
+    desk.settle()
+    desk.tell(1, message)
+    assert desk.claim(Reply).result == {"jobs": ["1", "2"]}
+
+
+@pytest.mark.parametrize("other", [{"specs": (job(gpus=2),)}, {"user": "bob"}])
+def test_the_same_key_for_something_else_is_refused(desk_of: DeskOf, other: dict[str, Any]) -> None:
+    """P2: a key that was used for another request is an error that says so."""
+    desk = desk_of(node())
+    first = {"specs": (job(),), "key": "k", "user": "ann"}
+    desk.tell(0, SubmitJobs(**first))
+    desk.settle()
+    desk.tell(1, SubmitJobs(call="c", **{**first, **other}))
+    refused(desk, "key_reused", "'k' was used for another submission")
+
+
+def test_no_key_means_another_job(desk_of: DeskOf) -> None:
+    """Without a key the same submission twice is two jobs."""
+    desk = desk_of(node())
+    assert (desk.submit(job()), desk.submit(job())) == (["1"], ["2"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({"gpus": 5}, "gpus", "there are at most 4 (v100)"),
+        ({"gpus": 0}, "gpus", "must be at least 1"),
+        ({"worker_types": ("h100",)}, "worker_types", "there is no 'h100' here; there is k80, v100"),
+        ({"excluded_worker_types": ("h100",)}, "excluded_worker_types", "there is no 'h100'"),
+        ({"excluded_worker_types": ("v100", "k80")}, "worker_types", "no worker type is left"),
+        ({"nodes": ("n9",)}, "nodes", "there is no node 'n9'"),
+        ({"nodes": ("n3",), "gpus": 2}, "nodes", "no set of nodes"),
+        ({"labels": {"rack": "b"}}, "labels", "no set of nodes"),
+        ({"cpus": 100.0}, "cpus", "no set of nodes"),
+        ({"gpu_memory_gb": 80.0}, "gpu_memory_gb", "no set of nodes"),
+        ({"worker_types": ("k80",), "gpus": 2}, "gpus", "at most 1 (k80)"),
+        ({"steps": float("nan")}, "steps", "must be a finite number"),
+        ({"after": (Dependency("7"),)}, "after", "there is no job '7'"),
+    ],
+)
+def test_an_impossible_job_is_refused_by_its_field(
+    desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
+) -> None:
+    """What can never run is refused now, naming the field to mend; nothing happens."""
+    room: dict[str, Any] = {"cpus": 8.0, "gpu_memory_gb": 16.0}
+    desk = desk_of(node("n1", **room), node("n2", **room), node("n3", 1, "k80", **room))
+    desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
+    assert refused(desk, "invalid", words).result == {"field": field}
+
+
+def test_one_impossible_job_refuses_the_whole_call(desk_of: DeskOf) -> None:
+    """All of the jobs, or none: the error says which one is at fault."""
+    desk = desk_of(node())
+    desk.tell(0, SubmitJobs(call="c", specs=(job(), job(gpus=3))))
+    assert refused(desk, "invalid", "specs[1].gpus").result == {"field": "specs[1].gpus"}
+    assert desk.core.state.jobs == {}
+
+
+def test_an_empty_submission_is_refused(desk_of: DeskOf) -> None:
+    """Nothing to do is an error, not a success."""
+    desk = desk_of(node())
+    desk.tell(0, SubmitJobs(call="c", specs=()))
+    refused(desk, "invalid", "there is no job")
+
+
+def test_a_cluster_without_nodes_refuses_nothing(desk_of: DeskOf) -> None:
+    """Before any node has joined, nobody can say what will be possible."""
+    desk = desk_of()
+    assert desk.submit(job(gpus=512)) == ["1"]
+
+
+# ----------------------------------------------------------------------------------------------- dependencies
+
+
+def test_who_waits_for_success_goes_on_after_it(desk_of: DeskOf) -> None:
+    """The gate opens with the completion, and the job is given GPUs."""
+    desk = desk_of(node(gpus=1))
+    (lease,) = desk.run(job())
+    (second,) = desk.submit(job(after=(Dependency("1"),)))
+    assert desk.job(second).blocked_by == {"1"}
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.until(20)
+    assert desk.job(second).state == JobState.RUNNING
+
+
+def test_who_waits_for_success_fails_without_it(desk_of: DeskOf) -> None:
+    """When the job before it cannot succeed any more it fails, and so does whoever waits for that one."""
+    desk = desk_of(node())
+    desk.submit(job(), job(name="b"))
+    desk.submit(job(after=(Dependency("1"),)))
+    desk.submit(job(after=(Dependency("3"),)))
+    desk.submit(job(after=(Dependency("1", "ended"),)))
+    desk.tell(0, JobCommand(job="1", action="cancel"))
+    desk.claim(JobMoved, job="1", move=Move.CANCEL)
+    desk.claim(JobMoved, job="3", move=Move.FAIL, why="it waits for job '1' to succeed, which is cancelled")
+    desk.claim(JobMoved, job="4", move=Move.FAIL, why="it waits for job '3' to succeed, which is failed")
+    desk.wakes(tick=0)
+    assert desk.job("5").blocked_by == set()
+
+
+def test_success_and_end_of_one_job_asks_for_both(desk_of: DeskOf) -> None:
+    """Who waits for the success of a job is not content with its end because it also waits for that."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.submit(job(after=(Dependency("1"), Dependency("1", "ended"))))
+    desk.tell(0, JobCommand(job="1", action="cancel"))
+    desk.settle()
+    assert desk.job("2").state == JobState.FAILED
+
+
+def test_a_dependency_that_has_failed_already_is_refused(desk_of: DeskOf) -> None:
+    """It could never be met; one on its mere end is met at once."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.tell(0, JobCommand(job="1", action="cancel"))
+    desk.settle()
+    desk.tell(1, SubmitJobs(call="c", specs=(job(after=(Dependency("1"),)),)))
+    refused(desk, "invalid", "job '1' is cancelled and cannot succeed any more")
+    (name,) = desk.submit(job(after=(Dependency("1", "ended"),)))
+    assert desk.job(name).blocked_by == set()
+
+
+def test_an_array_is_waited_for_as_a_whole(desk_of: DeskOf) -> None:
+    """Waiting for an array is waiting for every member that has not ended."""
+    desk = desk_of(node())
+    desk.submit(job(array=(0, 1)))
+    (name,) = desk.submit(job(after=(Dependency("1"),)))
+    assert desk.job(name).blocked_by == {"1_0", "1_1"}
+
+
+def test_a_gate_that_opens_without_a_pulse_starts_one(desk_of: DeskOf) -> None:
+    """A job that ends after the pulse has stopped lets its dependents run at once."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.submit(job(after=(Dependency("1"),)))
+    desk.tell(9, JobCommand(job="1", action="hold"))
+    desk.until(380)
+    assert desk.core.state.round.ends_s <= 380
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.until(400)
+    assert desk.job("2").state == JobState.RUNNING
+
+
+# --------------------------------------------------------------------------------------------------- commands
+
+
+def test_cancelling_a_running_job_recalls_its_lease(desk_of: DeskOf) -> None:
+    """It is cancelled now; its GPUs stay taken until its exit, or until its lease has lapsed for certain."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, JobCommand(call="c", job="1", action="cancel", user="ann"))
+    desk.claim(JobMoved, job="1", move=Move.CANCEL, why="cancel by ann", by="ann")
+    desk.claim(LeaseRecalled, lease=lease, why="cancel by ann")
+    desk.claim(Reply, result={"jobs": ["1"]})
+    assert desk.claim(SendLeases, node="n1").leases == ()
+    desk.wakes(fill=9, lapse=desk.core.state.round.ends_s + 30)
+    assert desk.holding(lease).phase == Phase.STOPPING
+    desk.report(exits=(exited(lease),))
+    desk.claim(LeaseClosed)
+    desk.claim(SendLeases)
+    desk.wakes(fill=9)
+    assert (desk.job("1").state, desk.core.state.leases) == (JobState.CANCELLED, {})
+
+
+def test_a_recalled_lease_lapses_though_nothing_else_happens(desk_of: DeskOf) -> None:
+    """P5: the exit of a cancelled job that nobody ever reports does not hold its GPUs for ever."""
+    desk = desk_of(node())
+    desk.run(job(gpus=2))
+    desk.tell(9, JobCommand(job="1", action="cancel"))
+    desk.until(desk.core.state.round.ends_s + 29)
+    assert desk.core.state.holders != {}
+    desk.until(desk.core.state.round.ends_s + 31)
+    assert desk.core.state.holders == {}
+
+
+def test_a_completion_after_the_cancel_changes_nothing(desk_of: DeskOf) -> None:
+    """P3: a terminal state never changes, whatever its processes had come to."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, JobCommand(job="1", action="cancel"))
+    desk.settle()
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    assert (desk.job("1").state, desk.job("1").ended_s) == (JobState.CANCELLED, 9)
+
+
+@pytest.mark.parametrize("action", ["hold", "requeue"])
+def test_a_stopped_job_that_was_done_is_completed(desk_of: DeskOf, action: Any) -> None:
+    """Work that was finished before it could be stopped counts, once."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, JobCommand(job="1", action=action))
+    desk.settle()
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    assert (desk.job("1").state, desk.job("1").steps_done) == (JobState.COMPLETED, 1000.0)
+
+
+def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> None:
+    """Held while running it saves and stops; nothing but a release lets it run again."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, JobCommand(job="1", action="hold"))
+    desk.settle()
+    desk.report(exits=(exited(lease, steps=70.0),))
+    desk.until(2000)
+    assert (desk.job("1").state, desk.job("1").steps_done) == (JobState.HELD, 70.0)
+    desk.tell(2000, JobCommand(job="1", action="release"))
+    desk.claim(JobMoved, job="1", move=Move.RELEASE, why="release")
+    desk.wakes(tick=2000)
+    desk.until(2010)
+    assert (desk.job("1").state, desk.job("1").attempt) == (JobState.RUNNING, 2)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [("release", "queued cannot release"), ("requeue", "queued cannot requeue")],
+)
+def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, words: str) -> None:
+    """The table says what may be done to a job; everything else is an answer and no fact."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.tell(1, JobCommand(call="c", job="1", action=action))
+    refused(desk, "refused", words)
+
+
+def test_commands_for_nobody_and_for_the_dead_are_refused(desk_of: DeskOf) -> None:
+    """An unknown id is not found; an array that has ended has no members left."""
+    desk = desk_of(node())
+    desk.tell(0, JobCommand(call="c", job="7", action="cancel"))
+    refused(desk, "not_found", "there is no job '7'")
+    desk.submit(job(array=(0, 1)))
+    desk.tell(0, JobCommand(job="1", action="cancel"))
+    desk.settle()
+    for name, words in (("1_0", "cancelled cannot cancel"), ("1", "all jobs of array '1' have ended")):
+        desk.tell(1, JobCommand(call="c", job=name, action="cancel"))
+        refused(desk, "refused", words)
+
+
+def test_a_command_for_an_array_reaches_every_member(desk_of: DeskOf) -> None:
+    """Members that have ended are left alone."""
+    desk = desk_of(node())
+    desk.submit(job(array=(0, 1, 2)))
+    desk.tell(0, JobCommand(job="1_1", action="cancel"))
+    desk.settle()
+    desk.tell(0, JobCommand(call="c", job="1", action="hold"))
+    assert desk.claim(Reply).result == {"jobs": ["1_0", "1_2"]}
+    assert [desk.claim(JobMoved, move=Move.HOLD).job for _ in "ab"] == ["1_0", "1_2"]
+    desk.wakes(tick=0)
+
+
+# ----------------------------------------------------------------------------------------------------- limits
+
+
+def test_a_time_limit_counts_running_time_only(desk_of: DeskOf) -> None:
+    """The clock starts with the processes, not with the submission; at the limit the lease is recalled."""
+    desk = desk_of(node())
+    desk.submit(job(time_limit_s=100.0))
+    desk.until(50)
+    lease = desk.job("1").lease or ""
+    desk.report(started=(lease,))
+    desk.claim(LeasesStarted, leases=(lease,))
+    assert desk.claim(WakeAt).what == "review"
+    desk.until(149)
+    assert desk.job("1").state == JobState.RUNNING
+    desk.tell(150, Woke(what="review"))
+    desk.claim(JobMoved, move=Move.FAIL, why="it ran for its time limit of 100 s")
+    desk.claim(LeaseRecalled, lease=lease)
+    desk.claim(SendLeases, leases=())
+    desk.settle()
+
+
+def test_a_job_starts_no_earlier_than_asked(desk_of: DeskOf) -> None:
+    """Its time comes while nothing else goes on, and it is run then."""
+    desk = desk_of(node())
+    desk.submit(job(earliest_start_s=5000.0))
+    desk.until(4999)
+    assert (desk.job("1").state, desk.job("1").attempt) == (JobState.QUEUED, 0)
+    desk.until(5010)
+    assert desk.job("1").state == JobState.RUNNING
+
+
+def test_a_job_whose_time_has_come_gets_a_share(desk_of: DeskOf) -> None:
+    """It is not left with what others leave idle: the solver is asked again, though nothing else changed."""
+    desk = desk_of(node(gpus=1), policy="las")
+    desk.submit(job(steps=None), job(steps=None, earliest_start_s=1000.0))
+    desk.until(2200)
+    assert "2" in desk.core.state.shares.job_row
+
+
+def test_a_job_fails_at_its_cost_limit(desk_of: DeskOf) -> None:
+    """What it has cost is counted when a lease closes; then no other attempt is paid for."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job(max_cost=1.0))
+    desk.job("1").cost_usd = 2.0
+    desk.report(exits=(exited(lease),))
+    desk.claim(LeaseClosed)
+    desk.claim(JobMoved, move=Move.FAIL, why="it has cost 2.00, its limit is 1")
+    desk.settle()

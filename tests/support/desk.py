@@ -1,0 +1,184 @@
+"""The core alone: it is told one thing after the other, and everything that comes of it has to be claimed.
+
+A fact or an effect that nobody expected fails the test as much as one that is missing. Invariants are checked
+after every message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from scheduler.core.core import Core
+from scheduler.core.effects import Effect, Reply, Solve, WakeAt
+from scheduler.core.facts import Fact
+from scheduler.core.invariants import check
+from scheduler.core.messages import (
+    Configure,
+    Exit,
+    GiveRates,
+    Message,
+    NodeHello,
+    NodeReport,
+    SubmitJobs,
+    Woke,
+)
+from scheduler.core.outcome import Outcome
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Holding
+from scheduler.model.settings import Settings
+from scheduler.solving import answer
+
+Came = TypeVar("Came", bound=Fact | Effect)
+
+SETTINGS = Settings(policy="las", restart_cost_s=0.0, learn_rates=False)
+RATES = [
+    (job_type, gpus, kind, gpus * rate)
+    for job_type, kind, rate in (("cnn", "v100", 10.0), ("cnn", "k80", 2.0), ("lm", "v100", 4.0))
+    for gpus in (1, 2, 3, 4)
+]
+PAIRS = [("v100", "cnn", "lm", 1, 9.0, 3.5)]
+
+
+def node(name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> NodeSpec:
+    """A node as it says of itself."""
+    return NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)
+
+
+def job(**spec: Any) -> JobSpec:
+    """A job of a thousand steps, unless said otherwise."""
+    return JobSpec(**{"job_type": "cnn", "steps": 1000.0, **spec})
+
+
+class Desk:
+    """A core, its timers and its questions to the solver; nothing happens by itself but through `until`."""
+
+    def __init__(self, *nodes: NodeSpec, settings: Settings = SETTINGS, **changed: Any) -> None:
+        self.core = Core()
+        self.now_s = 0.0
+        self.facts: list[Fact] = []
+        self.effects: list[Effect] = []
+        self.timers: dict[str, float] = {}
+        self.questions: list[Solve] = []
+        self.tell(0, Configure(settings=Settings(**{**_fields(settings), **changed})))
+        self.settle()
+        self.tell(0, GiveRates(solo=RATES, pairs=PAIRS))
+        self.settle()
+        for one in nodes:
+            self.tell(0, NodeHello(spec=one))
+            self.settle()
+
+    # ------------------------------------------------------------------------------------------------ telling
+
+    def tell(self, now_s: float, *messages: Message) -> Outcome:
+        """It is told this; what came of the last thing has been claimed."""
+        self.all_claimed()
+        return self._take(self.core.handle_all(now_s, messages))
+
+    def take_over(self, now_s: float) -> Outcome:
+        """Another process takes over."""
+        self.all_claimed()
+        return self._take(self.core.take_over(now_s))
+
+    def _take(self, outcome: Outcome) -> Outcome:
+        check(self.core.state)
+        self.now_s = outcome.now_s
+        self.facts += outcome.facts
+        for effect in outcome.effects:
+            self.effects.append(effect)
+            if isinstance(effect, WakeAt):
+                self.timers[effect.what] = effect.at_s
+            elif isinstance(effect, Solve):
+                self.questions.append(effect)
+        return outcome
+
+    def until(self, at_s: float) -> None:
+        """Time passes: timers ring, and the solver answers at once. What comes of it counts as claimed."""
+        self.settle()
+        while True:
+            while self.questions:
+                self.tell(self.now_s, answer(self.questions.pop(0)))
+                self.settle()
+            what = min(self.timers, key=lambda name: self.timers[name], default="")
+            if not what or self.timers[what] > at_s:
+                break
+            self.tell(max(self.timers.pop(what), self.now_s), Woke(what=what))
+            self.settle()
+        self.now_s = max(self.now_s, at_s)
+
+    def submit(self, *specs: JobSpec, **more: Any) -> list[str]:
+        """Jobs by their ids; claimed."""
+        self.tell(self.now_s, SubmitJobs(call="submit", specs=specs, **more))
+        (reply,) = [e for e in self.effects if isinstance(e, Reply)]
+        self.settle()
+        assert not reply.error, reply.error
+        found: list[str] = reply.result["jobs"]
+        return found
+
+    def run(self, *specs: JobSpec) -> list[str]:
+        """Jobs that run by now, by their leases; claimed."""
+        jobs = self.submit(*specs)
+        self.until(self.now_s + 8.0)
+        leases = [self.job(name).lease or "" for name in jobs]
+        for lease in leases:
+            for name in dict.fromkeys(gpu.rpartition(":")[0] for gpu in self.holding(lease).lease.gpus):
+                self.report(name, started=(lease,))
+                self.settle()
+        return leases
+
+    def report(self, name: str = "n1", **said: Any) -> Outcome:
+        """A node reports, and it knows the newest set."""
+        generation = said.pop("generation", self.core.state.nodes[name].generation)
+        return self.tell(self.now_s, NodeReport(node=name, generation=generation, **said))
+
+    # --------------------------------------------------------------------------------------------------- claims
+
+    def claim(self, kind: type[Came], **fields: Any) -> Came:
+        """One thing of this kind came, with these fields; the oldest such is claimed."""
+        waiting: list[Any] = self.facts if issubclass(kind, Fact) else self.effects
+        for one in waiting:
+            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
+                waiting.remove(one)
+                return one
+        listed = "\n  ".join(map(str, waiting)) or "nothing"
+        raise AssertionError(f"no {kind.__name__} with {fields} came; what did:\n  {listed}")
+
+    def wakes(self, **at_s: float) -> None:
+        """It asked to be woken for just these, then."""
+        found = {e.what: e.at_s for e in self.effects if isinstance(e, WakeAt)}
+        assert found == at_s
+        self.effects = [e for e in self.effects if not isinstance(e, WakeAt)]
+
+    def settle(self) -> None:
+        """Everything is claimed unseen: it was not the subject."""
+        self.facts.clear()
+        self.effects.clear()
+
+    def all_claimed(self) -> None:
+        """Nothing came that nobody expected."""
+        left = [*self.facts, *self.effects]
+        assert not left, "nobody claimed:\n  " + "\n  ".join(map(str, left))
+
+    # ------------------------------------------------------------------------------------------------- looking
+
+    def job(self, name: str) -> Job:
+        """A job of the state."""
+        return self.core.state.jobs[name]
+
+    def holding(self, lease: str) -> Holding:
+        """A lease of the state."""
+        return self.core.state.leases[lease]
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__struct_fields__}
+
+
+def exited(lease: str, outcome: Any = "yielded", steps: float = 50.0, **more: Any) -> Exit:
+    """All processes of a lease are gone after ten seconds."""
+    return Exit(
+        **{"saved": steps, "stepping_s": 5.0, "ran_s": 10.0, **more},
+        lease=lease,
+        outcome=outcome,
+        steps=steps,
+    )
