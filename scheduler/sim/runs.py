@@ -31,6 +31,7 @@ from traces.named import WORKLOADS, workload
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
+from worker_agent.orders import Limits
 
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
@@ -299,6 +300,10 @@ def _check_numbers(run: Run) -> None:
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
+    patience_s = Limits().ask_s + Limits().grace_s
+    if run.checkpoint_s is not None and run.checkpoint_s >= patience_s:
+        said = f"is {run.checkpoint_s:g}, but agents kill a job {patience_s:g} s after asking it to stop"
+        raise InvalidSpec("checkpoint_s", f"{said}, so that it would never have saved; give less")
     for kind, price in run.prices.items():
         if not (math.isfinite(price) and price >= 0):
             raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")

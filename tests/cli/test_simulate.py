@@ -166,6 +166,7 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
         (("--hours", "0"), "invalid value for '--hours': '0' is not a number above 0"),
         (("--round", "0"), "invalid value for '--round': '0' is not a number above 0"),
         (("--round", "0.1"), "--round: is 0.1, must be at least a second"),
+        (("--checkpoint", "25"), "--checkpoint: is 25, but agents kill a job 25 s after asking it to stop"),
         (("--noise", "9"), "--noise: is 9, must be at most 3"),
         (("--hours", "1e300", "--jobs", "6000000"), "--jobs: more than 5,000,000 jobs"),
         (("--restart", "inf"), "invalid value for '--restart': 'inf' is not a number from 0 up"),
