@@ -75,7 +75,7 @@ def wider_choice(scene: Scene) -> tuple[Change, ...]:
     spec, state = scene.job.spec, scene.state
     changes = []
     for kind, pool in sorted(scene.pools.items()):
-        reserved = state.round.reserved.get(kind)
+        reserved = scene.reserved(kind)
         if pool.free <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
             continue
         if not spec.may_use(kind):

@@ -39,9 +39,10 @@ class Pool:
 
     holders: dict[str, int] = field(default_factory=dict)  # jobs that hold GPUs here, and how many
 
-    def oldest(self, state: SchedulerState, most: int) -> list[str]:
-        """Some of the holders, in order of arrival."""
-        return nsmallest(most, self.holders, key=lambda name: state.jobs[name].order)
+    def others(self, scene: Scene, most: int) -> tuple[list[str], int]:
+        """Some of the holders but the job itself, in order of arrival; and how many there are."""
+        names = [name for name in self.holders if name != scene.job.id]
+        return nsmallest(most, names, key=lambda name: scene.state.jobs[name].order), len(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,16 @@ class Scene:
             for one in column.bundle.jobs
         )
 
+    def reserved(self, worker_type: str) -> Bundle | None:
+        """The gang that GPUs of a type are held back for, if it still waits for them."""
+        bundle = self.state.round.reserved.get(worker_type)
+        if bundle is None:
+            return None
+        waits = (
+            (job := self.state.active.get(name)) is not None and job.lease is None for name in bundle.jobs
+        )
+        return bundle if all(waits) else None
+
     def evidence(self) -> tuple[Way, ...]:
         """The ways, the most important ones first."""
         allocation = self.state.allocation
@@ -100,7 +111,7 @@ class Scene:
         kind = bundle.worker_type
         pool = self.pools.get(kind) or Pool(kind)
         price = prices.get(kind)
-        reserved = self.state.round.reserved.get(kind)
+        reserved = self.reserved(kind)
         return Way(
             worker_type=kind,
             gpus=bundle.gpus,
@@ -127,8 +138,10 @@ class Scene:
         if pool is None:
             return ()
         state = self.state
-        shown = []
+        shown: list[Holder] = []
         for holding in nsmallest(SHOWN_HOLDERS, pool.holdings, key=_narrowness):  # oldest leases first
+            if any(holder.job == holding.lease.job for holder in shown):
+                continue  # its last lease is ending, and it has the next one here
             job = state.jobs[holding.lease.job]
             stopping = holding.phase == Phase.STOPPING
             kept_s = kept_until_s(state, holding)

@@ -10,6 +10,7 @@ who is in the way?          minimum_run_of_others, preemption_limit, turn_of_oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 
 from scheduler.core.explain import remedies
@@ -21,7 +22,7 @@ from scheduler.core.explain.scene import Column, Pool, Scene
 from scheduler.core.explain.start import Start, after_ends, after_jobs, after_minimum_runs, kept_gpus, of_turn
 from scheduler.core.explain.wording import jobs, listed, span, when
 from scheduler.core.problem import rate_of
-from scheduler.model.lease import Phase
+from scheduler.model.lease import Bundle, Phase
 
 NAMED = 8  # other jobs that an explanation names for programs
 WIDTHS_TRIED = 64  # of an elastic job, when a rate is looked for
@@ -119,22 +120,20 @@ def _has_rate(scene: Scene, worker_type: str) -> bool:
 
 def _gathering(scene: Scene) -> Finding | None:
     """GPUs are held back for it as they free up."""
-    for kind, bundle in sorted(scene.state.round.reserved.items()):
-        pool = scene.pools.get(kind)
-        if scene.job.id in bundle.jobs and pool is not None:
-            held = pool.oldest(scene.state, NAMED)
+    for kind, pool in sorted(scene.pools.items()):
+        bundle = scene.reserved(kind)
+        if bundle is not None and scene.job.id in bundle.jobs:
+            held, who = _holders(scene, [pool])
             text = (
                 f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs are free, "
-                f"the others are held by {jobs(held, len(pool.holders))}."
+                f"the others are held by {who}."
             )
             start = after_minimum_runs(scene, pool, bundle.gpus)
             if start.at_s is None:
                 start = after_ends(scene, pool, bundle.gpus)
             less = bundle.gpus - pool.room
             more = (Change(what="more_gpus", text=f"{less} more {kind}"),) if less > 0 else ()
-            return Finding(
-                Reason.GANG_RESERVED, text, tuple(held), (*more, *remedies.ends(scene, pool)), start
-            )
+            return Finding(Reason.GANG_RESERVED, text, held, (*more, *remedies.ends(scene, pool)), start)
     return None
 
 
@@ -142,12 +141,12 @@ def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
     """Enough GPUs of a type are free."""
     open_ = [column for column in possible if column.share > 0 or column.backfill]
     roomy = [c for c in open_ if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
-    for column in roomy:
-        reserved = scene.state.round.reserved.get(column.bundle.worker_type)
+    held_back = [scene.reserved(column.bundle.worker_type) for column in roomy]
+    for column, reserved in zip(roomy, held_back, strict=True):
         if reserved is None:
             return _next_round(scene, column)
-    if roomy:
-        return _held_back(scene, roomy[0])
+    if roomy and held_back[0] is not None:
+        return _held_back(scene, roomy[0], held_back[0])
     for column in open_:
         pool = scene.pools[column.bundle.worker_type]
         if pool.free >= column.bundle.gpus:
@@ -166,9 +165,8 @@ def _next_round(scene: Scene, column: Column) -> Finding:
     return Finding(Reason.WAITING_FOR_ROUND, text, (), (change,), Start(at_s, "next_round", "likely"))
 
 
-def _held_back(scene: Scene, column: Column) -> Finding:
+def _held_back(scene: Scene, column: Column, reserved: Bundle) -> Finding:
     kind = column.bundle.worker_type
-    reserved = scene.state.round.reserved[kind]
     pool = scene.pools[kind]
     text = (
         f"{pool.free} {kind} are free, but they are held back for {jobs(reserved.jobs)}, which needs "
@@ -209,22 +207,16 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     pools = [scene.pools[kind] for kind in kinds]
     allocation = state.allocation
     policy = state.settings.policy if allocation is None else allocation.policy
-    held = tuple(
-        sorted({name for pool in pools for name in pool.holders}, key=lambda name: state.jobs[name].order)
-    )
+    held, who = _holders(scene, pools)
     idle = any(
         pool.room >= column.bundle.gpus
         for column in known
         for pool in [scene.pools[column.bundle.worker_type]]
     )
     text = f"The policy ({policy}) gives it no share now"
-    text += (
-        ", and idle GPUs are not for it either" if idle else f"; the {listed(kinds)} are held by {jobs(held)}"
-    )
     if allocation is not None and allocation.failed:
-        text += ". (The policy could not be solved, so it is first come, first served.)"
-    else:
-        text += "."
+        text = "The policy could not be solved, so it is first come, first served; it has no share now"
+    text += ", and idle GPUs are not for it either." if idle else f"; the {listed(kinds)} are held by {who}."
     notes = () if allocation is None else tuple(n for n in allocation.notes if scene.job.id in n.split())
     changes = (
         *(Change(what="note", text=note) for note in notes[: remedies.MOST]),
@@ -234,7 +226,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     )
     pool = scene.pools[best.bundle.worker_type]
     start = Start() if idle else after_ends(scene, pool, best.bundle.gpus + _asked_before(scene))
-    return Finding(Reason.NO_SHARE, text, held[:NAMED], changes, start)
+    return Finding(Reason.NO_SHARE, text, held, changes, start)
 
 
 def _asked_before(scene: Scene) -> int:
@@ -266,7 +258,7 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
     pool = scene.pools[bundle.worker_type]
     boundary = boundary_s(state, scene.now_s)
     kept = kept_gpus(scene, pool, boundary)
-    by_age = pool.oldest(state, NAMED)
+    by_age, who = _holders(scene, [pool])
     changes = (
         *remedies.more_gpus(scene, [column]),
         *remedies.ends(scene, pool),
@@ -279,11 +271,22 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
         text = f"It waits for somebody to end: {due}; the settings let nobody be preempted (preemptions_max is 0)."
         start = after_ends(scene, pool, bundle.gpus)
         more = Change(what="preemptions_max", text="raise preemptions_max")
-        return Finding(Reason.PREEMPTION_LIMIT, text, tuple(by_age), (*changes, more), start)
+        return Finding(Reason.PREEMPTION_LIMIT, text, by_age, (*changes, more), start)
     claims = higher_claims(scene, column)
-    text = f"It waits for its turn: {due}; {_taken(pool)} held by {jobs(by_age, len(pool.holders))}"
-    text += _standing(claims, len(pool.holders)) + "."
-    return Finding(Reason.TURN_OF_OTHERS, text, tuple(by_age), changes, of_turn(scene, column, claims))
+    text = f"It waits for its turn: {due}; {_taken(pool)} held by {who}"
+    text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + "."
+    return Finding(Reason.TURN_OF_OTHERS, text, by_age, changes, of_turn(scene, column, claims))
+
+
+def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]:
+    """Some of the others who hold GPUs of these types, in order of arrival, and all of them in words."""
+    count, names = 0, []
+    for pool in pools:
+        some, more = pool.others(scene, NAMED)
+        names += some
+        count += more
+    first = sorted(set(names), key=lambda name: scene.state.jobs[name].order)[:NAMED]
+    return tuple(first), jobs(first, count) if first else "its own last run, which is being stopped"
 
 
 def _taken(pool: Pool) -> str:

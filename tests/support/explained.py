@@ -1,0 +1,377 @@
+"""A state for every reason that `explain` can give: how it comes to be, and what the answer has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.core.messages import JobCommand, NodeCommand, NodeSilent
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Dependency
+from tests.support.desk import Desk, exited, job, node
+
+ROUND_S = 360.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who is asked about, and what the answer has to say."""
+
+    desk: Desk
+    job: str
+    words: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    basis: str | None = None
+
+    @property
+    def state(self) -> SchedulerState:
+        """The state that is explained."""
+        return self.desk.core.state
+
+
+def drained(desk: Desk, name: str) -> None:
+    """An operator empties a node."""
+    desk.tell(desk.now_s, NodeCommand(node=name, action="drain"))
+    desk.settle()
+
+
+def told(desk: Desk, name: str, action: str) -> None:
+    """A user does something to a job."""
+    desk.tell(desk.now_s, JobCommand(job=name, action=action, user="ann"))  # type: ignore[arg-type]
+    desk.settle()
+
+
+def ended(desk: Desk, lease: str, outcome: str = "finished", steps: float = 1000.0, name: str = "n1") -> None:
+    """All processes of a lease are gone."""
+    desk.report(name, exits=(exited(lease, outcome, steps, code=int(outcome == "failed")),))
+    desk.settle()
+
+
+def completed() -> Case:
+    """All its steps are done."""
+    desk = Desk(node())
+    (lease,) = desk.run(job())
+    ended(desk, lease)
+    return Case(desk, "1", ("It completed 0 s ago", "attempt 1"))
+
+
+def failed() -> Case:
+    """It crashed, and may not be tried again."""
+    desk = Desk(node())
+    (lease,) = desk.run(job())
+    ended(desk, lease, "failed", 10.0)
+    return Case(desk, "1", ("It failed", "exited with code 1"), ("submit it again",))
+
+
+def cancelled() -> Case:
+    """Somebody cancelled it while it ran."""
+    desk = Desk(node())
+    desk.run(job())
+    told(desk, "1", "cancel")
+    return Case(desk, "1", ("cancel by ann", "still being stopped"), ("submit it again",))
+
+
+def held() -> Case:
+    """Somebody holds it."""
+    desk = Desk(node())
+    desk.submit(job())
+    told(desk, "1", "hold")
+    return Case(desk, "1", ("It is held (hold by ann)",), ("`gavel release 1`",))
+
+
+def running() -> Case:
+    """It has a share and runs."""
+    desk = Desk(node())
+    desk.run(job())
+    desk.until(desk.now_s + 10)
+    return Case(
+        desk, "1", ("1 v100 on node n1", "due 100 % of the time on v100", "done in about"), ("it ends",)
+    )
+
+
+def running_backfill() -> Case:
+    """It came in the middle of a round, and a GPU was idle."""
+    desk = Desk(node())
+    desk.run(job(steps=1e6))
+    desk.until(100)
+    desk.run(job(steps=1e6))
+    return Case(desk, "2", ("on node n1", "nobody was due"))
+
+
+def exploring() -> Case:
+    """Nobody knows how fast such jobs are there."""
+    desk = Desk(node(), learn_rates=True)
+    desk.run(job(job_type="new"))
+    return Case(desk, "1", ("a guess so far",))
+
+
+def starting() -> Case:
+    """Its node has not said yet that it runs."""
+    desk = Desk(node())
+    desk.submit(job())
+    desk.until(8)
+    return Case(desk, "1", ("1 v100 on node n1", "being started"), basis="lease_granted")
+
+
+def two_for_one(**changed: Any) -> Desk:
+    """Two jobs take turns on one GPU; the first runs."""
+    desk = Desk(node(gpus=1), **changed)
+    desk.submit(job(steps=1e6), job(steps=1e6))
+    desk.until(8)
+    started(desk)
+    return desk
+
+
+def started(desk: Desk) -> None:
+    """What was sent runs."""
+    for holding in list(desk.core.state.leases.values()):
+        if holding.phase == "sent" and holding.started_s is None:
+            for name in dict.fromkeys(gpu.rpartition(":")[0] for gpu in holding.lease.gpus):
+                desk.report(name, started=(holding.lease.id,))
+                desk.settle()
+
+
+def running_job(desk: Desk) -> str:
+    """The one that has GPUs."""
+    return next(h.lease.job for h in desk.core.state.leases.values() if h.phase == "running")
+
+
+def at_the_turn() -> tuple[Desk, str, str]:
+    """The next round is planned, and the GPU goes from the first of these jobs to the second."""
+    desk = two_for_one(stay_rounds=0.0)
+    first = running_job(desk)
+    for number in range(1, 9):
+        desk.until(number * ROUND_S + 7)
+        if desk.job(first).lease is None:
+            return desk, first, "2" if first == "1" else "1"
+        started(desk)
+    raise AssertionError("nobody took turns")
+
+
+def gpus_still_busy() -> Case:
+    """Its lease waits until the job before it is gone."""
+    desk, first, second = at_the_turn()
+    return Case(
+        desk,
+        second,
+        (f"waits for job {first}", "1 v100 on node n1"),
+        (f"job {first} exits",),
+        (first,),
+        "lease_granted",
+    )
+
+
+def stopping() -> Case:
+    """Its turn is over."""
+    desk, first, _ = at_the_turn()
+    return Case(desk, first, ("It gives its 1 v100 on node n1 up", "its turn is over"))
+
+
+def node_silent() -> Case:
+    """Its node cannot be reached."""
+    desk = Desk(node())
+    desk.run(job())
+    desk.tell(desk.now_s, NodeSilent(node="n1"))
+    desk.settle()
+    return Case(
+        desk, "1", ("Node n1 cannot be reached", "lapses"), ("node n1 (v100), which is silent, is back",)
+    )
+
+
+def dependency() -> Case:
+    """Another job has to succeed first."""
+    desk = Desk(node())
+    desk.run(job(steps=36000.0))
+    desk.submit(job(after=(Dependency(job="1"),)))
+    return Case(
+        desk,
+        "2",
+        ("waits for job 1 to succeed", "is running"),
+        ("job 1 succeeds (in about",),
+        ("1",),
+        "dependency_ends",
+    )
+
+
+def earliest_start() -> Case:
+    """Its time has not come."""
+    desk = Desk(node())
+    desk.submit(job(earliest_start_s=7200))
+    return Case(desk, "1", ("earliest start, in about 2 h",), ("its time comes",), basis="earliest_start")
+
+
+def no_nodes() -> Case:
+    """The only node of the type that it wants is drained."""
+    desk = Desk(node(), node("n2", worker_type="k80"))
+    desk.submit(job(worker_types=("v100",)))
+    drained(desk, "n1")
+    return Case(
+        desk,
+        "1",
+        ("no usable node of a type that it may use (v100)",),
+        ("resume node n1", "allow worker type k80"),
+    )
+
+
+def no_fitting_node() -> Case:
+    """The only node with the label is drained."""
+    desk = Desk(node(labels={"zone": "a"}), node("n2"))
+    desk.submit(job(labels={"zone": "a"}))
+    drained(desk, "n1")
+    return Case(desk, "1", ("Nodes of v100 are there", "(labels)"), ("resume node n1", "label zone=a"))
+
+
+def too_wide_now() -> Case:
+    """Half of the GPUs it needs are away."""
+    desk = Desk(node(), node("n2"))
+    desk.submit(job(gpus=4))
+    drained(desk, "n2")
+    return Case(
+        desk,
+        "1",
+        ("needs 4 GPUs", "only 2 v100"),
+        ("2 more v100", "resume node n2", "gpus_min 2 would fit now"),
+    )
+
+
+def no_rate() -> Case:
+    """Its type is in the table, but not for these GPUs."""
+    desk = Desk(node(worker_type="k80"))
+    desk.submit(job(job_type="lm"))
+    return Case(
+        desk, "1", ("No rate is known of jobs of type lm with 1 GPU on k80",), ("give a rate of job type lm",)
+    )
+
+
+def waiting_for_allocation() -> Case:
+    """It came after the last allocation, and no GPU is idle."""
+    desk = Desk(node(gpus=1))
+    desk.run(job(steps=1e6))
+    desk.until(100)
+    desk.submit(job())
+    desk.until(110)
+    return Case(
+        desk, "2", ("came after the last allocation",), ("the next allocation",), basis="next_allocation"
+    )
+
+
+def waiting_for_round() -> Case:
+    """GPUs are free, and are given out at the boundary only."""
+    desk = Desk(node(), fill_mid_round=False)
+    desk.run(job(steps=1e6))
+    desk.until(100)
+    desk.submit(job())
+    desk.until(110)
+    return Case(
+        desk, "2", ("next round", "1 v100 are free and it needs 1"), ("next round",), basis="next_round"
+    )
+
+
+def no_share() -> Case:
+    """First come, first served: it is the other's turn until that ends."""
+    desk = Desk(node(gpus=1), policy="fifo")
+    desk.submit(job(steps=36000.0), job())
+    desk.until(8)
+    started(desk)
+    return Case(
+        desk,
+        "2",
+        ("(fifo) gives it no share", "held by job 1"),
+        ("1 more v100", "job 1 ends"),
+        ("1",),
+        "jobs_end",
+    )
+
+
+def reserving() -> Desk:
+    """A gang has been passed over: one GPU is free for it, the other is in its minimum run time."""
+    desk = Desk(node(), reserve_after=1)
+    desk.submit(job(steps=1e6, min_run_s=4000), job(steps=1e6, min_run_s=1000))
+    desk.until(8)
+    started(desk)
+    desk.submit(job(gpus=2, steps=1e6, weight=50.0), job(steps=1e6, weight=0.01))
+    for number in range(1, 6):
+        desk.until(number * ROUND_S + 20)
+        started(desk)
+    if desk.job("2").lease is not None or desk.job("2").leaving is not None:
+        lease = desk.job("2").lease or desk.job("2").leaving or ""
+        ended(desk, lease, "finished", 1e6)
+        desk.until(desk.now_s + 1)
+    return desk
+
+
+def gang_reserved() -> Case:
+    """GPUs are held back for it."""
+    desk = reserving()
+    return Case(
+        desk,
+        "3",
+        ("held back for it: 1 of the 2 v100", "job 1"),
+        ("1 more v100",),
+        ("1",),
+        "minimum_run_ends",
+    )
+
+
+def reserved_for_other() -> Case:
+    """A GPU is free, and held back for a gang."""
+    return Case(reserving(), "4", ("1 v100 are free", "held back for job 3"), ("job 3 starts",), ("3",))
+
+
+def fragmented() -> Case:
+    """A GPU is free, the CPUs beside it are not."""
+    desk = Desk(node(cpus=4.0))
+    desk.submit(job(cpus=3.0, steps=1e6), job(cpus=3.0, steps=1e6))
+    desk.until(8)
+    started(desk)
+    waiting = "2" if running_job(desk) == "1" else "1"
+    return Case(desk, waiting, ("1 v100 are free and it needs 1", "only 0", "(cpus)"), ("fewer than 3 CPUs",))
+
+
+def minimum_run_of_others() -> Case:
+    """The other one may not be stopped yet."""
+    desk = Desk(node(gpus=1))
+    desk.submit(job(steps=1e6, min_run_s=5000.0))
+    desk.until(8)
+    started(desk)
+    desk.submit(job(steps=1e6))
+    desk.until(2 * ROUND_S)
+    return Case(
+        desk, "2", ("job 1", "minimum run time", "due 50 %"), ("1 more v100",), ("1",), "minimum_run_ends"
+    )
+
+
+def preemption_limit() -> Case:
+    """The settings let nobody be preempted."""
+    desk = two_for_one(preemptions_max=0)
+    first = running_job(desk)
+    return Case(
+        desk,
+        "2" if first == "1" else "1",
+        ("nobody be preempted",),
+        ("raise preemptions_max",),
+        (first,),
+        "jobs_end",
+    )
+
+
+def turn_of_others() -> Case:
+    """Two jobs, one GPU."""
+    desk = two_for_one()
+    first = running_job(desk)
+    words = (
+        "It waits for its turn: it is due 50 % of the time on v100",
+        f"the 1 v100 are held by job {first}",
+    )
+    changes = ("1 more v100", f"job {first} ends")
+    return Case(desk, "2" if first == "1" else "1", words, changes, (first,))
+
+
+CASES: Sequence[Callable[[], Case]] = (
+    *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
+    *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
+    *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
+    *(minimum_run_of_others, preemption_limit, turn_of_others),
+)
