@@ -274,7 +274,7 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
         return Finding(Reason.PREEMPTION_LIMIT, text, by_age, (*changes, more), start)
     claims = higher_claims(scene, column)
     text = f"It waits for its turn: {due}; {_taken(pool)} held by {who}"
-    text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + "."
+    text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + _idle_elsewhere(scene)
     return Finding(Reason.TURN_OF_OTHERS, text, by_age, changes, of_turn(scene, column, claims))
 
 
@@ -294,6 +294,21 @@ def _taken(pool: Pool) -> str:
     if not pool.room:
         return f"the {pool.total} {kind} are"
     return f"{pool.room} of the {pool.total} {kind} {'is' if pool.room == 1 else 'are'} free, the others are"
+
+
+def _idle_elsewhere(scene: Scene) -> str:
+    """What everybody asks who sees idle GPUs."""
+    kinds = dict.fromkeys(
+        column.bundle.worker_type
+        for column in scene.columns
+        if not (column.share > 0 or column.backfill)
+        and scene.possible(column)
+        and scene.pools[column.bundle.worker_type].room >= column.bundle.gpus
+    )
+    if not kinds:
+        return "."
+    idle = listed([f"{scene.pools[kind].room} {kind}" for kind in kinds])
+    return f" ({idle} are idle, which the policy, {scene.state.settings.policy}, does not let it fill)."
 
 
 def _standing(claims: Claims, holders: int) -> str:
