@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from policies.errors import name_some
 from policies.problem import Allocation, Floats, Problem
-from policies.sparse import scale_rows, stack
+from policies.sparse import stack
 
 TOLERANCE = 1e-6
 
@@ -95,14 +95,13 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     """Jobs that could have more without anybody having less, found by HiGHS; empty when the answer is undominated."""
     rates = problem.rates
     had = rates @ allocation.time_share
-    size = np.maximum(rates.max(axis=1).toarray().ravel() * problem.jobs.count, 1e-300)
-    scaled = scale_rows(1.0 / size, rates)
+    size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
     unit = np.maximum(had, 1e-6 * size)  # a job with little is held to its little, not to a part of its best
     solver: Any = linprog  # whose stubs do not know that constraints may be sparse
     for slack in (0.0, 1e-9, 1e-7):  # what everybody has is held but for rounding, and for that of the solver
         found = solver(
-            -np.asarray(scaled.sum(axis=0)).ravel(),
-            A_ub=stack(problem.membership, problem.occupancy, scale_rows(-1.0 / unit, rates)),
+            -(rates.T @ (1.0 / size)),
+            A_ub=stack(problem.membership, problem.occupancy, rates.scale_rows(-1.0 / unit)).compressed(),
             b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / unit * (1 - slack)]),
             method="highs",
         )

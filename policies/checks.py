@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from policies.errors import ProblemError
 
 Where = Callable[[int], str]
+Table = TypeVar("Table")
 
 
 def floats(table: str, field: str, values: ArrayLike, size: int | None) -> NDArray[np.float64]:
@@ -94,6 +95,14 @@ def check_values(
     if bad.size:
         row = int(bad[0])
         raise ProblemError(f"{where(row)}: {field} is {values[row]}, must be {wanted}")
+
+
+def derived(table: Table, **fields: Any) -> Table:
+    """A copy of a checked table, with fields that follow from checked ones: not checked once more."""
+    copy = object.__new__(type(table))
+    for name in cast(Any, table).__dataclass_fields__:
+        object.__setattr__(copy, name, fields[name] if name in fields else getattr(table, name))
+    return copy
 
 
 def at(values: Any, rows: NDArray[np.int64]) -> Any:

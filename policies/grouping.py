@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from policies.checks import derived
 from policies.errors import ProblemError
-from policies.problem import ALONE, Allocation, Columns, Floats, Ints, Problem
+from policies.problem import ALONE, Allocation, Floats, Ints, Problem
 
 Words = np.ndarray  # of uint64: hashes
 EXACT_DEADLINES = 50
@@ -96,7 +97,8 @@ class Grouping:
         a, b, source, share = self._pair_shares(solved, allocation.time_share)
         mine, columns = self.problem.columns, solved.columns
         label = mine.label + tuple(columns.label[k] for k in source.tolist())
-        joined = Columns(
+        joined = derived(
+            mine,
             first=np.concatenate([mine.first, a]),
             second=np.concatenate([mine.second, b]),
             worker_type=np.concatenate([mine.worker_type, columns.worker_type[source]]),
@@ -110,7 +112,7 @@ class Grouping:
             time_share=np.concatenate([base.time_share, share]),
             backfill=np.concatenate([base.backfill, allocation.backfill[source]]),
         )
-        return replace(self.problem, columns=joined), answer
+        return derived(self.problem, columns=joined), answer
 
     def _solo_shares(self, allocation: Allocation) -> Floats:
         row = self.problem.columns.first[self.solo]
@@ -164,9 +166,7 @@ class Grouping:
         return out
 
 
-def group(
-    problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None
-) -> tuple[Problem, Grouping]:
+def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None) -> tuple[Problem, Grouping]:
     """One row per group of jobs that a policy which reads `keys` cannot tell apart. Exact.
 
     Jobs with different numbers in `apart` stay apart: for callers who know more of them than the problem says.
@@ -269,12 +269,12 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
         )
         pairs = pairs[np.unique(key, return_index=True)[1]]
     taken = columns.take(np.concatenate([led, pairs]))
-    merged = replace(
+    merged = derived(
         taken, first=colour[taken.first], second=np.where(taken.is_pair, colour[taken.second], ALONE)
     )
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
-    jobs = replace(problem.jobs.take(leader), count=count)
-    grouped = replace(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
+    jobs = derived(problem.jobs.take(leader), count=count)
+    grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
     led_key = colour[columns.first[led]] * _ways(problem) + problem.way[led]
     order = np.argsort(led_key)
     source = order[

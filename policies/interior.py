@@ -324,8 +324,7 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     place[tying] = c * n + np.arange(len(tying))
     job_of = np.full(k, -1, dtype=np.int64)
     job_of[free] = job
-    entry_row = np.repeat(np.arange(m), np.diff(rows.indptr))
-    entry_job = job_of[rows.indices]
+    entry_row, entry_job = rows.row, job_of[rows.column]
     inner = entry_job >= 0
     low, high = np.full(m, n, dtype=np.int64), np.full(m, -1, dtype=np.int64)
     np.minimum.at(low, entry_row[inner], entry_job[inner])
@@ -342,7 +341,7 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     spot = np.empty(m, dtype=np.int64)
     spot[own_rows] = slot[own_rows] * n + low[own_rows]
     spot[tie_rows] = R * n + np.arange(T)
-    return _filled(cost, rows, limit, place, spot, entry_row, (R, T, p, c, n))
+    return _filled(cost, rows, limit, place, spot, (R, T, p, c, n))
 
 
 def _filled(
@@ -351,17 +350,16 @@ def _filled(
     limit: Floats,
     place: Ints,
     spot: Ints,
-    entry_row: Ints,
     shape: tuple[int, ...],
 ) -> _Blocks:
     R, T, p, c, n = shape
     own, tie = np.zeros((R, c, n)), np.zeros((T, c * n))
     level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
-    at_row, at_column = spot[entry_row], place[rows.indices]
+    at_row, at_column = spot[rows.row], place[rows.column]
     # Rows of very different size (a job's time, a type's GPUs) are measured in their limits.
     size = np.abs(limit)
     unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
-    value = rows.data / unit[entry_row]
+    value = rows.value / unit[rows.row]
     in_own, in_plane = at_row < R * n, at_column < c * n
     both = in_own & in_plane
     own[at_row[both] // n, at_column[both] // n, at_column[both] % n] = value[both]

@@ -11,14 +11,14 @@ Everything is a struct of arrays, checked when it is built: an error names the j
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from policies.checks import at, check_values, floats, integers, strings
+from policies.checks import at, check_values, derived, floats, integers, strings
 from policies.errors import ProblemError, name_some
 from policies.sparse import Sparse, from_entries
 
@@ -75,7 +75,7 @@ class Jobs:
 
     def take(self, rows: Ints) -> Jobs:
         """These rows, in this order."""
-        return replace(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
+        return derived(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ class Columns:
     def take(self, rows: Ints | Bools) -> Columns:
         """These rows, in this order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
-        return replace(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
+        return derived(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +323,8 @@ class Problem:
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
         new_row[rows] = np.arange(len(rows))
         kept = self.columns.take(columns)
-        kept = replace(kept, first=new_row[kept.first], second=new_row[kept.second])
-        return replace(self, jobs=self.jobs.take(rows), columns=kept)
+        kept = derived(kept, first=new_row[kept.first], second=new_row[kept.second])
+        return derived(self, jobs=self.jobs.take(rows), columns=kept)
 
     @classmethod
     def from_rates(

@@ -23,7 +23,7 @@ from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp
-from policies.sparse import Sparse, beside, column, diagonal, identity, row, scale_rows, stack, zeros
+from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8
@@ -56,12 +56,12 @@ class Program:
         usable &= ~pair | (problem.columns.second_rate > 0)
         usable &= problem.capacity[problem.columns.worker_type] > 0
         self.usable: Ints = np.flatnonzero(usable)
-        self.rates: Sparse = problem.rates[:, self.usable]
-        self._standing = stack(problem.membership[:, self.usable], problem.occupancy[:, self.usable])
+        self.rates: Sparse = problem.rates.columns(self.usable)
+        self._standing = stack(problem.membership, problem.occupancy).columns(self.usable)
         self._standing_limit = np.concatenate([self.count, problem.capacity])
         alone = not problem.columns.is_pair[self.usable].any()
         self._block = problem.columns.first[self.usable] if alone else None
-        best = self.rates.max(axis=1).toarray().ravel() if self.usable.size else np.zeros(len(self.count))
+        best = self.rates.largest()
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
         # thousand steps per second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
@@ -77,7 +77,7 @@ class Program:
             own = solo[
                 columns.first[solo] == job
             ]  # wider than the type: it cannot even have all of its time there
-            rows = stack(row(np.ones(len(own))), self.problem.occupancy[:, own])
+            rows = stack(row(np.ones(len(own))), self.problem.occupancy.columns(own))
             limit = np.concatenate([[1.0], self.problem.capacity])
             best[job] = (
                 columns.first_rate[own] @ solve_lp(LinearProgram(-columns.first_rate[own], rows, limit)).x
@@ -95,11 +95,11 @@ class Program:
 
     def effective(self, shares: Floats) -> Floats:
         """E_m, summed over the members of a row."""
-        return np.asarray(self.problem.rates @ shares)
+        return self.problem.rates @ shares
 
     def per_rate(self, gain: Floats) -> Floats:
         """A gain per unit of each row's rate, as a gain per column."""
-        return np.asarray(self.problem.rates.T @ gain)
+        return self.problem.rates.T @ gain
 
     def maximise(
         self, gain: Floats, *, floor: Floats | None = None, hold: tuple[Floats, float] | None = None
@@ -111,7 +111,7 @@ class Program:
         if floor is not None:
             held = np.flatnonzero(floor > 0)
             size = (self.best_rate * self.count)[held]
-            rows.append(scale_rows(-1.0 / size, self.rates[held]))
+            rows.append(self.rates.rows(held).scale_rows(-1.0 / size))
             limits.append(-floor[held] / size)
         if hold is not None:
             held_gain, least = hold[0][self.usable], hold[1]
@@ -147,7 +147,7 @@ class Program:
             cost=np.concatenate([np.zeros(k), [-1.0]]),
             rows=stack(
                 beside(self._standing, zeros(len(self._standing_limit), 1)),
-                beside(scale_rows(-1.0 / size, self.rates), column(wanted * unit)),
+                beside(self.rates.scale_rows(-1.0 / size), column(wanted * unit)),
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
@@ -183,7 +183,7 @@ class Program:
             cost=np.concatenate([np.zeros(k), self.count[late]]),
             rows=stack(
                 beside(self._standing, zeros(len(self._standing_limit), len(late))),
-                beside(scale_rows(-1.0 / size, self.rates[late]), diagonal(-need / size)),
+                beside(self.rates.rows(late).scale_rows(-1.0 / size), diagonal(-need / size)),
                 beside(zeros(len(late), k), identity(len(late))),
             ),
             limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(late))]),

@@ -19,12 +19,11 @@ from typing import Any
 import clarabel
 import numpy as np
 import scipy.optimize
-import scipy.sparse as sp
 
 from policies.errors import SolverFailure
 from policies.interior import solve_blocks
 from policies.problem import Floats, Ints
-from policies.sparse import Sparse, identity, stack
+from policies.sparse import Sparse, identity, stack, zeros
 
 # A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
 MAX_ITERATIONS = 200
@@ -129,8 +128,8 @@ def run_clarabel(
 ) -> Any:
     """One conic program, with our tolerances; raises when there is nothing usable."""
     k = len(cost)
-    square = sp.csc_matrix((k, k) if quadratic is None else quadratic)
-    solution = clarabel.DefaultSolver(square, cost, sp.csc_matrix(rows), limit, cones, _settings()).solve()
+    square = (zeros(k, k) if quadratic is None else quadratic).compressed()
+    solution = clarabel.DefaultSolver(square, cost, rows.compressed(), limit, cones, _settings()).solve()
     usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
     if solution.status not in usable:
         raise SolverFailure(str(solution.status))
@@ -165,7 +164,7 @@ def _linprog(program: LinearProgram, method: str, options: dict[str, float]) -> 
     if np.isfinite(time_left_s()):
         options = {**options, "time_limit": max(time_left_s(), 1e-3)}
     found = _scipy.linprog(
-        program.cost, A_ub=program.rows, b_ub=program.limit, method=method, options=options
+        program.cost, A_ub=program.rows.compressed(), b_ub=program.limit, method=method, options=options
     )
     if found.x is None or found.ineqlin.marginals is None:
         raise SolverFailure(str(found.message))
@@ -176,7 +175,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
     import cvxpy as cp
 
     x = cp.Variable(len(program.cost), nonneg=True)
-    rows = program.rows @ x <= program.limit
+    rows = program.rows.compressed() @ x <= program.limit
     task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
     try:
         with warnings.catch_warnings(action="ignore"):  # whether it is accurate is said by its status
@@ -207,7 +206,7 @@ def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
     options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
     found = _scipy.milp(
         program.cost,
-        constraints=_scipy.LinearConstraint(program.rows, -np.inf, program.limit),
+        constraints=_scipy.LinearConstraint(program.rows.compressed(), -np.inf, program.limit),
         integrality=integrality,
         bounds=(0, upper),
         options=options,

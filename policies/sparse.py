@@ -1,28 +1,96 @@
-"""Sparse matrices, as few kinds of them as we need: rows of coefficients, stacked and set side by side."""
+"""Sparse matrices as plain lists of entries: cheap to stack, to set side by side and to scale.
+
+A small allocation builds a dozen of them, and what a general library checks and converts each time would take
+longer than the solver does. Only where a solver wants its columns compressed are they sorted, once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Sparse = sp.csr_array[Any]
 Vector = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
-def from_entries(
-    values: Vector, rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]
-) -> Sparse:
-    """The matrix with these entries; entries of one place are added."""
-    return sp.csr_array(sp.coo_array((values, (rows, columns)), shape=shape))
+@dataclass(frozen=True, slots=True, eq=False)
+class Sparse:
+    """`value[i]` stands in row `row[i]` and column `column[i]`, one value in a place; the rest is zero."""
+
+    value: Vector
+    row: Places
+    column: Places
+    shape: tuple[int, int]
+
+    def __matmul__(self, x: Vector) -> Vector:
+        return np.asarray(np.bincount(self.row, self.value * x[self.column], self.shape[0]), dtype=float)
+
+    @property
+    def T(self) -> Sparse:
+        """Rows and columns exchanged."""
+        return Sparse(self.value, self.column, self.row, self.shape[::-1])
+
+    def columns(self, kept: Places) -> Sparse:
+        """These columns, each at most once, in this order."""
+        if len(kept) == self.shape[1] and np.array_equal(kept, np.arange(len(kept))):
+            return self
+        place = np.full(self.shape[1], -1, dtype=np.int64)
+        place[kept] = np.arange(len(kept))
+        column = place[self.column]
+        found = column >= 0
+        return Sparse(self.value[found], self.row[found], column[found], (self.shape[0], len(kept)))
+
+    def rows(self, kept: Places) -> Sparse:
+        """These rows, each at most once, in this order."""
+        return self.T.columns(kept).T
+
+    def scale_rows(self, factor: Vector) -> Sparse:
+        """Each row times its factor."""
+        return Sparse(self.value * factor[self.row], self.row, self.column, self.shape)
+
+    def largest(self) -> Vector:
+        """The greatest value of each row, 0 where there is none above it."""
+        most = np.zeros(self.shape[0])
+        np.maximum.at(most, self.row, self.value)
+        return most
+
+    def compressed(self) -> sp.csc_matrix[Any]:
+        """Column by column, as solvers want it."""
+        m, k = self.shape
+        order = np.argsort(self.column * m + self.row, kind="stable")
+        end = np.cumsum(np.bincount(self.column, minlength=k))
+        return sp.csc_matrix(
+            (self.value[order], self.row[order], np.concatenate([[0], end])), shape=self.shape
+        )
+
+    def toarray(self) -> Vector:
+        """With all its zeros."""
+        full = np.zeros(self.shape)
+        full[self.row, self.column] = self.value
+        return full
+
+
+def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
+    """Entries in any order, those of one place added; sums over them come out the same to the last bit."""
+    place = row * shape[1] + column
+    if np.all(np.diff(place) > 0):
+        return Sparse(value, row, column, shape)
+    order = np.argsort(place, kind="stable")
+    value, row, column = value[order], row[order], column[order]
+    start = np.flatnonzero(np.diff(place[order], prepend=-1))
+    if len(start) < len(place):
+        value, row, column = np.add.reduceat(value, start), row[start], column[start]
+    return Sparse(value, row, column, shape)
 
 
 def zeros(rows: int, columns: int) -> Sparse:
     """Nothing but zeros."""
-    return sp.csr_array((rows, columns))
+    none = np.zeros(0, dtype=np.int64)
+    return Sparse(np.zeros(0), none, none, (rows, columns))
 
 
 def identity(size: int, factor: float = 1.0) -> Sparse:
@@ -32,33 +100,40 @@ def identity(size: int, factor: float = 1.0) -> Sparse:
 
 def diagonal(values: Vector) -> Sparse:
     """These values on the diagonal."""
-    size = len(values)
-    return sp.csr_array((values, np.arange(size), np.arange(size + 1)), shape=(size, size))
+    place = np.arange(len(values))
+    return Sparse(values, place, place, (len(values), len(values)))
 
 
 def column(values: Vector) -> Sparse:
     """One column."""
-    return sp.csr_array(values[:, None])
+    return row(values).T
 
 
 def row(values: Vector) -> Sparse:
     """One row."""
-    return sp.csr_array(values[None, :])
+    return dense(values[None, :])
 
 
-def scale_rows(factor: Vector, matrix: Sparse) -> Sparse:
-    """Each row times its factor."""
-    data = matrix.data * np.repeat(factor, np.diff(matrix.indptr))
-    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+def dense(table: Vector) -> Sparse:
+    """What is not zero in a table."""
+    rows, columns = np.nonzero(table)
+    return Sparse(table[rows, columns], rows, columns, (table.shape[0], table.shape[1]))
 
 
 def stack(*blocks: Sparse) -> Sparse:
     """One above the other."""
-    parts: Sequence[Any] = blocks
-    return sp.csr_array(sp.vstack(parts, format="csr"))
+    height, rows = 0, []
+    for block in blocks:
+        rows.append(block.row + height if height else block.row)
+        height += block.shape[0]
+    return Sparse(
+        np.concatenate([block.value for block in blocks]),
+        np.concatenate(rows),
+        np.concatenate([block.column for block in blocks]),
+        (height, blocks[0].shape[1]),
+    )
 
 
 def beside(*blocks: Sparse) -> Sparse:
     """Side by side."""
-    parts: Sequence[Any] = blocks
-    return sp.csr_array(sp.hstack(parts, format="csr"))
+    return stack(*(block.T for block in blocks)).T

@@ -13,7 +13,7 @@ from policies.problem import Allocation, Floats, Problem
 from policies.program import Program
 from policies.registry import policy
 from policies.solvers import run_clarabel
-from policies.sparse import beside, identity, scale_rows, stack, zeros
+from policies.sparse import beside, identity, stack, zeros
 
 
 @policy("strategy_proof", reads=())
@@ -77,14 +77,14 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     n, k = len(present), usable.size
     size = (program.best_rate * count)[present]
     standing, limit = program.standing(count)
-    rates = program.rates[present]
+    rates = program.rates.rows(present)
     tau = beside(zeros(n, k), identity(n, -1.0))
-    had = beside(scale_rows(-1.0 / size, rates), zeros(n, n))
+    had = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
     job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()  # each job's cone is the three rows (τ, 1, E)
     rows = stack(
         beside(standing, zeros(len(limit), n)),
         beside(identity(k, -1.0), zeros(k, n)),
-        stack(tau, zeros(n, k + n), had)[job_by_job],
+        stack(tau, zeros(n, k + n), had).rows(job_by_job),
     )
     bounds = np.concatenate([limit, np.zeros(k), np.tile([0.0, 1.0, 0.0], n)])
     cones: list[Any] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]

@@ -5,15 +5,16 @@ A variant of a policy is the same policy on a transformed problem: n policies an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from policies.checks import derived
 from policies.errors import ProblemError, SolverFailure
 from policies.problem import ALONE, Bools, Floats, Ints, Problem
 from policies.reference import rate_table
 from policies.solvers import run_clarabel, zero_and_nonnegative
-from policies.sparse import from_entries, identity, stack
+from policies.sparse import Sparse, identity, stack
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
@@ -123,9 +124,9 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
     first = np.where(turned, columns.second_rate[model], columns.first_rate[model])
     second = np.where(turned, columns.first_rate[model], columns.second_rate[model])
     partner = np.where(columns.is_pair, columns.second, columns.first)
-    return replace(
+    return derived(
         problem,
-        columns=replace(
+        columns=derived(
             columns,
             first_rate=rate(columns.first, first),
             second_rate=np.where(columns.is_pair, rate(partner, second), 0.0),
@@ -136,7 +137,7 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
 def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, given: Floats) -> Floats:
     """min |x - wanted|²: the same total per bundle of columns, no type beyond its capacity."""
     k = len(wanted)
-    same = from_entries(np.ones(k), bundle, np.arange(k), (len(total), k))
+    same = Sparse(np.ones(k), bundle, np.arange(k), (len(total), k))
     rows = stack(same, problem.occupancy, identity(k, -1.0))
     limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ given), np.zeros(k)])
     cones = zero_and_nonnegative(len(total), len(limit) - len(total))

@@ -93,7 +93,7 @@ def test_a_policy_is_none_the_worse_for_it(name: str, problem: Problem) -> None:
     assert audit(problem, split) == []
     rate = problem.rates @ split.time_share
     per_member = (there.grouped.rates @ merged.time_share) / there.grouped.jobs.count
-    scale = problem.rates.max(axis=1).toarray().ravel()
+    scale = problem.rates.largest()
     assert rate / scale == pytest.approx(per_member[there.group_of] / scale, abs=1e-7)
 
 

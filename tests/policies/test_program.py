@@ -255,7 +255,7 @@ def can_all_have(problem: Problem, need: Floats) -> bool:
 def test_as_many_needs_as_can_be_are_kept(problem: Problem, seed: int) -> None:
     """The most that can be met together, found by trying every subset; those kept can really all be met."""
     program, rng = Program(problem), np.random.default_rng(seed)
-    alone_at_best = np.where(problem.rates.max(axis=1).toarray().ravel() > 0, program.best_alone, 0.0)
+    alone_at_best = np.where(problem.rates.largest() > 0, program.best_alone, 0.0)
     need = np.round(alone_at_best * rng.uniform(0.0, 1.2, len(problem.jobs)), 3)
     need[rng.random(len(need)) < 0.2] = 0.0
     assume(need.any())

@@ -5,7 +5,6 @@ from dataclasses import replace
 import clarabel
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from policies import solvers
 from policies.errors import SolverFailure
@@ -20,7 +19,7 @@ from policies.solvers import (
     time_left_s,
     time_limit,
 )
-from policies.sparse import zeros
+from policies.sparse import dense, zeros
 from tests.support.problems import random_problem
 
 CHAIN = dict(solvers._CHAIN)
@@ -34,7 +33,7 @@ def fails(program: LinearProgram) -> Answer:
 def knapsack(limit: float = 1.0) -> LinearProgram:
     """max 3 x + 2 y, x + y <= limit, x <= 0.4."""
     return LinearProgram(
-        np.array([-3.0, -2.0]), sp.csr_array([[1.0, 1.0], [1.0, 0.0]]), np.array([limit, 0.4])
+        np.array([-3.0, -2.0]), dense(np.array([[1.0, 1.0], [1.0, 0.0]])), np.array([limit, 0.4])
     )
 
 
@@ -144,7 +143,7 @@ def test_what_cannot_be_solved_is_a_failure(name: str, fault: str) -> None:
     limit = -1.0 if fault == "infeasible" else 1.0
     row = [[1.0, 1.0]] if fault == "infeasible" else [[1.0, -1.0]]
     with pytest.raises(SolverFailure):
-        CHAIN[name](LinearProgram(np.array([-1.0, -1.0]), sp.csr_array(row), np.array([limit])))
+        CHAIN[name](LinearProgram(np.array([-1.0, -1.0]), dense(np.array(row)), np.array([limit])))
 
 
 # ------------------------------------------------------------------------------------------------------ time
@@ -192,7 +191,7 @@ def test_a_limit_stops_the_solver_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_whole_numbers() -> None:
     """Of three things that do not fit together the two best are taken, and that is proven."""
-    program = LinearProgram(np.array([-5.0, -4.0, -3.0]), sp.csr_array([[3.0, 2.0, 2.0]]), np.array([5.0]))
+    program = LinearProgram(np.array([-5.0, -4.0, -3.0]), dense(np.array([[3.0, 2.0, 2.0]])), np.array([5.0]))
     answer = solve_milp(program, np.arange(3))
     assert answer.x == pytest.approx([1.0, 1.0, 0.0])
     assert answer.optimal
@@ -203,7 +202,7 @@ def test_whole_numbers() -> None:
 
 def test_whole_numbers_that_do_not_exist() -> None:
     """No way to keep the rows is a failure."""
-    program = LinearProgram(np.ones(1), sp.csr_array([[1.0]]), np.array([-1.0]))
+    program = LinearProgram(np.ones(1), dense(np.array([[1.0]])), np.array([-1.0]))
     with pytest.raises(SolverFailure, match="HiGHS"):
         solve_milp(program, np.arange(1))
 
@@ -212,10 +211,10 @@ def test_a_quadratic_program() -> None:
     """min |x - (2, 3)|² on x1 + x2 <= 1 is the foot of the perpendicular, (0, 1)."""
     found = run_clarabel(
         np.array([-2.0, -3.0]),
-        sp.csr_array([[1.0, 1.0]]),
+        dense(np.array([[1.0, 1.0]])),
         np.array([1.0]),
         [clarabel.NonnegativeConeT(1)],
-        quadratic=sp.csr_array(np.eye(2)),
+        quadratic=dense(np.eye(2)),
     )
     assert np.asarray(found.x) == pytest.approx([0.0, 1.0], abs=1e-7)
 
