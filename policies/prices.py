@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, linprog
+from scipy.optimize import brentq
 
+from policies.errors import SolverFailure
 from policies.problem import Floats, Ints, Problem
+from policies.solvers import LinearProgram, solve_lp
+from policies.sparse import dense
 
 CLOSE = 1e-6  # of the bill
 PAID = 1e-9  # what is over by less counts as paid
@@ -28,45 +31,53 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
     market = _Market.of(problem, usable)
     if market is None:
         return top
-    kinds = np.flatnonzero(problem.capacity > 0)
-    capacity = problem.capacity[kinds]
-    prices = np.full(len(kinds), 1.0 / capacity.sum())  # of all GPUs together: 1
+    count = problem.jobs.count
+    prices = (problem.capacity > 0) / problem.capacity.sum()  # of all GPUs together: 1
     level = top
     planes: list[Floats] = []
     for _ in range(MOST_PLANES):
-        bill, used = market.cheapest(kinds, prices, demand(level))
-        if bill > 1.0 + PAID:
+        cost = market.cost(prices)
+        if market.bill(cost, demand(level) / count) > 1.0 + PAID:
 
-            def excess(s: float, at: Floats = prices) -> float:
-                return market.cheapest(kinds, at, demand(s))[0] - 1.0
+            def excess(s: float, at: Floats = cost) -> float:
+                return market.bill(at, demand(s) / count) - 1.0
 
             try:
                 level = float(brentq(excess, 0.0, level, rtol=1e-9))
             except (ValueError, RuntimeError):  # rates too far apart for a bill; a guess need not be good
                 return level
-            bill, used = market.cheapest(kinds, prices, demand(level))
-        planes.append(used - capacity)
-        # The prices at which what is known of the jobs' choices would be the hardest to pay for.
-        rows = np.column_stack([-np.array(planes), np.ones(len(planes))])
-        found = linprog(
-            np.append(np.zeros(len(kinds)), -1.0),
-            A_ub=rows,
-            b_ub=np.zeros(len(planes)),
-            A_eq=np.append(capacity, 0.0)[None, :],
-            b_eq=[1.0],
-            bounds=[(0, None)] * len(kinds) + [(None, None)],
-        )
-        if found.x is None or found.x[-1] < CLOSE:
+        planes.append(market.used(cost, demand(level) / count) - problem.capacity)
+        hardest = _hardest(np.array(planes), problem.capacity)
+        if hardest is None:
             return level
-        prices = found.x[:-1]
+        prices = hardest
     return level
 
 
-class _Market:
-    """Each job's columns side by side: rate and GPUs per member, by plane."""
+def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
+    """The prices at which what is known of the jobs' choices is the hardest to pay for; None where it can be paid."""
+    cost = np.append(np.zeros(len(capacity)), -1.0)
+    rows = np.vstack([np.append(capacity, 0.0), np.column_stack([-planes, np.ones(len(planes))])])
+    try:
+        found = solve_lp(LinearProgram(cost, dense(rows), np.append(1.0, np.zeros(len(planes)))))
+    except SolverFailure:
+        return None
+    prices = np.where(capacity > 0, found.x[:-1], 0.0)
+    return None if found.x[-1] < CLOSE else prices / (prices @ capacity)
 
-    def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats) -> None:
-        self.kind, self.gpus, self.rate, self.count = kind, gpus, rate, count
+
+class _Market:
+    """Each job's ways to have a rate, side by side: a mix of a slower column (or nothing) and a faster one."""
+
+    def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
+        """By plane, the first of which is nothing: type, GPUs and rate per member."""
+        self.kind, self.gpus, self.count, self.types = kind, gpus, count, types
+        planes = range(len(rate))
+        self.fast, self.slow = np.array([(b, a) for b in planes[1:] for a in planes if a != b]).T
+        self.slow_rate = rate[self.slow]
+        gain = rate[self.fast] - self.slow_rate
+        with np.errstate(over="ignore"):
+            self.per_rate = np.divide(1.0, gain, out=np.full(gain.shape, np.nan), where=gain > 0)
 
     @classmethod
     def of(cls, problem: Problem, usable: Ints) -> _Market | None:
@@ -75,49 +86,38 @@ class _Market:
         n = len(problem.jobs)
         size = np.bincount(columns.first, minlength=n)
         c = int(size.max(initial=0))
-        if c > MOST_COLUMNS or columns.is_pair.any():
+        if not 0 < c <= MOST_COLUMNS or columns.is_pair.any():
             return None
         order = np.argsort(columns.first, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-        kind, gpus, rate = np.zeros((c, n), dtype=np.int64), np.zeros((c, n)), np.zeros((c, n))
+        rank[order] = np.arange(1, len(order) + 1) - np.repeat(np.cumsum(size) - size, size)
+        kind, gpus, rate = np.zeros((c + 1, n), dtype=np.int64), np.zeros((c + 1, n)), np.zeros((c + 1, n))
         kind[rank, columns.first] = columns.worker_type
         gpus[rank, columns.first] = columns.gpus
         rate[rank, columns.first] = columns.first_rate
-        return cls(kind, gpus, rate, problem.jobs.count.astype(float))
+        return cls(kind, gpus, rate, problem.jobs.count.astype(float), len(problem.capacity))
 
-    def cheapest(self, kinds: Ints, prices: Floats, demand: Floats) -> tuple[float, Floats]:
-        """The bill for what all jobs demand, and the GPUs of each type that it pays for."""
-        want = demand / self.count
-        by_type = np.zeros(int(self.kind.max(initial=0)) + 1)
-        by_type[kinds[kinds < len(by_type)]] = prices[kinds < len(by_type)]
-        cost = by_type[self.kind] * self.gpus
-        c, n = self.rate.shape
-        best = np.full(n, np.inf)
-        low, high, part = np.full(n, -1), np.zeros(n, dtype=np.int64), np.zeros(n)
-        for b in range(c):  # a mix of a slower (or nothing, -1) and a faster column
-            fast, dear = self.rate[b], cost[b]
-            for a in range(-1, c):
-                slow, cheap = (self.rate[a], cost[a]) if a >= 0 else (0.0, 0.0)
-                if a == b:
-                    continue
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    share = (want - slow) / (fast - slow)
-                share = np.where((share >= 0) & (share <= 1.0 + 1e-12) & (fast > slow), share, np.nan)
-                bill = cheap + share * (dear - cheap)
-                better = bill < best
-                best = np.where(better, bill, best)
-                low, high, part = (
-                    np.where(better, a, low),
-                    np.where(better, b, high),
-                    np.where(better, share, part),
-                )
-        rows = np.arange(n)
-        used = np.zeros(len(by_type))
-        np.add.at(used, self.kind[high, rows], self.count * part * self.gpus[high, rows])
-        mixed = np.flatnonzero(low >= 0)
-        slow_gpus = self.gpus[low[mixed], mixed]
-        np.add.at(used, self.kind[low[mixed], mixed], self.count[mixed] * (1.0 - part[mixed]) * slow_gpus)
-        full = np.zeros(max(len(by_type), int(kinds.max(initial=0)) + 1))
-        full[: len(used)] = used
-        return float((self.count * best).sum()), full[kinds]
+    def cost(self, prices: Floats) -> Floats:
+        """Of each plane's columns, at these prices of GPUs."""
+        return np.asarray(prices[self.kind] * self.gpus)
+
+    def bill(self, cost: Floats, want: Floats) -> float:
+        """What all jobs pay together when each has the rate it wants in its cheapest way."""
+        return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
+
+    def used(self, cost: Floats, want: Floats) -> Floats:
+        """The GPUs of each type that they pay for."""
+        part, bills = self._mixes(cost, want)
+        best, job = bills.argmin(axis=0), np.arange(len(want))
+        fast, slow, part = self.fast[best], self.slow[best], part[best, job]
+        kinds = np.concatenate([self.kind[fast, job], self.kind[slow, job]])
+        held = np.concatenate([part * self.gpus[fast, job], (1.0 - part) * self.gpus[slow, job]])
+        return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
+
+    def _mixes(self, cost: Floats, want: Floats) -> tuple[Floats, Floats]:
+        """Of each mix: the part of the faster column, and the bill (infinite where the mix is none)."""
+        slow = cost[self.slow]
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = (want - self.slow_rate) * self.per_rate
+            bill = slow + part * (cost[self.fast] - slow)
+        return part, np.where((part >= 0) & (part <= 1.0 + 1e-12), bill, np.inf)
