@@ -26,8 +26,9 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
     try:
         problem, allocation = solve(question, time_limit_s)
         failed = ""
-    except (PolicyError, ArithmeticError, ValueError, MemoryError) as error:
-        failed = f"{question.policy}: {error}"
+    except Exception as error:  # whatever it is: solver trouble never stops scheduling
+        why = str(error) if isinstance(error, PolicyError) else repr(error)
+        failed = f"{question.policy}: {why}"
         problem = question.problem
         allocation = resolve(FALLBACK)(problem)
     return Solved(

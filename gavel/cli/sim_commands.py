@@ -75,6 +75,8 @@ WORLD = _options(
         "--restart", "restart_s", "From the start of a job's processes to its first step.  [default: 30]"
     ),
     _seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 10]"),
+    _file("--costs", "costs_file", "Restart and checkpoint by job type: job_type, restart_s, checkpoint_s."),
+    _file("--config", "config", "The scheduler's settings, a TOML or YAML file; options here go before it."),
     _seconds("--solver-latency", "solver_latency_s", "Until the solver's answer arrives.  [default: 0]"),
     _seconds(
         "--report-interval", "report_interval_s", "Between two reports of a node.  [default: 3600]", ABOVE_0
@@ -332,4 +334,27 @@ def compare(a: str, b: str) -> None:
     compare(a, b)
 
 
-COMMANDS = (simulate, sweep, generate, replay, compare)
+@click.command()
+@click.argument("job")
+@click.option(
+    "--journal",
+    "journal_in",
+    required=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="What happened, as `gavel simulate --journal` writes it.",
+)
+@_seconds("--at", "at_s", "The moment, on the journal's clock.  [default: its end]")
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+def explain(**options: Any) -> None:
+    """Why is my job waiting? Or why does it run where it runs?
+
+    JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
+    would change it, and when the job is expected to start.
+    """
+    from gavel.cli.explain import explain
+
+    explain(**options)
+
+
+COMMANDS = (simulate, sweep, generate, replay, compare, explain)

@@ -18,6 +18,7 @@ from gavel.cli.run_table import figures_table, headline
 from gavel.cli.terminal import print_all
 from gavel.cli.wording import count_of, printable
 from policies.errors import PolicyError
+from scheduler.config import ConfigError
 from scheduler.journal.errors import JournalError
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.errors import InvalidSpec
@@ -119,7 +120,7 @@ def faults() -> Iterator[None]:
         yield
     except InvalidSpec as error:
         raise Fault(f"{option_of(error.field)}: {printable(error.problem)}") from None
-    except (TraceError, PolicyError, JournalError) as error:
+    except (TraceError, PolicyError, JournalError, ConfigError) as error:
         raise Fault(printable(str(error))) from None
 
 

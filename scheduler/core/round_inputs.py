@@ -15,6 +15,7 @@ from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
+TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
 
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
@@ -138,7 +139,9 @@ def _candidates(
         return np.concatenate([known[usable], np.asarray(more, dtype)]) if m else known[usable]
 
     first = column(table.first, [job_row[b.jobs[0]] for b in new], np.int64)
+    explore = _explore(state, kinds, bundles)
     share = column(table.share, [0.0] * m, float)
+    share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
     return (
         Candidates(
             bundles=tuple(bundles),
@@ -152,7 +155,7 @@ def _candidates(
             backfill=column(table.backfill, [bool(table.backfill.all())] * m, bool),
             restart_s=_restart_s(state, jobs)[first],
             skipped=column(table.skipped, [0] * m, np.int64),
-            explore=_explore(state, kinds, bundles),
+            explore=explore,
             tie=column(table.tie, ties(new), np.uint64),
         ),
         jobs,

@@ -21,24 +21,34 @@ import msgspec
 
 from policies.errors import UnknownPolicy
 from policies.registry import resolve
+from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.changes import changes_of, horizon_s
 from scheduler.sim.simulate import SimOptions
+from traces.costs import read_costs
 from traces.errors import TraceError, UnreadableFile, nearest
 from traces.formats import read_trace
 from traces.named import WORKLOADS, workload
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
-from worker_agent.orders import Limits
 
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 JOBS_MAX = 5_000_000
 SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
-FILES = ("trace", "throughputs", "believed", "prices_file", "capacity_file", "failures_file")
+FILES = (
+    "trace",
+    "throughputs",
+    "believed",
+    "prices_file",
+    "capacity_file",
+    "failures_file",
+    "costs_file",
+    "config",
+)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +84,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prices: dict[str, float] = {}
     prices_file: str = ""
     capacity_file: str = ""
+    costs_file: str = ""  # restart and checkpoint by job type
+    config: str = ""  # the scheduler's settings
 
     @property
     def data(self) -> dict[str, Any]:
@@ -127,6 +139,7 @@ def prepare(run: Run) -> Prepared:
         seed=run.seed,
         restart_s=restart_s if run.restart_s is None else run.restart_s,
         checkpoint_s=checkpoint_s if run.checkpoint_s is None else run.checkpoint_s,
+        costs=read_costs(run.costs_file) if run.costs_file else {},
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
         report_interval_s=run.report_interval_s,
@@ -160,7 +173,18 @@ def settings_of(run: Run) -> Settings:
             given[field] = getattr(run, field)
     if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
         given |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
-    return msgspec.structs.replace(COMPARISON if run.comparison else Settings(), **given).checked()
+    return msgspec.structs.replace(_base(run), **given).checked()
+
+
+def _base(run: Run) -> Settings:
+    """What the run's own values are set upon."""
+    if not run.config:
+        return COMPARISON if run.comparison else Settings()
+    if run.comparison:
+        raise InvalidSpec(
+            "config", "cannot be had with comparison, which says itself how the scheduler behaves"
+        )
+    return load_settings(run.config)
 
 
 def gpus_per_node(run: Run) -> int:
@@ -300,10 +324,6 @@ def _check_numbers(run: Run) -> None:
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
-    patience_s = Limits().ask_s + Limits().grace_s
-    if run.checkpoint_s is not None and run.checkpoint_s >= patience_s:
-        said = f"is {run.checkpoint_s:g}, but agents kill a job {patience_s:g} s after asking it to stop"
-        raise InvalidSpec("checkpoint_s", f"{said}, so that it would never have saved; give less")
     for kind, price in run.prices.items():
         if not (math.isfinite(price) and price >= 0):
             raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from policies.registry import resolve
 from scheduler.core.core import Core
 from scheduler.core.facts import Fact, RatesGiven
@@ -23,8 +25,10 @@ from scheduler.sim.metrics import Metrics
 from scheduler.sim.physics import JobTruth, Physics
 from scheduler.sim.world import Arrival, Event, SimWorld
 from scheduler.solving import answer
+from traces.costs import Cost
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
+from worker_agent.orders import Limits
 
 STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
 
@@ -44,6 +48,7 @@ class SimOptions:
     seed: int = 0
     restart_s: float = 0.0
     checkpoint_s: float = 0.0
+    costs: Mapping[str, Cost] = field(default_factory=dict)  # both by job type, where a type has its own
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
@@ -148,7 +153,10 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
         noise_sigma=options.rate_noise,
         always_consolidated=options.settings.consolidated_rates,
     )
-    machines = Machines(physics, report_interval_s=options.report_interval_s)
+    machines = Machines(
+        physics,
+        limits=Limits(report_interval_s=options.report_interval_s, late_s=1e-3, ask_s=patience_s(options)),
+    )
     core = Core()
     watch.state = core.state
     world = SimWorld(
@@ -175,6 +183,19 @@ def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     return fluid.allocations, recorder.facts, ()
 
 
+def patience_s(options: SimOptions) -> float:
+    """How long agents wait for a checkpoint before they become rude: longer than the longest takes."""
+    longest_s = max([options.checkpoint_s, *(cost.checkpoint_s for cost in options.costs.values())])
+    return max(Limits().ask_s, 1.5 * longest_s)
+
+
+def settings_in_force(options: SimOptions) -> Settings:
+    """The settings, with a lease margin that outlasts the agents' patience."""
+    wait_s = patience_s(options) + 2.0 * Limits().grace_s
+    settings = options.settings
+    return msgspec.structs.replace(settings, lease_margin_s=max(settings.lease_margin_s, wait_s))
+
+
 def _prices(options: SimOptions) -> Mapping[str, float]:
     return options.throughputs.prices_per_gpu_hour if options.prices is None else options.prices
 
@@ -195,7 +216,7 @@ def _rows(table: Throughputs) -> dict[str, Any]:
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     """The first instant: settings, rates, prices, nodes."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
-    world.at(0.0, Configure(settings=options.settings))
+    world.at(0.0, Configure(settings=settings_in_force(options)))
     world.at(0.0, GiveRates(**_rows(table)))
     prices = _prices(options)
     if prices:
@@ -221,7 +242,9 @@ def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
 
 
 def _arrivals(options: SimOptions) -> Iterator[Arrival]:
+    usual = Cost(float(options.restart_s), float(options.checkpoint_s))
     for job in options.jobs:
+        cost = options.costs.get(job.job_type, usual)
         spec = JobSpec(
             name=job.name or job.id,
             job_type=job.job_type,
@@ -234,14 +257,14 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             user=job.user,
             deadline_s=None if job.deadline_s is None else float(job.deadline_s),
             worker_types=job.worker_types,
-            restart_cost_s=float(options.restart_s + options.checkpoint_s),
+            restart_cost_s=cost.restart_s + cost.checkpoint_s,
         )
         truth = JobTruth(
             job_type=job.job_type,
             gpus=job.gpus,
             steps_total=float("inf") if job.steps is None else float(job.steps),
-            restart_s=options.restart_s,
-            checkpoint_s=options.checkpoint_s,
+            restart_s=cost.restart_s,
+            checkpoint_s=cost.checkpoint_s,
             save_every_s=options.save_every_s,
         )
         yield float(job.arrival_s), spec, truth

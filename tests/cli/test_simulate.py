@@ -13,6 +13,8 @@ import pytest
 from matplotlib.image import imread
 
 from gavel.cli.option_values import split_outside_parentheses
+from scheduler.core.facts import Configured
+from scheduler.journal.store import SqliteJournal
 from scheduler.sim.summary import KEYS
 from tests.cli.conftest import Gavel
 
@@ -138,6 +140,44 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
     assert changed["cost_usd"] != plain["cost_usd"]
 
 
+def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> None:
+    """A checkpoint of minutes is waited for; the scheduler behaves as its file says, and the options before it."""
+    costs, config = tmp_path / "costs.csv", tmp_path / "gavel.toml"
+    costs.write_text("job_type,restart_s,checkpoint_s\nllama-7b-lora,120,300\nbert-base,20,5\n")
+    config.write_text('policy = "fifo"\nround_s = 900.0\nstay_rounds = 4.0\n')
+    options = ("--costs", str(costs), "--config", str(config), "--journal", str(tmp_path / "journal"))
+    plain, changed = (
+        json.loads(gavel("simulate", *TWELVE, *more, "--json", "-").stdout) for more in ((), options)
+    )
+    assert (changed["completed"], changed["policy"]) == (12, "las")
+    assert changed["rounds"] < plain["rounds"]
+    assert changed["restart_h"] != plain["restart_h"]
+    with SqliteJournal(tmp_path / "journal", read_only=True) as journal:
+        settings = next(fact.settings for _, fact in journal.read() if isinstance(fact, Configured))
+    assert (settings.round_s, settings.stay_rounds) == (900.0, 4.0)
+    assert settings.lease_margin_s > 1.5 * 300
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("--costs", "job_type,restart_s,checkpoint_s\na,1,-2\n", ":2: checkpoint_s: is -2.0"),
+        ("--costs", "job_type,restart_s,checkpoint_s\na,1,2\na,1,2\n", ":3: job_type: 'a' is there twice"),
+        ("--config", "round_secs = 5\n", ", line 1"),
+        ("--config", "round_s = -5\n", "round_s"),
+    ],
+)
+def test_a_file_that_cannot_be_right_is_told_with_its_place(
+    file: str, text: str, line: str, gavel: Gavel, tmp_path: Path
+) -> None:
+    """File, line, field, and nothing is run."""
+    path = tmp_path / ("a.toml" if file == "--config" else "a.csv")
+    path.write_text(text)
+    result = gavel("simulate", *TWELVE, file, str(path))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert line in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -166,7 +206,6 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
         (("--hours", "0"), "invalid value for '--hours': '0' is not a number above 0"),
         (("--round", "0"), "invalid value for '--round': '0' is not a number above 0"),
         (("--round", "0.1"), "--round: is 0.1, must be at least a second"),
-        (("--checkpoint", "25"), "--checkpoint: is 25, but agents kill a job 25 s after asking it to stop"),
         (("--noise", "9"), "--noise: is 9, must be at most 3"),
         (("--hours", "1e300", "--jobs", "6000000"), "--jobs: more than 5,000,000 jobs"),
         (("--restart", "inf"), "invalid value for '--restart': 'inf' is not a number from 0 up"),

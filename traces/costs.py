@@ -1,0 +1,30 @@
+"""What it costs to start and to stop jobs of a type: `job_type, restart_s, checkpoint_s`, one line per type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from traces.documents import Layout, read_text, rows
+
+COSTS = Layout(("job_type", "restart_s", "checkpoint_s"))
+
+
+class Cost(NamedTuple):
+    """Seconds from the start of processes to the first step, and from being asked to stop to having saved."""
+
+    restart_s: float
+    checkpoint_s: float
+
+
+def read_costs(path: str | Path) -> Mapping[str, Cost]:
+    """Costs by job type; a type that is not there has the usual ones."""
+    path = Path(path)
+    costs: dict[str, Cost] = {}
+    for row in rows(path, read_text(path), COSTS):
+        job_type = row.word("job_type")
+        if job_type in costs:
+            row.refuse("job_type", f"{job_type!r} is there twice", "leave one of the lines out")
+        costs[job_type] = Cost(row.amount("restart_s"), row.amount("checkpoint_s"))
+    return costs
