@@ -98,6 +98,8 @@ def _forget(state: SchedulerState, now_s: float, holding: Holding) -> None:
         if other in state.blocks:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
+    if len(holding.bundle.jobs) > 1:
+        _part(state, holding)
     if job.state == JobState.RUNNING and job.leaving is None:
         move(state, now_s, job, Move.PREEMPT, "its turn passed before its GPUs were free")
 
@@ -173,7 +175,10 @@ def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
 
 def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> None:
     """One node of a gang is done."""
-    state.leases[fact.exit.lease].exited.add(fact.node)
+    holding, end = state.leases[fact.exit.lease], fact.exit
+    holding.exited.add(fact.node)
+    if end.outcome in ("failed", "node_failed") and not holding.died:
+        holding.died, holding.code = end.outcome, end.code
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
@@ -221,8 +226,9 @@ _ORDERLY = {"finished": "", "yielded": "its turn is over"}  # exits after which 
 
 
 def _part(state: SchedulerState, holding: Holding) -> None:
-    """A packed job has its GPUs to itself when its partner is gone."""
-    for name in state.holders.get(holding.lease.gpus[0], ()):
+    """A packed job has its GPUs to itself when its partner is gone, or does not come."""
+    gpu = holding.lease.gpus[0]
+    for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
         other = state.leases[name]
         if other.bundle == holding.bundle:
             other.bundle = other.bundle._replace(jobs=(other.lease.job,))

@@ -6,6 +6,8 @@ set of leases that holds now.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from scheduler.core import on_jobs, on_rounds
@@ -24,7 +26,7 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import Job, JobState, Move
 from scheduler.model.lease import HOLDING, Holding, Phase, nodes_of
@@ -41,21 +43,59 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.refuse(f"node:{message.spec.name}", error)
         return
     known = state.nodes.get(spec.name)
+    if known is not None and known.spec != spec and _in_the_way(state, known, spec):
+        wrong = Refused(
+            f"node '{spec.name}' has leases as another node: {known.spec.gpus} × {known.spec.worker_type}"
+        )
+        out.refuse(f"node:{spec.name}", wrong)
+        return
     back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
         out.fact(NodeJoined(spec=spec))
-    held = {h.lease for h in message.held}
-    resumed = []
+    held = {h.lease: h for h in message.held}
+    resumed, started = [], []
     for holding in state.on_node(spec.name):
-        if holding.lease.id not in held and holding.phase != Phase.SENT:
-            # the agent and its processes were gone in between: nobody else will report this exit
-            _close(out, holding, _lost(state, holding))
-        elif back_in_time and holding.phase == Phase.STOPPING and holding.why == GONE:
+        said = held.get(holding.lease.id)
+        if said is None:
+            if holding.phase != Phase.SENT and spec.name not in holding.exited:
+                # the agent and its processes were gone in between: nobody else will report this exit
+                _exited(out, spec.name, holding, _lost(out, holding))
+            continue
+        if back_in_time and _goes_on(state, holding):
             resumed.append(holding.lease.id)
+        if said.ran_s > 0 and holding.started_s is None:
+            started.append(holding.lease.id)
     if resumed:
         out.fact(LeasesResumed(leases=tuple(resumed)))
+    _started(out, tuple(started))
     out.dirty((spec.name,))
     on_rounds.kick(out)
+
+
+def _in_the_way(state: SchedulerState, node: Node, spec: NodeSpec) -> bool:
+    """Whether a lease is, or will be, on a GPU that the node as it now describes itself does not have."""
+    taken = [gpu for gpu in node.every_gpu if gpu in state.holders or gpu in state.claims]
+    return bool(taken) and (
+        spec.worker_type != node.spec.worker_type
+        or any(int(gpu.rpartition(":")[2]) >= spec.gpus for gpu in taken)
+    )
+
+
+def _goes_on(state: SchedulerState, holding: Holding) -> bool:
+    """Whether a lease was ended by silence alone, and nothing has happened to its job in between."""
+    job = state.jobs[holding.lease.job]
+    return (
+        holding.phase == Phase.STOPPING
+        and holding.why == GONE
+        and job.state == JobState.RUNNING
+        and job.lease is None
+    )
+
+
+def _started(out: Outcome, leases: tuple[str, ...]) -> None:
+    if leases:
+        out.fact(LeasesStarted(leases=leases))
+        on_rounds.started(out, leases)
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:
@@ -76,22 +116,19 @@ def on_report(out: Outcome, message: NodeReport) -> None:
             return None
         return holding
 
-    fresh = tuple(name for name in message.started if (h := held(name)) is not None and h.started_s is None)
-    if fresh:
-        out.fact(LeasesStarted(leases=fresh))
-        on_rounds.started(out, fresh)
-    made = tuple(p for p in message.progress if (h := held(p.lease)) is not None and _sane(p, h))
+    made = tuple(
+        p for p in message.progress if (h := held(p.lease)) is not None and _sane(p) and _newer(p, h)
+    )
+    said = dict.fromkeys((*message.started, *(p.lease for p in made)))  # who makes progress has started
+    _started(out, tuple(name for name in said if (h := held(name)) is not None and h.started_s is None))
     if made:
         out.fact(ProgressMade(progress=made))
     for end in message.exits:
         holding = held(end.lease)
-        if holding is not None and end.ran_s == 0:  # it never ran: what it says of steps is not its own
-            job = state.jobs[holding.lease.job]
-            end = msgspec.structs.replace(end, steps=job.steps_done, saved=job.steps_saved)
-        if holding is None or message.node in holding.exited or not _sane(end, holding):
+        if holding is None or message.node in holding.exited:
             old_news = True
         else:
-            _exited(out, message.node, holding, end)
+            _exited(out, message.node, holding, _believed(out, end, holding))
     broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
     if broken:
         out.fact(GpusBroken(node=message.node, gpus=broken))
@@ -102,9 +139,24 @@ def on_report(out: Outcome, message: NodeReport) -> None:
         on_rounds.kick(out)
 
 
-def _sane(said: Progress | Exit, holding: Holding) -> bool:
+def _sane(said: Progress | Exit) -> bool:
     """Steps that are numbers; anything else is not believed."""
-    return 0 <= said.saved <= said.steps < float("inf") and 0 <= said.stepping_s < float("inf")
+    return 0 <= said.saved <= said.steps < math.inf and 0 <= said.stepping_s < math.inf
+
+
+def _newer(said: Progress, holding: Holding) -> bool:
+    """Whether nothing that was said later is known already."""
+    return said.stepping_s >= holding.ran_s
+
+
+def _believed(out: Outcome, end: Exit, holding: Holding) -> Exit:
+    """An exit is an exit, but figures that cannot be are replaced by what is known."""
+    job = out.state.jobs[holding.lease.job]
+    if end.ran_s == 0:  # it never ran: what it says of steps is not its own
+        return msgspec.structs.replace(end, steps=job.steps_done, saved=job.steps_saved)
+    if _sane(end) and 0 <= end.ran_s < math.inf:
+        return end
+    return msgspec.structs.replace(_lost(out, holding), outcome=end.outcome, code=end.code)
 
 
 def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
@@ -115,6 +167,8 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
         out.fact(RanksExited(node=node, exit=end))
         if len(holding.exited) < len(nodes):
             return
+        if holding.died:  # that the last of them yielded, because of it, does not make it a preemption
+            end = msgspec.structs.replace(end, outcome=holding.died, code=holding.code)
     _close(out, holding, end)
 
 
@@ -157,10 +211,10 @@ def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
         on_jobs.fail(out, job, f"it was preempted for the {job.preemptions}. time")
 
 
-def _lost(state: SchedulerState, holding: Holding) -> Exit:
+def _lost(out: Outcome, holding: Holding) -> Exit:
     """The exit nobody reported: back to the last checkpoint."""
-    job = state.jobs[holding.lease.job]
-    ran_s = 0.0 if holding.started_s is None else max(state.now_s - holding.started_s, 0.0)
+    job = out.state.jobs[holding.lease.job]
+    ran_s = 0.0 if holding.started_s is None else max(out.now_s - holding.started_s, 0.0)
     return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.ran_s, ran_s)
 
 
@@ -188,7 +242,7 @@ def lapse(out: Outcome) -> None:
             and holding.stop_by_s <= out.now_s
             and holding.lease.id in state.leases
         ):
-            _close(out, holding, _lost(state, holding), lapsed=True)
+            _close(out, holding, _lost(out, holding), lapsed=True)
     for name in sorted(state.nodes):
         node = state.nodes[name]
         if node.state == NodeState.SILENT and not state.on_node(name):
@@ -202,7 +256,8 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     state = out.state
     try:
         node = state.node(message.node)
-        if message.action == "remove" and (state.on_node(message.node) or node.state == NodeState.UP):
+        taken = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
+        if message.action == "remove" and (taken or node.state == NodeState.UP):
             raise Refused(
                 f"node '{message.node}' is {node.state}; drain it first, and wait until it is empty"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -66,6 +66,8 @@ class Holding(msgspec.Struct, kw_only=True):
     stop_by_s: float | None = None  # when stopping: the lease has lapsed for certain after this
     why: str = ""  # when stopping: the reason
     exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
+    died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did
+    code: int = 0  # its exit code
 
 
 def node_of(gpu: GpuId) -> str:

@@ -1,0 +1,277 @@
+"""Nodes that come, fall silent, come back and are commanded: everything that comes of it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.core.effects import Reply, SendLeases
+from scheduler.core.facts import (
+    LeaseClosed,
+    LeaseRecalled,
+    LeasesResumed,
+    LeasesStarted,
+    NodeJoined,
+    NodeMoved,
+    NodeRemoved,
+    ProgressMade,
+)
+from scheduler.core.messages import (
+    HeldLease,
+    JobCommand,
+    NodeCommand,
+    NodeHello,
+    NodeReport,
+    NodeSilent,
+    Progress,
+    Woke,
+)
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobState
+from scheduler.model.lease import Phase
+from tests.support.desk import Desk, exited, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
+    """A node that says it still has these."""
+    return NodeHello(
+        spec=node(name, gpus, **more),
+        held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
+    )
+
+
+# --------------------------------------------------------------------------------------------------- hellos
+
+
+def test_a_node_joins(desk_of: DeskOf) -> None:
+    """It is told its set of leases, and the pulse looks for work for it."""
+    desk = desk_of()
+    desk.tell(3, hello())
+    desk.claim(NodeJoined, spec=node())
+    desk.claim(SendLeases, node="n1", leases=(), generation=0)
+    desk.wakes(tick=3)
+    assert desk.core.state.nodes["n1"].state == NodeState.UP
+
+
+def test_a_node_that_cannot_be_is_refused(desk_of: DeskOf) -> None:
+    """A bad description names its field, and nothing joins."""
+    desk = desk_of()
+    desk.tell(0, hello(gpus=0))
+    assert desk.claim(Reply, call="node:n1", code="invalid").result == {"field": "gpus"}
+    assert desk.core.state.nodes == {}
+
+
+def test_a_second_hello_changes_nothing(desk_of: DeskOf) -> None:
+    """A link that came back before anybody noticed: the leases go on and are said again."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, hello("n1", lease))
+    assert [one.id for one in desk.claim(SendLeases).leases] == [lease]
+    desk.wakes(fill=9)
+    assert desk.holding(lease).phase == Phase.RUNNING
+
+
+def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> None:
+    """The processes were gone in between: back to the last checkpoint, and not the job's fault."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
+    desk.claim(ProgressMade)
+    desk.tell(20, hello())
+    end = desk.claim(LeaseClosed, lapsed=False).exit
+    assert (end.outcome, end.steps, end.saved, end.ran_s) == ("node_failed", 60.0, 60.0, 12.0)
+    desk.claim(SendLeases)
+    desk.wakes(fill=20)
+    mine = desk.job("1")
+    assert (mine.state, mine.steps_done, mine.failures, mine.node_failures) == (JobState.PREEMPTED, 60, 0, 1)
+
+
+def test_a_hello_that_holds_a_lease_says_that_it_started(desk_of: DeskOf) -> None:
+    """The report of the start was lost with the link: the time limit counts from now on all the same."""
+    desk = desk_of(node())
+    desk.submit(job(time_limit_s=100.0))
+    desk.until(8)
+    lease = desk.job("1").lease or ""
+    desk.tell(20, hello("n1", lease))
+    desk.claim(LeasesStarted, leases=(lease,))
+    desk.settle()
+    assert desk.holding(lease).phase == Phase.RUNNING
+    desk.until(121)
+    assert desk.job("1").state == JobState.FAILED
+
+
+def test_a_sent_lease_the_node_does_not_hold_is_sent_again(desk_of: DeskOf) -> None:
+    """It never arrived: nothing was lost."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.until(8)
+    desk.tell(9, hello())
+    assert [one.id for one in desk.claim(SendLeases).leases] == [desk.job("1").lease]
+    desk.wakes(fill=9)
+
+
+# -------------------------------------------------------------------------------------------------- silence
+
+
+def test_silence_ends_leases_but_frees_nothing(desk_of: DeskOf) -> None:
+    """P5, P8: unreachable is not dead; its GPUs stay taken until the leases have lapsed for certain."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    ends_s = desk.core.state.round.ends_s
+    desk.tell(10, NodeSilent(node="n1"))
+    desk.claim(NodeMoved, node="n1", state=NodeState.SILENT)
+    desk.claim(LeaseRecalled, lease=lease, why="its node cannot be reached")
+    desk.wakes(lapse=ends_s + 30, fill=10)
+    desk.tell(11, NodeSilent(node="n1"))
+    desk.all_claimed()
+    desk.until(ends_s + 29)
+    assert desk.core.state.holders == {"n1:0": (lease,)}
+    desk.tell(ends_s + 30, Woke(what="lapse"))
+    desk.claim(LeaseClosed, lapsed=True)
+    desk.claim(NodeMoved, node="n1", state=NodeState.LOST)
+    desk.settle()
+    assert desk.core.state.holders == {}
+
+
+def test_a_silent_node_that_is_back_in_time_goes_on(desk_of: DeskOf) -> None:
+    """P6: its leases are resumed, not restarted."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(10, NodeSilent(node="n1"))
+    desk.settle()
+    desk.tell(100, hello("n1", lease))
+    desk.claim(NodeJoined)
+    desk.claim(LeasesResumed, leases=(lease,))
+    assert [one.id for one in desk.claim(SendLeases).leases] == [lease]
+    desk.wakes(fill=100)
+    assert (desk.job("1").lease, desk.job("1").attempt, desk.job("1").leaving) == (lease, 1, None)
+
+
+@pytest.mark.parametrize("action", ["cancel", "hold", "requeue"])
+def test_what_was_stopped_in_the_silence_is_not_resumed(desk_of: DeskOf, action: Any) -> None:
+    """A command that came while nobody could reach the node holds when it is back."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(10, NodeSilent(node="n1"))
+    desk.settle()
+    desk.tell(11, JobCommand(job="1", action=action))
+    desk.settle()
+    desk.tell(12, hello("n1", lease))
+    desk.claim(NodeJoined)
+    assert desk.claim(SendLeases).leases == ()
+    desk.wakes(fill=12)
+    assert (desk.job("1").lease, desk.job("1").leaving) == (None, lease)
+
+
+def test_who_was_promised_other_gpus_in_the_silence_is_not_resumed(desk_of: DeskOf) -> None:
+    """The job has a place elsewhere that waits for its old lease to end: that stands."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job(nodes=("n1", "n2")))
+    name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
+    desk.tell(10, NodeSilent(node=name))
+    desk.until(desk.core.state.round.ends_s + 1)
+    waiting = desk.job("1").lease or ""
+    assert desk.holding(waiting).phase == Phase.WAITING
+    desk.tell(desk.now_s, hello(name, lease, gpus=1))
+    desk.settle()
+    assert (desk.job("1").lease, desk.job("1").leaving) == (waiting, lease)
+
+
+# ------------------------------------------------------------------------------------------------- commands
+
+
+def test_draining_and_resuming(desk_of: DeskOf) -> None:
+    """Drained, a node finishes its round and gets nothing new, until it is resumed."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.tell(9, NodeCommand(call="c", node="n1", action="drain", user="op"))
+    desk.claim(NodeMoved, state=NodeState.DRAINING, why="drain by op")
+    desk.claim(Reply, result={"node": "n1"})
+    desk.wakes(fill=9)
+    desk.until(359)
+    assert desk.holding(lease).phase == Phase.STOPPING
+    desk.report(exits=(exited(lease),))
+    desk.until(1000)
+    assert desk.core.state.leases == {}
+    desk.tell(1000, NodeCommand(node="n1", action="resume"))
+    desk.claim(NodeMoved, state=NodeState.UP)
+    desk.wakes(tick=1000)
+    desk.until(1010)
+    assert desk.job("1").state == JobState.RUNNING
+
+
+def test_a_drained_node_stays_drained_through_a_loss(desk_of: DeskOf) -> None:
+    """What an operator wanted outlives what becomes of the node."""
+    desk = desk_of(node())
+    desk.tell(0, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.tell(1, NodeSilent(node="n1"))
+    desk.settle()
+    desk.tell(2, hello())
+    desk.settle()
+    assert desk.core.state.nodes["n1"].state == NodeState.DRAINING
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "code", "words"),
+    [
+        ([], ("n9", "drain"), "not_found", "there is no node 'n9'"),
+        ([], ("n1", "remove"), "refused", "'n1' is up; drain it first"),
+        ([NodeSilent(node="n1")], ("n1", "drain"), "refused", "'n1' is silent"),
+        ([NodeSilent(node="n1")], ("n1", "remove"), "refused", "wait until it is empty"),
+    ],
+)
+def test_commands_that_do_not_fit_are_refused(
+    desk_of: DeskOf, before: list[Any], command: tuple[str, Any], code: str, words: str
+) -> None:
+    """The answer says what to do first."""
+    desk = desk_of(node())
+    desk.run(job())
+    for message in before:
+        desk.tell(9, message)
+        desk.settle()
+    desk.tell(10, NodeCommand(call="c", node=command[0], action=command[1]))
+    assert words in desk.claim(Reply, code=code).error
+
+
+def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
+    """Drained and empty it goes for good, and its reports are nobody's."""
+    desk = desk_of(node(), node("n2"))
+    desk.tell(0, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.tell(1, NodeCommand(call="c", node="n1", action="remove"))
+    desk.claim(NodeRemoved, node="n1")
+    desk.claim(Reply, result={"node": "n1"})
+    desk.wakes(tick=1)
+    desk.tell(2, NodeReport(node="n1", generation=3))
+    desk.all_claimed()
+
+
+def test_a_node_that_is_promised_to_somebody_is_not_removed(desk_of: DeskOf) -> None:
+    """A lease waits there for its job to stop elsewhere: the node is not empty."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job())
+    name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
+    other = "n2" if name == "n1" else "n1"
+    desk.tell(10, NodeSilent(node=name))
+    desk.until(desk.core.state.round.ends_s + 1)
+    assert desk.core.state.claims
+    desk.tell(desk.now_s, NodeCommand(node=other, action="drain"))
+    desk.settle()
+    desk.tell(desk.now_s, NodeCommand(call="c", node=other, action="remove"))
+    assert "drain it first, and wait until it is empty" in desk.claim(Reply, code="refused").error
+
+
+def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) -> None:
+    """Another worker type, or fewer GPUs than are taken there: it waits until its leases are over."""
+    for changed in ({"worker_type": "k80"}, {"gpus": 1}):
+        desk = desk_of(node())
+        lease, _ = desk.run(job(), job())
+        desk.tell(9, hello("n1", lease, **changed))
+        assert "has leases as another node" in desk.claim(Reply, call="node:n1").error
+        assert desk.core.state.nodes["n1"].spec == node()
+        desk.settle()

@@ -1,0 +1,330 @@
+"""What nodes report: what counts and what does not, retries, gangs and pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.core.apply import apply
+from scheduler.core.effects import SendLeases
+from scheduler.core.facts import (
+    GpusBroken,
+    GpusFilled,
+    JobMoved,
+    LeaseClosed,
+    LeaseRecalled,
+    LeasesStarted,
+    ProgressMade,
+    RanksExited,
+    RoundPlanned,
+)
+from scheduler.core.messages import (
+    HeldLease,
+    JobCommand,
+    NodeHello,
+    NodeReport,
+    Progress,
+    Woke,
+)
+from scheduler.model.jobs import JobState, Move
+from scheduler.model.lease import Bundle, Lease, Phase
+from tests.support.desk import Desk, exited, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
+    """A node that says it still has these."""
+    return NodeHello(
+        spec=node(name, gpus, **more),
+        held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
+    )
+
+
+# -------------------------------------------------------------------------------------------------- reports
+
+
+def test_a_start_counts_once(desk_of: DeskOf) -> None:
+    """A start that is reported twice is one fact."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.report(started=(lease,))
+    desk.all_claimed()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"started": ("77",)},
+        {"progress": (Progress("77", 1.0, 0.0, 1.0),)},
+        {"node": "n2", "started": ("1",)},
+        {"node": "n2", "progress": (Progress("1", 900.0, 900.0, 1.0),)},
+        {"progress": (Progress("1", math.nan, 0.0, 1.0),)},
+        {"progress": (Progress("1", math.inf, 0.0, 1.0),)},
+        {"progress": (Progress("1", 10.0, 20.0, 1.0),)},
+        {"progress": (Progress("1", 10.0, -1.0, 1.0),)},
+        {"progress": (Progress("1", 10.0, 0.0, math.nan),)},
+        {"node": "n9", "started": ("1",)},
+        {"broken_gpus": (2, -1)},
+    ],
+)
+def test_words_that_do_not_count(desk_of: DeskOf, said: dict[str, Any]) -> None:
+    """P4: unknown leases, leases of other nodes, and figures that are none, change nothing."""
+    desk = desk_of(node(), node("n2"))
+    assert desk.run(job(nodes=("n1",))) == ["1"]
+    name = said.pop("node", "n1")
+    generation = desk.core.state.nodes[name].generation if name != "n9" else 0
+    desk.tell(9, NodeReport(node=name, generation=generation, **said))
+    desk.all_claimed()
+
+
+@pytest.mark.parametrize(
+    ("name", "exit"),
+    [
+        ("n2", exited("1")),
+        ("n1", exited("77")),
+    ],
+)
+def test_exits_of_others_are_answered_with_the_set(desk_of: DeskOf, name: str, exit: Any) -> None:
+    """P4: an exit counts only from a node of the lease; what the node should know is said again."""
+    desk = desk_of(node(), node("n2"))
+    desk.run(job(nodes=("n1",)))
+    desk.report(name, exits=(exit,))
+    desk.claim(SendLeases, node=name)
+    desk.wakes(fill=desk.now_s)
+    assert desk.holding("1").phase == Phase.RUNNING
+
+
+def test_an_exit_is_taken_once(desk_of: DeskOf) -> None:
+    """P3: a completion that is reported again is old news."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.report(exits=(exited(lease, "finished", 1000.0), exited(lease, "finished", 1000.0)))
+    desk.claim(LeaseClosed)
+    desk.claim(SendLeases)
+    desk.wakes(fill=8)
+    desk.report(exits=(exited(lease, "failed", 0.0),))
+    desk.claim(SendLeases)
+    desk.wakes(fill=8)
+    assert (desk.job("1").state, desk.job("1").failures) == (JobState.COMPLETED, 0)
+
+
+def test_late_progress_does_not_turn_back(desk_of: DeskOf) -> None:
+    """P4: a report that was overtaken by a newer one is dropped; steps only rise."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
+    desk.claim(ProgressMade)
+    desk.report(progress=(Progress(lease, 50.0, 40.0, 5.0),))
+    desk.all_claimed()
+    assert (desk.job("1").steps_done, desk.job("1").steps_saved) == (90.0, 60.0)
+
+
+def test_progress_says_that_it_started(desk_of: DeskOf) -> None:
+    """The report of the start was lost; who makes progress has started."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.until(8)
+    lease = desk.job("1").lease or ""
+    desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
+    desk.claim(LeasesStarted, leases=(lease,))
+    desk.claim(ProgressMade)
+    assert (desk.holding(lease).phase, desk.job("1").started_s) == (Phase.RUNNING, 8)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [{"ran_s": math.inf}, {"ran_s": -1.0}, {"ran_s": math.nan}, {"steps": math.nan}, {"saved": 1e9}],
+)
+def test_an_exit_with_figures_that_are_none_is_an_exit(desk_of: DeskOf, figures: dict[str, Any]) -> None:
+    """The processes are gone, whatever was said of them: the GPUs are free, and nothing else is believed."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.report(exits=(exited(lease, **figures),))
+    end = desk.claim(LeaseClosed).exit
+    assert (end.outcome, end.steps, end.saved) == ("yielded", 0.0, 0.0)
+    assert 0 <= end.ran_s < math.inf
+    desk.settle()
+    assert desk.core.state.holders == {}
+
+
+def test_an_exit_of_what_never_ran_says_nothing_of_steps(desk_of: DeskOf) -> None:
+    """An agent that never had the job does not know how far it is."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job())
+    desk.job("1").steps_done = desk.job("1").steps_saved = 300.0
+    desk.report(exits=(exited(lease, steps=0.0, ran_s=0.0, stepping_s=0.0),))
+    assert desk.claim(LeaseClosed).exit.steps == 300.0
+    desk.settle()
+
+
+def test_an_older_set_is_answered_with_the_newest(desk_of: DeskOf) -> None:
+    """A lost message is repaired by the next one."""
+    desk = desk_of(node())
+    desk.run(job())
+    desk.report(generation=0)
+    assert desk.claim(SendLeases).generation == desk.core.state.nodes["n1"].generation
+
+
+def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
+    """It counts once, and nobody is placed on it."""
+    desk = desk_of(node())
+    desk.report(broken_gpus=(0,))
+    desk.claim(GpusBroken, gpus=(0,))
+    desk.wakes(tick=0)
+    desk.report(broken_gpus=(0,))
+    desk.all_claimed()
+    (lease,) = desk.run(job())
+    assert desk.holding(lease).lease.gpus == ("n1:1",)
+
+
+# -------------------------------------------------------------------------------------------------- retries
+
+
+def test_a_failure_of_its_own_is_tried_again_as_often_as_asked(desk_of: DeskOf) -> None:
+    """Retries count failures of the job; then it has failed, and the exit code is told."""
+    desk = desk_of(node())
+    (lease,) = desk.run(job(retries=1))
+    desk.report(exits=(exited(lease, "failed", code=3),))
+    desk.claim(LeaseClosed)
+    desk.claim(JobMoved, move=Move.RETRY, why="attempt 1 exited with code 3")
+    desk.settle()
+    desk.until(20)
+    again = desk.job("1").lease or ""
+    assert again not in ("", lease)
+    desk.report(exits=(exited(again, "failed", code=3),))
+    desk.claim(LeaseClosed)
+    desk.claim(JobMoved, move=Move.FAIL, why="it exited with code 3, and 1 retries are used up")
+    desk.settle()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limit", "words"),
+    [
+        ("node_failed", {"retries_node": 0}, "its node failed for the 1. time"),
+        ("yielded", {"retries_preemption": 0}, "it was preempted for the 1. time"),
+    ],
+)
+def test_other_retries_are_counted_apart(
+    desk_of: DeskOf, outcome: Any, limit: dict[str, Any], words: str
+) -> None:
+    """Failures of nodes and preemptions have limits of their own; without one they are free."""
+    desk = desk_of(node())
+    lease, other = desk.run(job(**limit), job())
+    desk.report(exits=(exited(lease, outcome), exited(other, outcome)))
+    desk.claim(JobMoved, job="1", move=Move.FAIL, why=words)
+    desk.settle()
+    assert desk.job("2").state == JobState.PREEMPTED
+
+
+# ---------------------------------------------------------------------------------------------------- gangs
+
+
+def gang(desk_of: DeskOf, **spec: Any) -> tuple[Desk, str]:
+    """A job over two nodes, running."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job(gpus=2, **spec))
+    return desk, lease
+
+
+def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
+    """One node's exit frees nothing; the last one's does."""
+    desk, lease = gang(desk_of)
+    desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
+    desk.claim(RanksExited, node="n1")
+    desk.wakes(fill=8)
+    desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
+    desk.claim(SendLeases, node="n1")
+    desk.wakes(fill=8)
+    desk.report("n2", exits=(exited(lease, "finished", 1000.0),))
+    desk.claim(RanksExited, node="n2")
+    desk.claim(LeaseClosed)
+    desk.settle()
+    assert desk.job("1").state == JobState.COMPLETED
+
+
+@pytest.mark.parametrize(("outcome", "counts"), [("failed", (1, 0)), ("node_failed", (0, 1))])
+def test_a_rank_that_dies_ends_the_attempt_as_it_died(
+    desk_of: DeskOf, outcome: Any, counts: tuple[int, int]
+) -> None:
+    """The others are stopped because of it: that they yielded does not make it a preemption."""
+    desk, lease = gang(desk_of, retries=0 if outcome == "failed" else 5)
+    desk.report("n1", exits=(exited(lease, outcome, 70.0, saved=60.0, code=9),))
+    desk.claim(LeaseRecalled, lease=lease, why="a rank on n1 died")
+    desk.claim(RanksExited)
+    assert {desk.claim(SendLeases).node for _ in "ab"} == {"n1", "n2"}
+    desk.wakes(fill=8, lapse=desk.core.state.round.ends_s + 30)
+    desk.report("n2", exits=(exited(lease, "yielded", 70.0, saved=60.0),))
+    end = desk.claim(LeaseClosed).exit
+    assert end.outcome == outcome
+    desk.settle()
+    mine = desk.job("1")
+    assert (mine.failures, mine.node_failures) == counts
+    assert mine.preemptions == 0
+    assert mine.state == (JobState.FAILED if outcome == "failed" else JobState.PREEMPTED)
+    assert ("code 9" in mine.why) == (outcome == "failed")
+
+
+def test_a_gang_is_not_over_because_one_node_lost_its_ranks(desk_of: DeskOf) -> None:
+    """P5: the other node still has processes; its GPUs are free when it says so."""
+    desk, lease = gang(desk_of)
+    desk.tell(9, hello("n1", gpus=1))
+    desk.claim(LeaseRecalled, lease=lease)
+    assert desk.claim(RanksExited, node="n1").exit.outcome == "node_failed"
+    desk.settle()
+    assert desk.core.state.holders == {"n1:0": (lease,), "n2:0": (lease,)}
+    desk.report("n2", exits=(exited(lease),))
+    desk.claim(LeaseClosed)
+    desk.settle()
+    assert (desk.core.state.holders, desk.job("1").node_failures) == ({}, 1)
+
+
+def test_a_node_whose_ranks_are_done_may_say_hello(desk_of: DeskOf) -> None:
+    """Its exit was taken in already: that it does not hold the lease any more is no news."""
+    desk, lease = gang(desk_of)
+    desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    desk.tell(9, hello("n1", gpus=1))
+    desk.settle()
+    desk.report("n2", exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    assert desk.job("1").state == JobState.COMPLETED
+
+
+# ---------------------------------------------------------------------------------------------------- pairs
+
+
+def test_a_partner_that_never_came_leaves_no_trace(desk_of: DeskOf) -> None:
+    """Two were to share a GPU that is not free yet, and one is cancelled: the other is alone from the start."""
+    desk = desk_of(node("n1", 1))
+    (lease,) = desk.run(job())
+    desk.submit(job(), job(job_type="lm"))
+    pair = Bundle(("2", "3"), "v100", 1)
+    granted = tuple(Lease(str(i), str(i), pair, 1, 0, ("n1:0",), 2, 720.0) for i in (2, 3))
+    apply(
+        desk.core.state,
+        358,
+        RoundPlanned(number=2, starts_s=360, ends_s=720, ended=(lease,), granted=granted),
+    )
+    desk.tell(359, JobCommand(job="3", action="cancel"))
+    desk.settle()
+    assert (desk.holding("2").phase, desk.holding("2").bundle.jobs) == (Phase.WAITING, ("2",))
+    desk.report(exits=(exited(lease),))
+    desk.claim(LeaseClosed)
+    (sent,) = desk.claim(SendLeases).leases
+    assert (sent.id, sent.bundle.jobs) == ("2", ("2",))
+    desk.settle()
+
+
+def test_a_fill_in_mid_round_disturbs_nobody(desk_of: DeskOf) -> None:
+    """Idle GPUs are given out for the rest of the round; who runs is not told anything."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    desk.run(job())
+    desk.submit(job())
+    desk.tell(100, Woke(what="fill"))
+    (lease,) = desk.claim(GpusFilled).granted
+    assert desk.claim(SendLeases).leases[0].id == lease.id
+    assert lease.ends_s == desk.core.state.round.ends_s
