@@ -1,8 +1,8 @@
 """The chain of solvers behind every policy, and the time they may take.
 
 A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
-apart into jobs go to our own interior-point method, large ones with pairs to simplex (HiGHS), the others to
-Clarabel; HiGHS without limits and then whatever cvxpy finds installed take over where those give up.
+apart into jobs go to our own interior-point method, those with pairs that are large or wide to simplex (HiGHS),
+the others to Clarabel; HiGHS without limits and then whatever cvxpy finds installed take over where those give up.
 An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import clarabel
+import highspy
 import numpy as np
 import scipy.optimize
 
@@ -30,9 +31,15 @@ MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
 MANY_COLUMNS = 600  # below it, a general solver is as quick
 MANY_ROWS = 600
+WIDE, COLUMNS_PER_ROW = (
+    200,
+    4,
+)  # so many columns, and so many for each row: prices tell quickly which are needed
 STEPS_PER_ROW = 10
+DUAL, PRIMAL = 1, 4  # the strategies of HiGHS
 
 _scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
+_highspy: Any = highspy  # which has none
 
 _stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
 
@@ -150,10 +157,47 @@ def _settings() -> Any:
 
 
 def _simplex(program: LinearProgram) -> Answer | None:
-    """Many jobs that are joined in pairs here and there: factors fill up, bases do not. With a limit on its steps."""
-    if program.block is not None or len(program.limit) < MANY_ROWS:
+    """Jobs that are joined in pairs, many of them or in many ways: factors fill up, bases do not. In so many steps."""
+    m, k = program.rows.shape
+    if program.block is not None:
         return None
-    return _linprog(program, "highs-ds", {"maxiter": STEPS_PER_ROW * len(program.limit)})
+    if k >= max(WIDE, COLUMNS_PER_ROW * m):
+        return _stepwise(program, PRIMAL)
+    return _stepwise(program, DUAL) if m >= MANY_ROWS else None
+
+
+def _stepwise(program: LinearProgram, strategy: int) -> Answer:
+    (m, k), rows = program.rows.shape, program.rows.compressed()
+    task = _highspy.HighsLp()
+    task.num_col_, task.num_row_ = k, m
+    task.col_cost_, task.col_lower_, task.col_upper_ = program.cost, np.zeros(k), np.full(k, np.inf)
+    task.row_lower_, task.row_upper_ = np.full(m, -np.inf), program.limit
+    matrix = task.a_matrix_
+    matrix.format_ = _highspy.MatrixFormat.kColwise
+    matrix.start_, matrix.index_, matrix.value_ = rows.indptr, rows.indices, rows.data
+    solver = _highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("solver", "simplex"),
+        ("simplex_strategy", strategy),
+        ("presolve", "on" if strategy == DUAL else "off"),
+        ("simplex_iteration_limit", STEPS_PER_ROW * m),
+        ("primal_feasibility_tolerance", TOLERANCE),
+        ("dual_feasibility_tolerance", TOLERANCE),
+        ("time_limit", max(time_left_s(), 1e-3)),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(task)
+    solver.run()
+    status, found = solver.getModelStatus(), solver.getSolution()
+    if not (found.value_valid and found.dual_valid):
+        raise SolverFailure(solver.modelStatusToString(status))
+    return Answer(
+        x=np.maximum(np.asarray(found.col_value), 0.0),
+        dual=np.maximum(-np.asarray(found.row_dual), 0.0),
+        optimal=status == _highspy.HighsModelStatus.kOptimal,
+    )
 
 
 def _highs(program: LinearProgram) -> Answer:

@@ -225,3 +225,34 @@ def test_the_same_program_twice_is_the_same_answer(monkeypatch: pytest.MonkeyPat
     once, twice = solve_lp(program), solve_lp(program)
     assert np.array_equal(once.x, twice.x)
     assert np.array_equal(once.dual, twice.dual)
+
+
+def wide_program() -> LinearProgram:
+    """20 rows and 300 columns, each of which takes of three rows: as pairs of jobs on a type do."""
+    draw = np.random.default_rng(3)
+    table = np.zeros((20, 300))
+    for column in range(300):
+        table[draw.choice(20, 3, replace=False), column] = draw.uniform(0.5, 1.5, 3)
+    return LinearProgram(-draw.uniform(1.0, 2.0, 300), dense(table), draw.uniform(1.0, 3.0, 20))
+
+
+def test_simplex_takes_what_has_many_more_columns_than_rows() -> None:
+    """It finds the optimum that interior point finds, and its prices prove it; what is not wide is left to others."""
+    program = wide_program()
+    answer = CHAIN["simplex"](program)
+    assert answer is not None
+    assert answer.optimal
+    value = program.cost @ answer.x
+    assert value == pytest.approx(program.cost @ CHAIN["Clarabel"](program).x, rel=1e-8)
+    assert (program.rows @ answer.x - program.limit).max() <= 1e-9
+    assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-9)
+    assert (program.cost + program.rows.T @ answer.dual).min() >= -1e-9
+    assert CHAIN["simplex"](knapsack()) is None
+
+
+def test_simplex_that_runs_out_of_steps_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next solver finds the optimum."""
+    monkeypatch.setattr(solvers, "STEPS_PER_ROW", 0)
+    answer, program = solve_lp(wide_program()), wide_program()
+    assert answer.optimal
+    assert program.cost @ answer.x == pytest.approx(program.cost @ CHAIN["HiGHS"](program).x, rel=1e-8)
