@@ -1,0 +1,268 @@
+"""How long a simulation takes, where the time goes, what it keeps in memory; and one full round of a large cluster.
+
+    python -m benchmarks.simulation [--jobs 5000] [--policies las,ftf] [--no-round] [--profile]
+
+The published single-GPU workload at 4.8 jobs per hour on 36 GPUs of each of three types, each run in a process of its
+own, without a journal and with one on disk. Shares of time: the solver with all that surrounds it, the core, the
+simulated machines, the journal; what is left is metrics and the loop. `--jobs 100000 --policies las --no-round` is the
+long replay whose peak memory is of interest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import multiprocessing
+import pstats
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scheduler.core import problem, round_inputs
+from scheduler.core.core import Core
+from scheduler.core.effects import Effect, Solve
+from scheduler.core.messages import Configure, GiveRates, NodeHello, SubmitJobs, Woke
+from scheduler.core.problem import Kinds
+from scheduler.journal.store import SqliteJournal
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import JobSpec
+from scheduler.model.settings import COMPARISON, Settings
+from scheduler.rounds.diff import diff
+from scheduler.rounds.plan import plan_round
+from scheduler.sim import simulate as simulation
+from scheduler.sim.machines import Machines
+from scheduler.sim.simulate import SimOptions, simulate
+from scheduler.solving import answer
+from traces.published import JOB_TYPES, published_jobs
+from traces.throughputs import Throughputs, load_throughputs
+
+TABLE = Path(__file__).parents[2] / "shared" / "data" / "gavel" / "simulation_throughputs.json"
+CLUSTER = {"v100": 36, "p100": 36, "k80": 36}
+RATE_PER_H = 4.8
+POLICIES = "las,las+packing,ftf"
+NODES, GPUS_PER_NODE, ACTIVE = 1000, 8, 20_000
+REPEATS = 5
+
+
+@dataclass(slots=True)
+class Watch:
+    """Seconds by name, of each call."""
+
+    calls: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, owner: Any, function: str, name: str) -> Iterator[None]:
+        """Within this block calls of the owner's function are timed."""
+        real: Callable[..., Any] = getattr(owner, function)
+        took = self.calls.setdefault(name, [])
+
+        def timed(*args: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return real(*args, **named)
+            finally:
+                took.append(time.perf_counter() - started)
+
+        setattr(owner, function, timed)
+        try:
+            yield
+        finally:
+            setattr(owner, function, real)
+
+    def total_s(self, name: str) -> float:
+        """Of all its calls."""
+        return sum(self.calls.get(name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run, as the table says it."""
+
+    wall_s: float
+    rounds: int
+    events: int
+    solves: int
+    solve_ms: float  # median
+    shares: dict[str, float]
+    peak_mb: float
+
+
+def options(policy: str, jobs: int) -> SimOptions:
+    """Round by round as the published figures were made, but for all of the jobs."""
+    table = load_throughputs(TABLE)
+    stream = published_jobs("single", rate_per_h=RATE_PER_H, seed=0, throughputs=table)
+    return SimOptions(
+        cluster=CLUSTER,
+        jobs=islice(stream, jobs),
+        throughputs=table,
+        settings=msgspec.structs.replace(COMPARISON, policy=policy),
+    )
+
+
+def run(policy: str, jobs: int, on_disk: bool) -> Row:
+    """One run, and where its time went."""
+    watch = Watch()
+    with ExitStack() as opened:
+        asked = options(policy, jobs)
+        if on_disk:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(dir="."))
+            journal = opened.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
+            asked = replace(asked, journal=journal)
+        for owner, function, name in (
+            (simulation, "answer", "solve"),
+            (Core, "handle_all", "core"),
+            (Machines, "advance", "machines"),
+            (Machines, "deliver", "machines"),
+            (SqliteJournal, "append", "journal"),
+        ):
+            opened.enter_context(watch.on(owner, function, name))
+        result = simulate(asked)
+    parts = ("solve", "core", "machines", "journal")
+    return Row(
+        wall_s=result.wall_s,
+        rounds=result.rounds,
+        events=result.events,
+        solves=len(watch.calls["solve"]),
+        solve_ms=statistics.median(watch.calls["solve"]) * 1e3,
+        shares={part: watch.total_s(part) / result.wall_s for part in parts},
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def runs(policies: list[str], jobs: int) -> None:
+    """The table, a process for each row, so that a row's peak is its own."""
+    print(
+        f"{jobs:,} jobs at {RATE_PER_H} per hour; a solve is the median, other figures are of the one run\n"
+    )
+    head = f"{'policy':<14}{'journal':<9}{'wall s':>8}{'rounds/s':>10}{'events/s':>10}{'solves':>8}{'ms each':>9}"
+    print(head + "   solve   core machines journal   rest  peak MB")
+    for policy in policies:
+        for on_disk in (False, True):
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+                row = alone.submit(run, policy, jobs, on_disk).result()
+            rest = 1.0 - sum(row.shares.values())
+            print(
+                f"{policy:<14}{'on disk' if on_disk else 'none':<9}{row.wall_s:>8.1f}"
+                f"{row.rounds / row.wall_s:>10,.0f}{row.events / row.wall_s:>10,.0f}"
+                f"{row.solves:>8,}{row.solve_ms:>9.2f}"
+                f"{row.shares['solve']:>8.0%}{row.shares['core']:>7.0%}{row.shares['machines']:>9.0%}"
+                f"{row.shares['journal']:>8.0%}{rest:>7.0%}{row.peak_mb:>9,.0f}",
+                flush=True,
+            )
+
+
+def profiled(policies: list[str], jobs: int) -> None:
+    """Where the time goes, function by function."""
+    for policy in policies:
+        asked, profile = options(policy, jobs), cProfile.Profile()
+        profile.runcall(simulate, asked)
+        print(f"--- {policy}")
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+
+
+def large(table: Throughputs) -> Core:
+    """A scheduler with all its nodes, and all its jobs waiting."""
+    core = Core()
+    solo = [(*key, rate) for key, rate in sorted(table.restrict(CLUSTER).solo.items())]
+    core.handle(0.0, Configure(settings=Settings(policy="las")))
+    core.handle(0.0, GiveRates(solo=solo))
+    kinds = list(CLUSTER)
+    for i in range(NODES):
+        spec = NodeSpec(name=f"node-{i:04d}", worker_type=kinds[i % len(kinds)], gpus=GPUS_PER_NODE)
+        core.handle(0.0, NodeHello(spec=spec))
+    stream = published_jobs("single", rate_per_h=float("inf"), seed=0, throughputs=table)
+    specs = [
+        JobSpec(name=job.name or job.id, job_type=job.job_type, gpus=job.gpus, steps=float(job.steps or 1))
+        for job in islice(stream, ACTIVE)
+    ]
+    core.handle(0.0, SubmitJobs(specs=tuple(specs)))
+    return core
+
+
+def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
+    """Median seconds, and what the last one gave."""
+    took, result = [], None
+    for _ in range(repeats):
+        started = time.perf_counter()
+        result = work()
+        took.append(time.perf_counter() - started)
+    return statistics.median(took), result
+
+
+def question_in(effects: Sequence[Effect]) -> Solve:
+    """The question among these effects."""
+    return next(effect for effect in effects if isinstance(effect, Solve))
+
+
+def one_round() -> None:
+    """The second round of a large cluster, part by part: all GPUs are held, and everything is decided anew."""
+    core = large(load_throughputs(TABLE))
+    state, kinds = core.state, Kinds()
+    first = question_in(core.handle(0.0, Woke(what="tick")).effects)
+    core.handle(0.0, answer(first))
+    core.handle(state.settings.solve_lead_s, Woke(what="plan"))
+    core.handle(1.0, SubmitJobs(specs=(JobSpec(name="one-more", job_type=JOB_TYPES[0], gpus=1, steps=1e6),)))
+    now_s = state.round.ends_s - state.settings.solve_lead_s
+    question = question_in(core.handle(now_s, Woke(what="tick")).effects)
+    solved_s, solved = timed(lambda: answer(question))
+    built_s, _ = timed(lambda: problem.build(state, kinds, now_s))
+    adopted_s, _ = timed(lambda: core.handle(now_s, solved), 1)
+    at_s = state.round.ends_s - state.settings.plan_lead_s
+    inputs_s, inputs = timed(lambda: round_inputs.at_boundary(state, kinds, at_s, state.round.ends_s))
+    planned_s, planned = timed(lambda: plan_round(inputs))
+    leases_s, _ = timed(lambda: diff(inputs.held, planned))
+    whole_s, _ = timed(lambda: core.handle(at_s, Woke(what="plan")), 1)
+    facts_s = max(whole_s - inputs_s - planned_s - leases_s, 0.0)
+    print(
+        f"\none round of {NODES:,} nodes × {GPUS_PER_NODE} GPUs, {ACTIVE:,} active jobs, las; medians of {REPEATS}"
+    )
+    for what, seconds in (
+        ("problem: jobs and columns", built_s),
+        ("solve", solved_s),
+        ("adopt the shares (once)", adopted_s),
+        ("inputs of the plan", inputs_s),
+        ("plan", planned_s),
+        ("leases: what changes", leases_s),
+        ("facts, applied; effects (once)", facts_s),
+    ):
+        print(f"  {what:<34}{seconds * 1e3:>9.1f} ms")
+    print(
+        f"  {'in all':<34}{(built_s + solved_s + adopted_s + max(whole_s, planned_s)) * 1e3:>9.1f} ms",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=5000, help="jobs in each run")
+    parser.add_argument("--policies", default=POLICIES, help="names with commas between")
+    parser.add_argument("--no-round", action="store_true", help="leave the round of the large cluster out")
+    parser.add_argument("--profile", action="store_true", help="instead: where the time goes, by function")
+    chosen = parser.parse_args()
+    if not TABLE.exists():
+        print(f"needs the published throughputs, which are not there: {TABLE}")
+        return 1
+    policies = chosen.policies.split(",")
+    if chosen.profile:
+        profiled(policies, chosen.jobs)
+        return 0
+    runs(policies, chosen.jobs)
+    if not chosen.no_round:
+        one_round()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
