@@ -159,8 +159,14 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     )
     core = Core()
     watch.state = core.state
+
+    def over(now_s: float) -> bool:
+        state = core.state
+        nothing_left = world.arrived_all and bool(state.nodes) and not state.active and not state.leases
+        return nothing_left or watch.over(now_s)
+
     world = SimWorld(
-        machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=watch.over
+        machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over
     )
     _open(options, world, machines)
     try:

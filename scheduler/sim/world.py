@@ -49,6 +49,11 @@ class SimWorld:
         self._said: list[Message] = []
         self._truths: dict[str, tuple[str, JobTruth]] = {}  # by call: name and truth of a job on its way in
 
+    @property
+    def arrived_all(self) -> bool:
+        """Whether every job has been submitted."""
+        return self._next_arrival is None
+
     def at(self, at_s: float, event: Event) -> None:
         """Let this happen then: a message to the scheduler, or something done to the machines."""
         self._numbers += 1
