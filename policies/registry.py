@@ -206,7 +206,8 @@ def _solve(
     return replace(answer, time_share=shares, backfill=backfill)
 
 
-def _parse(spec: str) -> list[tuple[str, dict[str, Any]]]:
+@cache
+def _parse(spec: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """`a(x=1)+b` as Python's own grammar reads it: names, calls and plus signs, values as literals."""
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
@@ -219,7 +220,7 @@ def _parse(spec: str) -> list[tuple[str, dict[str, Any]]]:
         parts.append(tree.right)
         tree = tree.left
     parts.append(tree)
-    return [_parse_part(spec, part) for part in reversed(parts)]
+    return tuple(_parse_part(spec, part) for part in reversed(parts))
 
 
 def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:

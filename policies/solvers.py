@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import clarabel
@@ -135,12 +136,17 @@ def run_clarabel(
 ) -> Any:
     """One conic program, with our tolerances; raises when there is nothing usable."""
     k = len(cost)
-    square = (zeros(k, k) if quadratic is None else quadratic).compressed()
+    square = _nothing(k) if quadratic is None else quadratic.compressed()
     solution = clarabel.DefaultSolver(square, cost, rows.compressed(), limit, cones, _settings()).solve()
     usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
     if solution.status not in usable:
         raise SolverFailure(str(solution.status))
     return solution
+
+
+@lru_cache(maxsize=64)
+def _nothing(size: int) -> Any:
+    return zeros(size, size).compressed()
 
 
 def _settings() -> Any:
