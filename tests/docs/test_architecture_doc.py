@@ -1,0 +1,119 @@
+"""docs/architecture.md and the pages around it name what is there: modules, moves of jobs and leases, files."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.apply import apply
+from scheduler.core.state import SchedulerState
+from scheduler.journal.memory import MemoryJournal
+from scheduler.model.jobs import TERMINAL, TRANSITIONS, JobState
+from scheduler.sim.runs import Run, prepare
+from scheduler.sim.simulate import simulate
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
+PACKAGES = sorted(
+    {
+        path.parent.relative_to(ROOT).as_posix()
+        for top in ("scheduler", "worker_agent", "traces", "policies", "gavel")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+)
+# arrows that take a cancellation within seconds of the grant, or a node that dies before it starts anything
+RARE = {("waiting", "[*]"), ("sent", "stopping"), ("sent", "[*]")}
+PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
+
+
+def section(heading: str) -> str:
+    """What stands below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/architecture.md has no section '{heading}'"
+    return found[1]
+
+
+def arrows(heading: str) -> set[tuple[str, str, str]]:
+    """(from, to, label) of the diagram in a section."""
+    found = re.findall(r"^ +(\S+) --> ([^\s:]+)(?:: (.*))?$", section(heading), re.MULTILINE)
+    assert found, heading
+    return set(found)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_shows_every_module(package: str) -> None:
+    """Each package has a table that names each of its modules, and none that is gone."""
+    named = set(re.findall(r"`(\w+\.py)`", section(f"`{package}/`")))
+    there = {path.name for path in (ROOT / package).glob("*.py")}
+    assert there - {"__init__.py"} - named == set(), f"not in the table of {package}/"
+    assert named - there == set(), f"in the table of {package}/, and not there"
+
+
+def test_the_life_of_a_job_is_the_table() -> None:
+    """The diagram has an arrow for each row of TRANSITIONS, with the move and who makes it, and no other."""
+    rows = {(state, rule.to, f"{move} ({rule.who})") for (state, move), rule in TRANSITIONS.items()}
+    ends = {("[*]", JobState.QUEUED, ""), *((state, "[*]", "") for state in TERMINAL)}
+    assert arrows("Life of a job") == rows | ends
+
+
+def test_the_life_of_a_lease_is_what_happens(tmp_path: Path) -> None:
+    """Hours with a cut link and a dead node move leases along the arrows of the diagram, and along no others."""
+    failures = tmp_path / "failures.csv"
+    failures.write_text(
+        "t_s,node,event\n1000,h100-0,cut\n1030,h100-0,mend\n4000,h100-1,crash\n7000,h100-1,repair\n"
+    )
+    run = Run(
+        cluster={"a100": 8, "h100": 8},
+        workload="mixed-day",
+        rate_per_h=8.0,
+        hours=4.0,
+        failures_file=str(failures),
+    )
+    journal = MemoryJournal()
+    simulate(replace(prepare(run).options, journal=journal))
+    state, seen = SchedulerState(), set[tuple[str, str]]()
+    for now_s, fact in journal.read():
+        before = {name: str(holding.phase) for name, holding in state.leases.items()}
+        apply(state, now_s, fact)
+        after = {name: str(holding.phase) for name, holding in state.leases.items()}
+        seen |= {(before.get(name, "[*]"), after.get(name, "[*]")) for name in before.keys() | after.keys()}
+    moves = {(start, end) for start, end in seen if start != end}
+    drawn = {(start, end) for start, end, _ in arrows("Life of a lease")}
+    assert moves <= drawn
+    assert drawn - moves <= RARE
+
+
+def slug(title: str) -> str:
+    """A heading as GitHub names it in links."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links inside the project lead to files that are there, and to headings that those files have."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {slug(title) for title in titles}, target
+
+
+def test_decisions_have_the_form_of_one() -> None:
+    """ADRs have a number each, open with it, say when and whether they hold, and fit on a page."""
+    records = sorted((DOCS / "adr").glob("[0-9]*.md"))
+    numbers = [path.name[:4] for path in records]
+    assert len(numbers) == len(set(numbers)), numbers
+    for path in records:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(path.name[:4])}. "), path.name
+        assert re.match(r"# .*\n\n\w+ \d{4}, (accepted|superseded by \d+)\n", text), path.name
+        headings = re.findall(r"^## .*$", text, re.MULTILINE)
+        assert headings == ["## Context", "## Decision", "## Consequences"], path.name
+        assert len(text.splitlines()) <= 60, "one page at most"
