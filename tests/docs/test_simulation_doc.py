@@ -1,0 +1,50 @@
+"""docs/simulation.md: its commands run, one after the other, and it knows every option and every figure."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gavel.cli.sim_commands import COMMANDS
+from scheduler.sim.summary import KEYS
+from tests.cli.conftest import run
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+FILES = re.findall(r"`([\w.]+)`[^`]*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = re.findall(r"^    gavel (.*)$", PAGE, re.MULTILINE)
+
+
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every `gavel …` line, with the files that are printed above it."""
+    for name, text in FILES:
+        (tmp_path / name).write_text(text)
+    assert [name for name, _ in FILES] == [
+        *("jobs.csv", "teams.yaml", "failures.csv"),
+        *("capacity.csv", "prices.csv"),
+    ]
+    assert {command.split()[0] for command in EXAMPLES} == {command.name for command in COMMANDS}
+    monkeypatch.chdir(tmp_path)
+    for command in EXAMPLES:
+        result = run(*shlex.split(command))
+        assert result.exit_code == 0, f"{command}: {result.stderr}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_option_is_there(command: object) -> None:
+    """No option of any of these commands is missing from the page."""
+    said = set(re.findall(r"--[a-z-]+", PAGE))
+    options = {name for option in command.params for name in option.opts if name.startswith("--")}  # type: ignore[attr-defined]
+    assert options - said == set()
+
+
+def test_every_figure_is_explained() -> None:
+    """All keys of `--json`, in their order."""
+    table = PAGE.partition("## The figures")[2]
+    named = [
+        key
+        for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for key in re.findall(r"`(\w+)`", row)
+    ]
+    assert named == list(KEYS)
