@@ -64,8 +64,9 @@ bench: $(STAMP)  ## how long each policy takes, by number of jobs
 results: $(STAMP)  ## the published simulations again, beside ours: docs/results.md (an hour on two cores)
 	@$(PY) -m benchmarks.results $(ARGS)
 
-docs-plots: $(STAMP)  ## draw the plots of docs/policies.md again
+docs-plots: $(STAMP)  ## draw the plots of docs/policies.md and of the README again
 	@$(PY) -m docs.plots
+	@$(PY) -m docs.plots_of_runs
 
 clean:  ## remove caches, build outputs and out/; .venv stays
 	@rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov
