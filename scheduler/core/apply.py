@@ -53,7 +53,7 @@ def _prices_set(state: SchedulerState, now_s: float, fact: f.PricesSet) -> None:
 def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> None:
     node = state.nodes.get(fact.spec.name)
     if node is None:
-        state.nodes[fact.spec.name] = Node(spec=fact.spec, since_s=now_s)
+        state.nodes[fact.spec.name] = Node(spec=fact.spec, since_s=now_s, generation=state.generation_floor)
     else:
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         node.state = NodeState.DRAINING if node.drained else NodeState.UP
@@ -70,7 +70,9 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
 
 
 def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> None:
-    del state.nodes[fact.node]
+    node = state.nodes.pop(fact.node)
+    # its agent may come back, and refuses sets that are older than the last one it saw
+    state.generation_floor = max(state.generation_floor, node.generation)
     _cluster_changed(state)
 
 

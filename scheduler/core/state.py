@@ -57,6 +57,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     next_job: int
     next_lease: int
     nodes: dict[str, Node]
+    generation_floor: int = 0
     leases: dict[str, Holding]
     round: Round
     asked: Asked
@@ -85,6 +86,7 @@ class SchedulerState:
             "next_job",
             "next_lease",
             "nodes",
+            "generation_floor",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "watched", "picky", "dependents", "holders", "claims", "blocks"),
@@ -102,6 +104,7 @@ class SchedulerState:
         self.next_job = 1
         self.next_lease = 1
         self.nodes: dict[str, Node] = {}
+        self.generation_floor = 0  # no node that was removed has seen a newer set than this
         self.leases: dict[str, Holding] = {}
         self.round = Round()
         self.asked = Asked()

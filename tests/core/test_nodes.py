@@ -251,6 +251,22 @@ def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
     desk.all_claimed()
 
 
+def test_a_node_that_was_removed_may_come_back(desk_of: DeskOf) -> None:
+    """Its agent refuses sets older than the last one it saw, so they are numbered on from there."""
+    desk = desk_of(node(), node("n2"))
+    (lease,) = desk.run(job(nodes=("n1",)))
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    seen = desk.core.state.nodes["n1"].generation
+    for action in ("drain", "remove"):
+        desk.tell(10, NodeCommand(node="n1", action=action))
+        desk.settle()
+    desk.tell(11, hello())
+    desk.claim(NodeJoined)
+    assert desk.claim(SendLeases).generation >= seen > 0
+    desk.settle()
+
+
 def test_a_node_that_is_promised_to_somebody_is_not_removed(desk_of: DeskOf) -> None:
     """A lease waits there for its job to stop elsewhere: the node is not empty."""
     desk = desk_of(node("n1", 1), node("n2", 1))

@@ -1,0 +1,119 @@
+"""Whatever happens in whatever order: the promises of the core, through the whole of it, in stories from seeds.
+
+A story is a cluster with a bad network, dying machines, a solver in trouble, people with commands, forged reports,
+and a scheduler that is killed twice. Each is checked after every message and at every instant (core_world.py).
+STORIES=500 pytest tests/core/test_any_story.py tells more of them; a red one has its seed in its name.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from scheduler.core.apply import apply
+from scheduler.core.core import Core
+from scheduler.core.invariants import check
+from scheduler.core.state import SchedulerState
+from scheduler.journal.codec import decode_facts, encode_facts
+from scheduler.model.jobs import JobState
+from scheduler.model.settings import Settings
+from scheduler.sim.physics import JobTruth
+from tests.support.chaos import HORIZON_S, Chaos
+from tests.support.core_world import Stage, replayed
+from tests.support.desk import job, node
+
+STORIES = int(os.environ.get("STORIES", "16"))
+LONG_S = 200_000.0
+
+
+def told(state: SchedulerState) -> bytes:
+    """All of a state, with whole numbers as reading them makes them."""
+    return SchedulerState.restore(state.snapshot()).snapshot()
+
+
+def steady() -> Stage:
+    """A cluster on which nothing goes wrong: gangs, pairs and single jobs that take turns."""
+    stage = Stage(
+        [node("n1", 2), node("n2", 2), node("k1", 1, "k80")],
+        Settings(policy="las+packing", restart_cost_s=20.0),
+    )
+    for i in range(7):
+        gpus = 1 + i % 3
+        truth = JobTruth(job_type="cnn", gpus=gpus, steps_total=12_000, restart_s=20, checkpoint_s=5)
+        stage.world.submit(i * 30.0, [job(name=f"j{i}", gpus=gpus, steps=12_000.0)], truth)
+    return stage
+
+
+@pytest.mark.parametrize("seed", range(STORIES))
+def test_every_story_ends_well(seed: int) -> None:
+    """P3, P4, P5, P10: nothing breaks on the way, and when the trouble is over every job comes to its end."""
+    story = Chaos(seed)
+    stage = story.stage
+    for at_s in sorted(story.luck.uniform(0, HORIZON_S) for _ in range(2)):
+        stage.until(at_s)
+        stage.restart(story.luck.choice((0, 3, 60)), links_drop=story.luck.random() < 0.5)
+    stage.until(HORIZON_S)
+    stage.until(LONG_S)
+    assert {job.id: job.why for job in stage.state.active.values()} == {}
+    assert stage.state.leases == {}
+    assert max(stage.completions().values(), default=1) == 1
+    assert told(replayed(stage.journal.records)) == told(stage.state)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + STORIES // 4))
+def test_a_journal_cut_anywhere_is_a_place_to_start_from(seed: int) -> None:
+    """Replaying any number of records gives a sound state, which another process can take over."""
+    story = Chaos(seed, jobs=8)
+    story.stage.until(HORIZON_S)
+    records = story.stage.journal.records
+    state, restored = SchedulerState(), SchedulerState()
+    for at, (now_s, facts) in enumerate(records):
+        for one in (state, restored):
+            for fact in decode_facts(encode_facts(facts)):
+                apply(one, now_s, fact)
+        check(state)
+        if at % 7 == 0:
+            restored = SchedulerState.restore(restored.snapshot())
+            assert restored.snapshot() == told(state)
+            heir = Core(SchedulerState.restore(state.snapshot()))
+            outcome = heir.take_over(now_s)
+            check(heir.state)
+            assert {type(effect).__name__ for effect in outcome.effects} >= {"WakeAt"}
+    assert told(restored) == told(state) == told(story.stage.state)
+
+
+@pytest.mark.parametrize("at_s", [100.0, 349.0, 351.0, 357.0, 358.5, 360.0, 361.0, 700.0, 719.0, 1000.0])
+@pytest.mark.parametrize("links_drop", [False, True])
+def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
+    """P6: leases are adopted again, not restarted; the same processes go on, and no step is lost."""
+    stage = steady()
+    stage.until(at_s)
+    ends_s = {lease: stage.state.lease_end_s(stage.state.leases[lease]) for lease in stage.real.gangs}
+    before = {lease: gang for lease, gang in stage.real.gangs.items() if ends_s[lease] > at_s + 0.5}
+    stage.restart(0.4, links_drop=links_drop)
+    stage.until(at_s + 0.45)
+    assert {lease: stage.real.gangs.get(lease) for lease in before} == before
+    assert all(stage.state.jobs[gang.lease.job].node_failures == 0 for gang in before.values())
+    steps = {job.id: job.steps_done for job in stage.state.jobs.values()}
+    while stage.state.active:
+        stage.until(stage.world.now_s + 100)
+        now = {job.id: job.steps_done for job in stage.state.jobs.values()}
+        assert all(now[name] >= steps[name] for name in steps), "steps only rise"
+        steps = now
+    assert {job.state for job in stage.state.jobs.values()} == {JobState.COMPLETED}
+    assert sum(job.node_failures + job.failures for job in stage.state.jobs.values()) == 0
+    done = {name: steps for name, (_, steps) in stage.real.saved.items()}
+    assert done == {job.id: job.spec.steps for job in stage.state.jobs.values()}
+
+
+@pytest.mark.parametrize("downtime_s", [100.0, 500.0, 5000.0])
+def test_a_long_absence_loses_leases_and_no_work(downtime_s: float) -> None:
+    """Back after the leases have ended, it learns of every exit, and everything goes on from its checkpoint."""
+    stage = steady()
+    stage.until(500.0)
+    saved = dict(stage.real.saved)
+    stage.restart(downtime_s)
+    stage.until(stage.world.now_s + 20_000)
+    assert {job.state for job in stage.state.jobs.values()} == {JobState.COMPLETED}
+    assert all(stage.real.saved[name][1] >= steps for name, (_, steps) in saved.items())

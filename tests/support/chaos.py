@@ -1,0 +1,184 @@
+"""Stories in which everything goes wrong, drawn from a seed: the same seed tells the same story."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from scheduler.core.effects import Solve
+from scheduler.core.messages import (
+    Exit,
+    JobCommand,
+    Message,
+    NodeCommand,
+    NodeReport,
+    Progress,
+    SetPrices,
+    Solved,
+    Woke,
+)
+from scheduler.model.jobs import Dependency, JobSpec
+from scheduler.model.lease import nodes_of
+from scheduler.model.settings import Settings
+from scheduler.sim.faults import NodeEvent, failures, strike
+from scheduler.sim.physics import JobTruth
+from scheduler.solving import answer
+from tests.support.core_world import Stage
+from tests.support.desk import node
+
+NODES = (node("n1", 2), node("n2", 2), node("n3", 1), node("k1", 2, "k80"), node("k2", 1, "k80"))
+POLICIES = ("las", "las+packing", "fifo", "las+packing", "makespan")
+HORIZON_S = 12_000.0  # after that nothing goes wrong any more, and everything has to come to its end
+
+
+class Chaos:
+    """One such story, on a stage of its own."""
+
+    def __init__(self, seed: int, *, jobs: int = 14, network: bool = True) -> None:
+        self.luck = luck = Random(f"chaos/{seed}")
+        settings = Settings(
+            policy=luck.choice(POLICIES),
+            fill_mid_round=luck.random() < 0.7,
+            solve_lead_s=luck.choice((2.0, 10.0, 60.0)),
+            min_reallocation_s=luck.choice((0.0, 900.0)),
+            preemptions_max=luck.choice((None, None, 1)),
+            restart_cost_s=20.0,
+            reserve_after=luck.choice((1, 2)),
+        )
+        link = {"lost": 0.05, "doubled": 0.1, "late": 0.1, "late_s": 8.0, "until_s": HORIZON_S}
+        self.stage = Stage(
+            NODES,
+            settings,
+            link=link if network else None,
+            solver=self.solve,
+            solver_latency_s=luck.choice((0.0, 0.0, 5.0, 500.0)),
+            silence_s=luck.choice((0.0, 15.0)),
+            seed=seed,
+            told=luck.random() < 0.8,
+        )
+        self.stage.world.at(0.0, SetPrices(price_per_gpu_hour={"v100": 2.0}))
+        self.names = [self.submit(i) for i in range(jobs)]
+        self.faults()
+        for _ in range(12):
+            self.stage.world.at(luck.uniform(0, HORIZON_S), self.command)
+            self.stage.world.at(luck.uniform(0, HORIZON_S), self.forge)
+        self.stage.world.at(HORIZON_S, self.mend_all)
+
+    def solve(self, question: Solve) -> Solved:
+        """An answer, first come first served, an old answer, or one to a question nobody asked."""
+        given = answer(question)
+        chance = self.luck.random() if self.stage.world.now_s < HORIZON_S else 1.0
+        if chance < 0.15:
+            return Solved(
+                number=given.number, policy="fifo", shares=given.shares, failed="it ran out of time"
+            )
+        if chance < 0.2:
+            return Solved(number=given.number - 1, policy=given.policy, shares=given.shares)
+        return given
+
+    def submit(self, i: int) -> str:
+        """A job of some sort, at some time."""
+        luck = self.luck
+        gpus, steps = luck.choice((1, 1, 1, 2, 3)), luck.uniform(500, 30_000)
+        kind = luck.choice(("cnn", "lm"))
+        more: dict[str, Any] = {}
+        for chance, fields in (
+            (
+                0.2,
+                {
+                    "after": (Dependency(str(luck.randint(1, i)), luck.choice(("succeeded", "ended"))),)
+                    if i
+                    else ()
+                },
+            ),
+            (0.1, {"time_limit_s": luck.uniform(100, 4000)}),
+            (0.1, {"earliest_start_s": luck.uniform(0, 6000)}),
+            (0.2, {"min_run_s": 900.0}),
+            (0.1, {"preemptible": False}),
+            (0.2, {"gpus_min": 1, "gpus_max": 3}),
+            (0.3, {"retries": 3}),
+            (0.1, {"max_cost": 1.5}),
+            (0.1, {"array": (0, 1)}),
+            (0.1, {"reports_steps": False}),
+            (0.1, {"packable": False}),
+        ):
+            if luck.random() < chance:
+                more |= fields
+        obeys = luck.random() < 0.9
+        truth = JobTruth(
+            job_type=kind,
+            gpus=gpus,
+            steps_total=steps,
+            restart_s=luck.choice((0.0, 5.0, 40.0)),
+            checkpoint_s=luck.choice((0.0, 4.0)),
+            save_every_s=luck.choice((60.0, math.inf)) if obeys else 60.0,
+            ignores_stop=not obeys,
+            fails_at_steps=luck.uniform(0, steps) if luck.random() < 0.15 else math.inf,
+        )
+        spec = JobSpec(
+            name=f"j{i}", job_type=kind, gpus=gpus, steps=steps, weight=luck.choice((1.0, 2.0)), **more
+        )
+        self.stage.world.submit(luck.uniform(0, HORIZON_S / 2), [spec], truth, key=luck.choice(("", f"k{i}")))
+        return spec.name
+
+    def faults(self) -> None:
+        """Machines die, links break, a spot node comes and goes."""
+        names = [spec.name for spec in NODES]
+        pool = {spec.name: spec for spec in NODES}
+        seed = self.luck.randrange(1 << 30)
+        events = [
+            *failures(names, mtbf_s=9000, mttr_s=400, until_s=HORIZON_S - 2000, seed=seed),
+            *failures(names, mtbf_s=5000, mttr_s=150, until_s=HORIZON_S - 2000, seed=seed, kind="cut"),
+        ]
+        for event in events:
+            self.stage.world.at(event.t_s, lambda now_s, event=event: self.strike(now_s, event, pool))
+
+    def strike(self, now_s: float, event: NodeEvent, pool: Any) -> list[Message]:
+        """A fault; a node that is down already stays down."""
+        return strike(self.stage.machines, now_s, event, pool)
+
+    def command(self, now_s: float) -> Iterable[Message]:
+        """Somebody wants something, sensible or not."""
+        luck = self.luck
+        if luck.random() < 0.3:
+            action = luck.choice(("drain", "resume", "resume", "remove"))
+            return [NodeCommand(call="c", node=luck.choice(NODES[:3]).name, action=action)]
+        if luck.random() < 0.2:
+            return [Woke(what=luck.choice(("tick", "plan", "fill", "review", "lapse")))]
+        action = luck.choice(("cancel", "hold", "release", "release", "requeue"))
+        return [JobCommand(call="c", job=str(luck.randint(1, len(self.names))), action=action)]
+
+    def forge(self, now_s: float) -> Iterable[Message]:
+        """A report about leases that the node does not have, or with figures that are none."""
+        luck, state = self.luck, self.stage.state
+        lease, name = str(luck.randint(1, max(state.next_lease, 2))), luck.choice(NODES).name
+        holding = state.leases.get(lease)
+        mine = holding is not None and name in nodes_of(holding.lease.gpus)
+        steps = math.nan if mine else 1e6
+        exits = () if mine else (Exit(lease, luck.choice(("finished", "failed")), steps, steps, 1.0, 1.0),)
+        return [
+            NodeReport(
+                node=name,
+                generation=luck.randint(0, 99),
+                started=() if mine else (lease,),
+                progress=(Progress(lease, steps, steps, 1.0),),
+                exits=exits,
+            )
+        ]
+
+    def mend_all(self, now_s: float) -> list[Message]:
+        """Every node is there again, and whatever was held is released."""
+        said: list[Message] = []
+        for spec in NODES:
+            real = self.stage.real.nodes[spec.name]
+            if not real.up:
+                said += self.stage.machines.repair(now_s, spec.name)
+            elif not real.reachable:
+                said += self.stage.machines.mend(now_s, spec.name)
+            elif spec.name not in self.stage.state.nodes:
+                said += self.stage.machines.cut(now_s, spec.name) + self.stage.machines.mend(now_s, spec.name)
+            said.append(NodeCommand(node=spec.name, action="resume"))
+        held = [job.id for job in self.stage.state.active.values() if job.state == "held"]
+        return [*said, *(JobCommand(job=name, action="release") for name in held)]
