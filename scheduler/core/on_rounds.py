@@ -57,6 +57,9 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
         return  # this round is planned already
     if not _anything_to_do(state, now_s):
+        plan_s = boundary_s - settings.plan_lead_s
+        if now_s < boundary_s - SOON_S:  # somebody may come in what is left of the round
+            out.wake(plan_s if now_s < plan_s - SOON_S else boundary_s, "tick")
         return
     running = now_s < boundary_s - SOON_S
     plan_s = (
