@@ -135,6 +135,8 @@ def run_clarabel(
     quadratic: Sparse | None = None,
 ) -> Any:
     """One conic program, with our tolerances; raises when there is nothing usable."""
+    if time_left_s() <= 0:
+        raise SolverFailure("no time left")
     k = len(cost)
     square = _nothing(k) if quadratic is None else quadratic.compressed()
     solution = clarabel.DefaultSolver(square, cost, rows.compressed(), limit, cones, _settings()).solve()

@@ -179,7 +179,7 @@ def test_a_limit_stops_the_solver_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     """A solver in the middle of a program of some size gives up: a failure, or an answer that is no optimum."""
     program = max_min_program(monkeypatch, 2_000, types=6)
     for name in ("Clarabel", "HiGHS"):
-        with time_limit(1e-6):
+        with time_limit(3e-3):
             try:
                 assert not CHAIN[name](program).optimal
             except SolverFailure:
