@@ -119,6 +119,8 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
     table.carry_over(old)
     state.shares = table
     state.isolated_rate = dict(zip(ids, shares.isolated_rate, strict=False))
+    if fact.failed:
+        state.stale = True  # ask again
 
 
 def _allocation_failed(state: SchedulerState, now_s: float, fact: f.AllocationFailed) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
-from scheduler.core.effects import Solve
+from scheduler.core.effects import Effect, Reply, Solve
 from scheduler.core.facts import Fact, JobMoved, LeaseClosed
 from scheduler.core.invariants import check
 from scheduler.core.messages import Configure, GiveRates, Message, NodeSilent, Solved, SubmitJobs
@@ -26,7 +26,7 @@ from scheduler.model.lease import HOLDING
 from scheduler.model.settings import Settings
 from scheduler.sim.faulty_link import FaultyLink
 from scheduler.sim.machines import Machines
-from scheduler.sim.physics import JobTruth, Physics
+from scheduler.sim.physics import JobTruth, Physics, Rates
 from scheduler.sim.world import SimWorld
 from scheduler.solving import answer
 from traces.throughputs import Throughputs
@@ -94,6 +94,16 @@ class StageWorld(SimWorld):
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.refusals: list[Reply] = []
+
+    def perform(self, effect: Effect) -> None:
+        """Carry it out; a refusal is kept to be looked at."""
+        if isinstance(effect, Reply) and effect.error:
+            self.refusals.append(effect)
+        super().perform(effect)
+
     async def next(self) -> tuple[float, Sequence[Message]] | None:
         """Everything that is due; before that, a look at what is."""
         self.before()
@@ -125,7 +135,7 @@ class Stage:
     limits: Limits = LIMITS
     silence_s: float = 0.0
     seed: int = 0
-    table: Throughputs = TABLE
+    table: Rates = TABLE
     told: bool = True  # whether the scheduler is given the table
 
     def __post_init__(self) -> None:

@@ -1,0 +1,236 @@
+"""A transcript: lines that begin with `>` are commands, the lines below each are what came of it.
+
+    settings NAME=VALUE …             rates TYPE WORKER=STEPS_PER_S …         pair WORKER TYPE TYPE RATE RATE
+    truth TYPE WORKER=STEPS_PER_S … (what the scheduler is not told)
+    node NAME WORKER GPUS             submit NAME [gpus=2] [steps=…] [after=NAME] [ended=NAME] [restart=…] …
+    cancel|hold|release|requeue JOB   drain|resume|remove NODE
+    lose|back|cut|mend NODE           reclaim NODE NOTICE_S                   fix JOB
+    solver works|fails WHY            explain JOB                             kill (the scheduler, and start it again)
+    at TIME                           run (to the end)
+
+Rates are per GPU. The scheduler, its loop and the agents are the real ones; only machines and time are simulated.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from scheduler.core.effects import Solve
+from scheduler.core.explain import explain
+from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, NodeCommand, Solved
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import Dependency, JobSpec
+from scheduler.model.settings import Settings
+from scheduler.sim.physics import JobTruth
+from scheduler.solving import answer
+from tests.golden.words import Words
+from tests.support.core_world import Stage
+from worker_agent.orders import Limits
+
+QUIET = Limits(report_interval_s=1e6, late_s=0.0, ask_s=20.0, grace_s=5.0)  # progress is not what it is about
+END_S = 100_000.0
+DEFAULTS = {"policy": "las", "restart_cost_s": 0.0, "learn_rates": False}
+TRUTHS = {
+    "restart": "restart_s",
+    "checkpoint": "checkpoint_s",
+    "fails_at": "fails_at_steps",
+    "save": "save_every_s",
+}
+
+
+@dataclass
+class Table:
+    """Rates as they are, told as the play goes on."""
+
+    solo: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    unconsolidated: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    pairs: dict[tuple[str, str, int, str, int], tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass
+class Play:
+    """A stage, told what to do line by line."""
+
+    table: Table = field(default_factory=Table)
+    words: Words = field(default_factory=Words)
+    truths: dict[str, JobTruth] = field(default_factory=dict)
+    failing: str = ""
+    seen: int = 0  # records that have been told
+
+    def __post_init__(self) -> None:
+        """An empty stage."""
+        settings = convert(DEFAULTS, Settings)
+        self.stage = Stage([], settings, limits=QUIET, table=self.table, told=False, solver=self.solve)
+
+    @property
+    def now_s(self) -> float:
+        """The time on stage."""
+        return self.stage.world.now_s
+
+    def tell(self, line: str) -> list[str]:
+        """One command, and what came of it."""
+        word, *rest = shlex.split(line)
+        said = getattr(self, f"do_{word}")(*rest)
+        self.stage.until(self.now_s)
+        replies = [f"          refused: {reply.error}" for reply in self.stage.world.refusals]
+        self.stage.world.refusals.clear()
+        return [*self.news(), *replies, *(said or ())]
+
+    def news(self) -> Iterator[str]:
+        """What has not been told yet."""
+        records = self.stage.journal.records
+        while self.seen < len(records):
+            now_s, facts = records[self.seen]
+            self.seen += 1
+            for fact in facts:
+                line = self.words.line(fact)
+                if line:
+                    yield f"{round(now_s, 1):>8g}  {line}"
+
+    def send(self, message: Message | Callable[[float], Any]) -> None:
+        """It happens now."""
+        self.stage.world.at(self.now_s, message)
+
+    def solve(self, question: Solve) -> Solved:
+        """As the policy answers, or as it fails."""
+        if not self.failing:
+            return answer(question)
+        question_fifo = Solve(question.number, "fifo", question.problem)
+        given = answer(question_fifo)
+        return Solved(number=given.number, policy="fifo", shares=given.shares, failed=self.failing)
+
+    def id_of(self, name: str) -> str:
+        """The id of a job, or of a whole array."""
+        for job, its_name in self.words.names.items():
+            if its_name == name or its_name.startswith(f"{name}["):
+                return job if its_name == name else job.partition("_")[0]
+        raise LookupError(f"no job is called {name!r}")
+
+    # ---------------------------------------------------------------------------------------------- commands
+
+    def do_settings(self, *pairs: str) -> None:
+        """Other settings than usual."""
+        changed = convert({**DEFAULTS, **options(pairs)}, Settings, strict=False)
+        self.send(Configure(settings=changed))
+
+    def do_rates(self, job_type: str, *pairs: str) -> None:
+        """So many steps per second on each GPU of a type."""
+        for worker, rate in options(pairs).items():
+            rows = [(job_type, gpus, worker, gpus * float(rate)) for gpus in range(1, 9)]
+            self.table.solo.update({row[:3]: row[3] for row in rows})
+            self.send(GiveRates(solo=rows))
+
+    def do_truth(self, job_type: str, *pairs: str) -> None:
+        """So many steps per second, but nobody told the scheduler."""
+        for worker, rate in options(pairs).items():
+            self.table.solo.update({(job_type, gpus, worker): gpus * float(rate) for gpus in range(1, 9)})
+
+    def do_pair(self, worker: str, a: str, b: str, rate_a: str, rate_b: str) -> None:
+        """Two jobs on one GPU."""
+        both = float(rate_a), float(rate_b)
+        pairs = self.table.pairs
+        pairs[worker, a, 1, b, 1], pairs[worker, b, 1, a, 1] = both, both[::-1]
+        self.send(GiveRates(pairs=[(worker, a, b, 1, *both)]))
+
+    def do_node(self, name: str, worker: str, gpus: str) -> None:
+        """A node joins."""
+        spec = NodeSpec(name=name, worker_type=worker, gpus=int(gpus))
+        self.send(lambda now_s: self.stage.machines.join(now_s, spec))
+
+    def do_submit(self, name: str, *pairs: str) -> None:
+        """A job comes; what is true of it is what it says, unless it says otherwise."""
+        given: dict[str, Any] = options(pairs)
+        truth = {TRUTHS[key]: given.pop(key) for key in tuple(given) if key in TRUTHS}
+        given.setdefault("job_type", given.pop("type", "cnn"))
+        after = [Dependency(self.id_of(other)) for other in filter(None, [given.pop("after", "")])]
+        after += [Dependency(self.id_of(other), "ended") for other in filter(None, [given.pop("ended", "")])]
+        if "array" in given:
+            given["array"] = given["array"].split(",")
+        steps = float(given.get("steps", "inf"))
+        spec = convert({"name": name, **given}, JobSpec, strict=False)
+        spec = replace(spec, after=tuple(after))
+        facts = {"job_type": spec.job_type, "gpus": spec.gpus, "steps_total": steps, **truth}
+        self.truths[name] = convert(facts, JobTruth, strict=False)
+        self.stage.world.submit(self.now_s, [spec], self.truths[name])
+
+    def do_fix(self, name: str) -> None:
+        """Somebody mended the job's script: its next attempt does not fail."""
+        self.stage.physics.know(self.id_of(name), replace(self.truths[name], fails_at_steps=float("inf")))
+
+    def do_at(self, time: str) -> None:
+        """Time passes."""
+        self.stage.until(float(time))
+
+    def do_run(self) -> list[str]:
+        """To the end of all jobs."""
+        while self.stage.state.active and self.now_s < END_S:
+            self.stage.until(self.now_s + 60)
+        return [] if not self.stage.state.active else [f"          after {END_S:g} s it still goes on"]
+
+    def do_explain(self, name: str) -> list[str]:
+        """What the scheduler says of a job."""
+        said = explain(self.stage.state, self.id_of(name), self.now_s)
+        return [f"          {said.reason}: {said.text}"]
+
+    def do_kill(self) -> None:
+        """The scheduler dies, and another one starts at once."""
+        self.stage.restart(0.0)
+
+    def do_solver(self, how: str, why: str = "") -> None:
+        """Whether the solver finds an answer."""
+        self.failing = why if how == "fails" else ""
+
+    def do_reclaim(self, name: str, notice_s: str) -> None:
+        """A spot node will be taken away: it is told before."""
+        self.send(NodeCommand(node=name, action="drain", user="spot"))
+        self.stage.world.at(
+            self.now_s + float(notice_s), lambda now_s: self.stage.machines.crash(now_s, name)
+        )
+
+
+def _on_job(action: Any) -> Callable[[Play, str], None]:
+    return lambda play, name: play.send(JobCommand(call="c", job=play.id_of(name), action=action))
+
+
+def _on_node(action: Any) -> Callable[[Play, str], None]:
+    return lambda play, name: play.send(NodeCommand(call="c", node=name, action=action))
+
+
+def _on_machine(what: str) -> Callable[[Play, str], None]:
+    return lambda play, name: play.send(lambda now_s: getattr(play.stage.machines, what)(now_s, name))
+
+
+for _word in ("cancel", "hold", "release", "requeue"):
+    setattr(Play, f"do_{_word}", _on_job(_word))
+for _word in ("drain", "resume", "remove"):
+    setattr(Play, f"do_{_word}", _on_node(_word))
+for _word, _what in (("lose", "crash"), ("back", "repair"), ("cut", "cut"), ("mend", "mend")):
+    setattr(Play, f"do_{_word}", _on_machine(_what))
+
+
+def options(pairs: tuple[str, ...]) -> dict[str, str]:
+    """name=value, name=value."""
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def played(transcript: str) -> str:
+    """The transcript as it comes out now: comments and commands as they stand, with what comes of them."""
+    play = Play()
+    lines: list[str] = []
+    for line in transcript.splitlines():
+        if line.startswith("#") or not line.strip():
+            lines += [line] if line.startswith("#") else []
+        elif line.startswith("> "):
+            lines += (
+                ["", line]
+                if not line.startswith(("> settings", "> rates", "> pair", "> truth", "> node"))
+                else [line]
+            )
+            lines += play.tell(line[2:])
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,132 @@
+"""Facts in words, one line each, with the names of jobs instead of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from scheduler.core import facts as f
+from scheduler.model.lease import Bundle, Lease
+
+
+class Words:
+    """Remembers which job and which lease is whose."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.leases: dict[str, str] = {}
+
+    def line(self, fact: f.Fact) -> str:
+        """One fact; empty for what says nothing that was not said before."""
+        for lease in getattr(fact, "granted", ()):
+            self.leases[lease.id] = lease.job
+        return _SAID[type(fact)](self, fact)
+
+    def job(self, job: str) -> str:
+        """A job by its name."""
+        return self.names.get(job, f"job {job}")
+
+    def lease(self, lease: str) -> str:
+        """A lease by its number and its job."""
+        return f"lease {lease} ({self.job(self.leases[lease])})"
+
+    def bundle(self, bundle: Bundle) -> str:
+        """What runs together."""
+        jobs = " + ".join(self.job(job) for job in bundle.jobs)
+        return f"{jobs} on {bundle.gpus} {bundle.worker_type}"
+
+    def submitted(self, fact: f.JobSubmitted) -> str:
+        """A job was taken; from now on it has a name."""
+        _, _, index = fact.job.partition("_")
+        self.names[fact.job] = fact.spec.name + (f"[{index}]" if index else "")
+        waits = ", ".join(self.job(other) for other in fact.blocked_by)
+        return f"{self.job(fact.job)} is submitted" + (f", waits for {waits}" if waits else "")
+
+    def adopted(self, fact: f.AllocationAdopted) -> str:
+        """Shares in force: those above nothing."""
+        shares = fact.shares
+        parts: dict[str, list[str]] = {}
+        for first, second, kind, gpus, share in zip(
+            shares.first, shares.second, shares.worker_type, shares.gpus, shares.share, strict=True
+        ):
+            if share > 0:
+                who = " + ".join(self.job(shares.jobs[row]) for row in (first, second) if row >= 0)
+                parts.setdefault(who, []).append(f"{share:.2g} of {gpus} {shares.worker_types[kind]}")
+        said = "; ".join(f"{who}: {', '.join(what)}" for who, what in parts.items()) or "nothing for anybody"
+        return f"shares by {fact.policy}: {said}" + (
+            f" (first come, first served: {fact.failed})" if fact.failed else ""
+        )
+
+    def granted(self, leases: Iterable[Lease]) -> list[str]:
+        """New leases."""
+        said = []
+        for lease in leases:
+            partner = [self.job(job) for job in lease.bundle.jobs if job != lease.job]
+            beside = f" beside {partner[0]}" if partner else ""
+            said.append(f"+ {self.lease(lease.id)}{beside} on {places(lease.gpus)}")
+        return said
+
+    def rebundled(self, changes: Iterable[tuple[str, Bundle]]) -> list[str]:
+        """Leases that go on in other company."""
+        return [
+            f"= {self.lease(lease)} goes on "
+            + (f"as {self.bundle(bundle)}" if len(bundle.jobs) > 1 else "alone")
+            for lease, bundle in changes
+        ]
+
+    def planned(self, fact: f.RoundPlanned) -> str:
+        """A round, and what it changes."""
+        parts = [f"- {self.lease(lease)}" for lease in fact.ended]
+        parts += self.granted(fact.granted) + self.rebundled(fact.rebundled)
+        parts += [f"! {kind} is held back for {self.bundle(b)}" for kind, b in sorted(fact.reserved.items())]
+        parts += [f"! {self.bundle(bundle)} is skipped" for bundle in fact.skipped]
+        return f"round {fact.number}, {fact.starts_s:g} to {fact.ends_s:g}" + "".join(
+            f"\n          {part}" for part in parts
+        )
+
+    def closed(self, fact: f.LeaseClosed) -> str:
+        """A lease is over."""
+        end = fact.exit
+        how = "lapsed" if fact.lapsed else end.outcome.replace("_", " ")
+        return f"{self.lease(end.lease)} is over: {how}, {end.saved:.0f} steps saved, ran {end.ran_s:g} s"
+
+
+def places(gpus: Iterable[str]) -> str:
+    """GPUs by node: n1:0,1 n2:0."""
+    nodes: dict[str, list[str]] = {}
+    for gpu in gpus:
+        name, _, index = gpu.rpartition(":")
+        nodes.setdefault(name, []).append(index)
+    return " ".join(f"{name}:{','.join(indices)}" for name, indices in nodes.items())
+
+
+def _why(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+_SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
+    f.Configured: lambda w, x: "",
+    f.RatesGiven: lambda w, x: "",
+    f.PricesSet: lambda w, x: "",
+    f.EpochStarted: lambda w, x: f"a scheduler takes over, epoch {x.epoch}",
+    f.JobSubmitted: Words.submitted,
+    f.JobMoved: lambda w, x: f"{w.job(x.job)}: {x.move}{_why(x.why)}",
+    f.NodeJoined: lambda w, x: f"node {x.spec.name} joins with {x.spec.gpus} {x.spec.worker_type}",
+    f.NodeMoved: lambda w, x: f"node {x.node} is {x.state}{_why(x.why)}",
+    f.NodeRemoved: lambda w, x: f"node {x.node} is removed",
+    f.GpusBroken: lambda w, x: f"broken: {places(f'{x.node}:{i}' for i in x.gpus)}",
+    f.AllocationAsked: lambda w, x: "the solver is asked",
+    f.AllocationAdopted: Words.adopted,
+    f.AllocationFailed: lambda w, x: f"no new shares: {x.why}",
+    f.RoundPlanned: Words.planned,
+    f.GpusFilled: lambda w, x: (
+        "idle GPUs are given out"
+        + "".join(f"\n          {part}" for part in (*w.granted(x.granted), *w.rebundled(x.rebundled)))
+    ),
+    f.LeaseRecalled: lambda w, x: f"{w.lease(x.lease)} is recalled{_why(x.why)}",
+    f.LeasesStarted: lambda w, x: f"{', '.join(map(w.lease, x.leases))} runs",
+    f.ProgressMade: lambda w, x: "; ".join(f"{w.lease(p.lease)}: {p.steps:.0f} steps" for p in x.progress),
+    f.RanksExited: lambda w, x: f"{w.lease(x.exit.lease)}: its ranks on {x.node} are gone",
+    f.LeasesResumed: lambda w, x: f"{', '.join(map(w.lease, x.leases))} goes on",
+    f.LeaseClosed: Words.closed,
+}
