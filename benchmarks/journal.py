@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--facts", type=int, default=1_000_000, help="about how many")
     records = lived(parser.parse_args().facts)
     facts = sum(len(record.facts) for record in records)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal.db")
         filled_s = took(lambda: fill(path, records, durable=False))
         size_mb = path.stat().st_size / 1e6

@@ -116,7 +116,7 @@ def run(policy: str, jobs: int, on_disk: bool) -> Row:
     with ExitStack() as opened:
         asked = options(policy, jobs)
         if on_disk:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(dir="."))
+            folder = opened.enter_context(tempfile.TemporaryDirectory())
             journal = opened.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
             asked = replace(asked, journal=journal)
         for owner, function, name in (

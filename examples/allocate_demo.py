@@ -1,4 +1,4 @@
-"""`make demo`: one mixed cluster under four policies, as tables and as a picture.
+"""`python -m examples.allocate_demo`: one mixed cluster under four policies, as tables and as a picture.
 
 What to look for: policies that know how fast each job is on each type give the fast GPUs to the jobs that gain from
 them, so that with the same fairness every job gets more done than under a scheduler that takes all GPUs for equal.

@@ -118,11 +118,10 @@ WORLD = _options(
 )
 POLICY = click.option(
     "--policy",
-    default="las",
-    show_default=True,
     metavar="SPEC",
     shell_complete=complete_policy,
-    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
+    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them."
+    "  [default: that of --config, else las]",
 )
 SEED = click.option(
     "--seed",
@@ -270,7 +269,7 @@ def sweep(**options: Any) -> None:
         "--spec",
         type=click.Path(allow_dash=True),
         metavar="FILE",
-        help="A workload of one's own: a YAML or JSON file; docs/trace-format.md.",
+        help="A workload of one's own: a YAML or JSON file; docs/simulation.md.",
     ),
     click.option(
         "--rate",

@@ -99,7 +99,11 @@ def simulate(
     result = carry_out(prepared.options, outputs.journal, prepared.jobs)
     run = prepared.run
     figures = summarise(
-        result.metrics, wall_s=result.wall_s, policy=run.policy, cluster=dict(run.cluster), seed=run.seed
+        result.metrics,
+        wall_s=result.wall_s,
+        policy=prepared.options.settings.policy,
+        cluster=dict(run.cluster),
+        seed=run.seed,
     )
     if json_file != STDOUT:
         print_all(headline(figures, result.metrics.now_s / 3600.0), figures_table(figures))

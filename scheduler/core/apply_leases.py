@@ -30,7 +30,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     _rebundle(state, fact.rebundled)
     for lease in fact.granted:
         _grant(state, now_s, lease)
-    table.pass_round(settings.round_s, 0.5 ** (1.0 / settings.half_life_rounds))
+    table.pass_round(settings.round_s, settings.decay)
     placed = [h.bundle for h in state.leases.values() if h.phase is not Phase.STOPPING]
     table.extend(sorted({bundle for bundle in placed if bundle not in table.row_of}))
     table.receive(placed, settings.round_s)

@@ -77,7 +77,7 @@ def _inputs(
         nodes=_views(kinds, types, stuck),
         held=held,
         needs=_needs(state, jobs),
-        stay_s=settings.stay_rounds * settings.round_s,
+        stay_s=settings.stay_s,
         reserve_after=settings.reserve_after,
         preemptions_max=settings.preemptions_max,
     )
@@ -132,7 +132,7 @@ def _candidates(
     for bundle in new:
         job_row.setdefault(bundle.jobs[0], len(job_row))
     jobs = list(job_row)
-    decay = 0.5 ** (1.0 / settings.half_life_rounds) if ahead else 1.0
+    decay = settings.decay if ahead else 1.0
     due_s = settings.round_s if ahead else 0.0
 
     def column(known: np.ndarray, more: object, dtype: type) -> np.ndarray:

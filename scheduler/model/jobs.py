@@ -2,7 +2,7 @@
 
 Rules that the table keeps:
 - a terminal state never changes;
-- only the scheduler starts and preempts, only an agent's report completes or fails an attempt;
+- only the scheduler starts, preempts, retries and fails a job; only an agent's report completes one;
 - a held job keeps what it has done, and waits for a person.
 """
 
@@ -64,13 +64,13 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
     (_S.QUEUED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs"),
     (_S.PREEMPTED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs again"),
     (_S.RUNNING, _M.PREEMPT): Rule(_S.PREEMPTED, "scheduler", "its turn is over, or its node is gone"),
-    (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "agent", "the attempt failed and another one is allowed"),
+    (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "scheduler", "the attempt failed and another one is allowed"),
     (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it did all its steps"),
     (_S.QUEUED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
     (_S.PREEMPTED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
     (_S.HELD, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
     (_S.RUNNING, _M.FAIL): Rule(
-        _S.FAILED, "agent", "the attempt failed and none is left, or a limit was reached"
+        _S.FAILED, "scheduler", "the attempt failed and none is left, or a limit was reached"
     ),
     (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
     (_S.PREEMPTED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a limit was reached while it waited"),

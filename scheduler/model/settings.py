@@ -43,6 +43,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0  # of the draws that some policies make
     tenants: tuple[TenantSpec, ...] = ()
 
+    @property
+    def decay(self) -> float:
+        """What is left of entitled and received time after a round."""
+        faded: float = 0.5 ** (1.0 / self.half_life_rounds)
+        return faded
+
+    @property
+    def stay_s(self) -> float:
+        """What `stay_rounds` of running have come to, faded as received time is, when the next turns are taken."""
+        decay = self.decay
+        rounds: float = (1.0 - decay**self.stay_rounds) / (1.0 - decay)
+        return self.round_s * decay * rounds
+
     def checked(self) -> Settings:
         """These settings, or InvalidSpec naming the first field that cannot be right."""
         for field in ("round_s", "half_life_rounds", "trust_after_s", "prior_rate"):

@@ -22,6 +22,7 @@ class Measured(msgspec.Struct):
 
     rate: float
     observed_s: float
+    believed: float  # what lookups say: follows `rate` in steps that are worth noticing
 
 
 class RateKey(NamedTuple):
@@ -84,11 +85,11 @@ class RateBook(msgspec.Struct):
         if seen is None:
             return prior or 0.0
         if not prior:
-            return seen.rate
+            return seen.believed
         confidence = min(seen.observed_s / trust_after_s, 1.0)
-        if abs(seen.rate - prior) <= SAME * prior:
+        if abs(seen.believed - prior) <= SAME * prior:
             return prior
-        return confidence * seen.rate + (1.0 - confidence) * prior
+        return confidence * seen.believed + (1.0 - confidence) * prior
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
         """Pool one measurement; True when it moved an estimate enough to matter for an allocation."""
@@ -97,17 +98,18 @@ class RateBook(msgspec.Struct):
         rate = steps / stepping_s
         seen = self.measured.get(key)
         if seen is None:
-            self.measured[key] = Measured(rate, stepping_s)
+            self.measured[key] = Measured(rate, stepping_s, rate)
             self.version += 1
             return True
         sure = seen.observed_s >= trust_after_s
         # a longer look weighs more; what is old fades, so that a changed job type is noticed
         weight = stepping_s / (stepping_s + min(seen.observed_s, 10.0 * trust_after_s))
-        before = seen.rate
-        seen.rate = before + weight * (rate - before)
+        seen.rate += weight * (rate - seen.rate)
         seen.observed_s += stepping_s
+        before = seen.believed
         if sure and abs(seen.rate - before) <= SAME * before:
             return False
+        seen.believed = seen.rate
         self.version += 1
         return not sure or abs(seen.rate - before) > 5 * SAME * before
 

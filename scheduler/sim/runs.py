@@ -54,7 +54,7 @@ FILES = (
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulation. Where a default is None, it is another with `comparison`."""
 
-    policy: str = "las"
+    policy: str = ""  # empty: that of `config`, else las
     cluster: dict[str, int]
     gpus_per_node: int | None = None
     trace: str = ""  # a file, or
@@ -161,19 +161,21 @@ def prepare(run: Run) -> Prepared:
 
 def settings_of(run: Run) -> Settings:
     """How the scheduler is to behave."""
+    base = _base(run)
+    policy = run.policy or (base.policy if run.config else "las")
     try:
-        resolve(run.policy)
+        resolve(policy)
     except UnknownPolicy as error:
         raise InvalidSpec("policy", str(error)) from None
     except (RecursionError, MemoryError):  # the latter is what Python's parser raises
         raise InvalidSpec("policy", "too long or too deeply nested") from None
-    given: dict[str, Any] = {"policy": run.policy, "seed": run.seed}
+    given: dict[str, Any] = {"policy": policy, "seed": run.seed}
     for field in ("round_s", "min_reallocation_s"):
         if getattr(run, field) is not None:
             given[field] = getattr(run, field)
     if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
         given |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
-    return msgspec.structs.replace(_base(run), **given).checked()
+    return msgspec.structs.replace(base, **given).checked()
 
 
 def _base(run: Run) -> Settings:

@@ -149,7 +149,7 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
     plain, changed = (
         json.loads(gavel("simulate", *TWELVE, *more, "--json", "-").stdout) for more in ((), options)
     )
-    assert (changed["completed"], changed["policy"]) == (12, "las")
+    assert (changed["completed"], changed["policy"]) == (12, "fifo")
     assert changed["rounds"] < plain["rounds"]
     assert changed["restart_h"] != plain["restart_h"]
     with SqliteJournal(tmp_path / "journal", read_only=True) as journal:

@@ -79,7 +79,7 @@ def _live(state: SchedulerState) -> Bools:
 def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
     """What decides, the weightiest first; the last one is minus the due."""
     table, settings = state.shares, state.settings
-    round_s, decay = settings.round_s, 0.5 ** (1.0 / settings.half_life_rounds)
+    round_s, decay = settings.round_s, settings.decay
     share = table.share[rows]
     entitled_s = table.entitled_s[rows] * decay + share * round_s
     received_s = table.received_s[rows] * decay
@@ -103,7 +103,7 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
     )
     due_s = entitled_s * part_given(inputs)[0] - received_s
     far = due_s > round_s
-    stay_s = settings.stay_rounds * round_s
+    stay_s = settings.stay_s
     counted_s = np.where(running, np.maximum(received_s - stay_s, 0.0), received_s)
     priority = np.divide(
         entitled_s, counted_s, out=np.where(entitled_s > 0, np.inf, 0.0), where=counted_s > 0

@@ -107,7 +107,7 @@ def _row(way: Way) -> tuple[str, ...]:
         percent(way.share),
         span(way.entitled_s),
         span(way.received_s),
-        "-" if way.price_per_gpu is None else f"{way.price_per_gpu:.3g}",
+        "-" if way.price_per_gpu is None else f"{way.price_per_gpu:.3g}" if way.price_per_gpu > 1e-6 else "0",
         f"{way.gpus_free}/{way.gpus_total}",
         held,
     )
