@@ -153,11 +153,12 @@ def rate_of(
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
     """An unknown type that was measured elsewhere is assumed to scale as the stated prior does."""
     speed = state.settings.speed
-    for (job_type, width, other, partner, _), seen in state.rates.measured.items():
-        if job_type == spec.job_type and not partner and spec.reports_steps:
-            ratio = speed.get(worker_type, 1.0) / speed.get(other, 1.0)
-            return seen.rate * ratio * gpus / width
-    return prior
+    known = [key for key in state.rates.measured if key.job_type == spec.job_type and not key.partner]
+    if not known or not spec.reports_steps:
+        return prior
+    key = min(known)  # one of them, and the same one after a restart
+    ratio = speed.get(worker_type, 1.0) / speed.get(key.worker_type, 1.0)
+    return state.rates.measured[key].believed * ratio * gpus / key.gpus
 
 
 def estimate(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
@@ -264,22 +265,24 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
 
 def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
     """Pair rates between the kinds of these jobs: of one width, on types that both may use."""
-    kind = np.array([kinds.of(job) if job.spec.packable else -1 for job in jobs], np.int64)
-    present = [int(k) for k in np.unique(kind) if k >= 0]
+    mine = [kinds.of(job) if job.spec.packable else -1 for job in jobs]
+    # numbered in order of the rows, so that the answer does not depend on which kinds came up before
+    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k >= 0))}
+    present = list(number)
     rows: list[tuple[int, int, int, int, float, float]] = []
     for i, a in enumerate(present):
         spec = kinds.specs[a]
-        for b in present[i:]:
+        for j, b in enumerate(present[i:], i):
             other = kinds.specs[b]
             if spec.gpus != other.gpus:
                 continue
             for at, name in enumerate(kinds.worker_types):
                 rates = state.rates.pairs.get((name, spec.job_type, other.job_type, spec.gpus))
                 if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
-                    rows.append((a, b, at, spec.gpus, *rates))
+                    rows.append((i, j, at, spec.gpus, *rates))
     first, second, worker_type, gpus, rate_a, rate_b = zip(*rows, strict=True) if rows else ((),) * 6
     return Pairs(
-        kind=kind,
+        kind=np.array([number.get(k, -1) for k in mine], np.int64),
         first=np.array(first, np.int64),
         second=np.array(second, np.int64),
         worker_type=np.array(worker_type, np.int64),

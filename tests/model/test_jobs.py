@@ -1,0 +1,116 @@
+"""The life of a job as a table, and descriptions that cannot be right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, JobSpec, JobState, Move, after
+
+# written down apart from the table: a row each, a column for each state in the order below
+STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
+MOVES = {
+    "start": "running - running - - - -",
+    "preempt": "- preempted - - - - -",
+    "retry": "- queued - - - - -",
+    "hold": "held held held - - - -",
+    "release": "- - - queued - - -",
+    "requeue": "- queued - - - - -",
+    "complete": "completed completed completed completed - - -",
+    "fail": "failed failed failed failed - - -",
+    "cancel": "cancelled cancelled cancelled cancelled - - -",
+}
+
+
+def test_the_table_of_this_test_is_complete() -> None:
+    """Every state and every move is in it."""
+    assert set(STATES) == set(JobState)
+    assert set(MOVES) == set(Move)
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_every_move_from_every_state(move: str) -> None:
+    """What a move leads to, and from where it is refused in words that say so."""
+    for state, to in zip(STATES, MOVES[move].split(), strict=True):
+        if to == "-":
+            with pytest.raises(Refused, match=f"a job that is {state} cannot {move}"):
+                after(JobState(state), Move(move))
+        else:
+            assert after(JobState(state), Move(move)) == to
+
+
+def test_every_row_says_who_and_why() -> None:
+    """The table can be shown to people."""
+    assert all(rule.why and rule.who for rule in TRANSITIONS.values())
+    people = {move for (_, move), rule in TRANSITIONS.items() if rule.who == "user"}
+    assert people == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL}
+
+
+def test_from_everywhere_a_job_can_come_to_its_end() -> None:
+    """No state is a trap, and only the end is final."""
+    for state in JobState:
+        onward = {rule.to for (of, _), rule in TRANSITIONS.items() if of == state}
+        assert (onward == set()) == (state in TERMINAL)
+        if state not in TERMINAL:
+            assert onward >= {JobState.CANCELLED, JobState.FAILED}
+    assert {JobState.QUEUED, JobState.PREEMPTED} == WAITING
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({"gpus": 0}, "gpus", "at least 1"),
+        ({"gpus_min": 0}, "gpus_min", "at least 1"),
+        ({"gpus": 3, "gpus_max": 2}, "gpus", "outside its own range 3 to 2"),
+        ({"gpus": 1, "gpus_min": 2, "gpus_max": 4}, "gpus", "outside its own range 2 to 4"),
+        ({"steps": 0.0}, "steps", "above 0"),
+        ({"steps": math.inf}, "steps", "finite"),
+        ({"weight": 0.0}, "weight", "above 0"),
+        ({"weight": math.nan}, "weight", "finite"),
+        ({"time_limit_s": 0.0}, "time_limit_s", "above 0"),
+        ({"max_cost": -1.0}, "max_cost", "above 0"),
+        ({"deadline_s": -1.0}, "deadline_s", "not be negative"),
+        ({"earliest_start_s": math.nan}, "earliest_start_s", "finite"),
+        ({"min_run_s": -1.0}, "min_run_s", "not be negative"),
+        ({"cpus": -1.0}, "cpus", "not be negative"),
+        ({"rates": {"v100": 0.0}}, "rates.v100", "above 0"),
+        ({"rates": {"v100": math.nan}}, "rates.v100", "finite"),
+        (
+            {"worker_types": ("a", "b"), "excluded_worker_types": ("b",)},
+            "excluded_worker_types",
+            "'b' is also among worker_types",
+        ),
+        ({"retries": -1}, "retries", "negative"),
+        ({"retries_node": -1}, "retries_node", "negative"),
+        ({"array": (1, 1)}, "array", "different numbers"),
+        ({"array": (-1,)}, "array", "from 0 up"),
+        ({"name": "a\nb"}, "name", "control"),
+        ({"name": "a" * 257}, "name", "256"),
+    ],
+)
+def test_a_description_that_cannot_be_right_names_its_field(
+    spec: dict[str, Any], field: str, words: str
+) -> None:
+    """The error says which field is at fault, its value, and what it must be."""
+    with pytest.raises(InvalidSpec, match=words) as caught:
+        JobSpec(**spec).checked()
+    assert caught.value.field == field
+
+
+def test_what_may_be_used() -> None:
+    """Named types only, less those that are excluded; nothing named is anything."""
+    assert JobSpec().may_use("v100")
+    assert not JobSpec(excluded_worker_types=("v100",)).may_use("v100")
+    assert not JobSpec(worker_types=("k80",)).may_use("v100")
+    assert JobSpec(worker_types=("k80", "v100")).may_use("v100")
+
+
+def test_the_range_of_an_elastic_job() -> None:
+    """What is not said is the requested width."""
+    assert (JobSpec(gpus=2).narrowest, JobSpec(gpus=2).widest) == (2, 2)
+    elastic = JobSpec(gpus=2, gpus_min=1, gpus_max=4)
+    assert (elastic.narrowest, elastic.widest) == (1, 4)
+    assert elastic.checked() is elastic

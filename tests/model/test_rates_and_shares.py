@@ -1,0 +1,176 @@
+"""Rates as they are told and measured, and the table of what columns are due and got."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import numpy as np
+import pytest
+
+from scheduler.model.lease import Bundle
+from scheduler.model.shares import ShareTable, ties
+from scheduler.model.throughput import RateBook, RateKey
+
+TRUST_S = 60.0
+KEY = RateKey("cnn", 1, "v100")
+
+
+def test_the_table_is_what_it_was_told() -> None:
+    """A row is known by type, width and worker type; without spread rates, spreading makes no difference."""
+    book = RateBook()
+    book.put([("cnn", 2, "v100", 16.0)])
+    assert (book.told("cnn", 2, "v100"), book.told("cnn", 2, "v100", True)) == (16.0, 16.0)
+    assert (book.told("cnn", 1, "v100"), book.told("lm", 2, "v100")) == (None, None)
+    book.put([("cnn", 2, "v100", 9.0)], spread=True)
+    assert (book.told("cnn", 2, "v100"), book.told("cnn", 2, "v100", True)) == (16.0, 9.0)
+    assert book.known == {"cnn"}
+
+
+def test_a_pair_is_known_both_ways_round() -> None:
+    """Whoever is named first, each keeps its own rate."""
+    book = RateBook()
+    book.put_pairs([("v100", "cnn", "lm", 1, 8.0, 3.0)])
+    assert book.pairs["v100", "cnn", "lm", 1] == (8.0, 3.0)
+    assert book.pairs["v100", "lm", "cnn", 1] == (3.0, 8.0)
+
+
+def test_a_measurement_is_believed_as_it_grows() -> None:
+    """Half the time of trust is half the way from the table to the measurement."""
+    book = RateBook()
+    assert book.rate(KEY, 10.0, TRUST_S) == 10.0
+    assert book.observe(KEY, 4.0 * 30, 30.0, TRUST_S)
+    assert book.rate(KEY, 10.0, TRUST_S) == pytest.approx(7.0)
+    book.observe(KEY, 4.0 * 300, 300.0, TRUST_S)
+    assert book.rate(KEY, 10.0, TRUST_S) == pytest.approx(4.0)
+    assert book.rate(KEY, None, TRUST_S) == pytest.approx(4.0)
+
+
+def test_noise_decides_nothing() -> None:
+    """What is within a hundredth of what was believed leaves the answer as it was, to the last digit."""
+    book = RateBook()
+    book.observe(KEY, 10.05 * 100, 100.0, TRUST_S)
+    assert book.rate(KEY, 10.0, TRUST_S) == 10.0
+    assert not book.observe(KEY, 10.04 * 100, 100.0, TRUST_S)
+
+
+@pytest.mark.parametrize(("steps", "stepping_s"), [(1.0, 0.0), (-1.0, 5.0), (math.nan, 5.0), (math.inf, 5.0)])
+def test_what_is_no_measurement_is_not_pooled(steps: float, stepping_s: float) -> None:
+    """Nothing is learnt from it."""
+    book = RateBook()
+    assert not book.observe(KEY, steps, stepping_s, TRUST_S)
+    assert book.measured == {}
+
+
+def test_a_job_type_that_changes_is_noticed() -> None:
+    """What is old fades: after a while at another rate, that rate is believed."""
+    book = RateBook()
+    book.observe(KEY, 10.0 * 10_000, 10_000.0, TRUST_S)
+    for _ in range(20):
+        book.observe(KEY, 5.0 * 200, 200.0, TRUST_S)
+    assert book.rate(KEY, None, TRUST_S) == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_slow_drift_is_noticed_in_the_end() -> None:
+    """Many changes that are too small to matter add up to one that does: those who remember answers are told."""
+    book = RateBook()
+    rate = 10.0
+    book.observe(KEY, rate * 10_000, 10_000.0, TRUST_S)
+    remembered, version = book.rate(KEY, None, TRUST_S), book.version
+    for _ in range(400):
+        rate *= 0.999
+        book.observe(KEY, rate * 300, 300.0, TRUST_S)
+        if book.version != version:
+            remembered, version = book.rate(KEY, None, TRUST_S), book.version
+        assert remembered == pytest.approx(book.rate(KEY, None, TRUST_S), rel=0.03)
+
+
+def test_a_rate_book_survives_a_snapshot() -> None:
+    """Rows lead back to the same book."""
+    book = RateBook()
+    book.put([("cnn", 1, "v100", 10.0), ("lm", 1, "k80", 2.0)])
+    book.put([("cnn", 2, "v100", 9.0)], spread=True)
+    book.put_pairs([("v100", "cnn", "lm", 1, 8.0, 3.0)])
+    book.observe(KEY, 40.0, 5.0, TRUST_S)
+    again = RateBook.from_rows(book.rows())
+    assert again.rows() == book.rows()
+    assert again.rate(KEY, 10.0, TRUST_S) == book.rate(KEY, 10.0, TRUST_S)
+
+
+# ------------------------------------------------------------------------------------------------------ shares
+
+
+def bundles(*jobs: str) -> list[Bundle]:
+    """Columns on a v100: a job, or two by a plus."""
+    return [Bundle(tuple(job.split("+")), "v100", 1) for job in jobs]
+
+
+def table(**shares: float) -> ShareTable:
+    """Columns with these shares."""
+    made = ShareTable(bundles(*shares))
+    made.share[:] = list(shares.values())
+    return made
+
+
+def test_rounds_pass() -> None:
+    """Each round everyone is due a share of it, and who runs receives all of it; both sums fade alike."""
+    shares = table(a=0.25, b=0.75)
+    for _ in range(3):
+        shares.pass_round(100.0, 0.5)
+        shares.receive(bundles("b"), 100.0)
+    assert shares.entitled_s.tolist() == pytest.approx([25 * 1.75, 75 * 1.75])
+    assert shares.received_s.tolist() == pytest.approx([0.0, 175.0])
+
+
+def test_sums_live_on_in_the_next_table() -> None:
+    """A column that is in it again goes on from where it stood; a new one starts with nothing."""
+    old = table(a=0.5, b=0.5)
+    old.pass_round(100.0, 1.0)
+    old.receive(bundles("a"), 100.0)
+    old.note_skipped(bundles("b"))
+    new = table(b=0.9, c=0.1)
+    new.carry_over(old)
+    assert (new.entitled_s.tolist(), new.received_s.tolist()) == ([50.0, 0.0], [0.0, 0.0])
+    assert new.skipped.tolist() == [1, 0]
+
+
+def test_being_skipped_counts_rounds_in_a_row() -> None:
+    """Once it was not skipped, counting starts anew; a column nobody knows does not count."""
+    shares = table(a=0.5, b=0.5)
+    shares.note_skipped(bundles("a"))
+    shares.note_skipped(bundles("a", "b", "x"))
+    assert shares.skipped.tolist() == [2, 1]
+    shares.note_skipped(bundles("b"))
+    assert shares.skipped.tolist() == [0, 2]
+
+
+def test_columns_are_added_without_a_share() -> None:
+    """Who came after the allocation has a row, is due nothing, and can receive."""
+    shares = table(a=1.0)
+    shares.extend(bundles("b", "a+b"))
+    shares.receive(bundles("a+b"), 30.0)
+    assert shares.share.tolist() == [1.0, 0.0, 0.0]
+    assert shares.received_s.tolist() == [0.0, 0.0, 30.0]
+    assert (shares.first.tolist(), shares.second.tolist()) == ([0, 1, 0], [-1, -1, 1])
+
+
+def test_a_table_survives_a_snapshot() -> None:
+    """Rows lead back to the same table, ties included."""
+    chance = Random(3)
+    shares = table(**{f"j{i}": chance.random() for i in range(20)})
+    shares.extend(bundles("j1+j2"))
+    shares.pass_round(100.0, 0.9)
+    shares.receive(bundles("j3", "j1+j2"), 50.0)
+    shares.note_skipped(bundles("j4"))
+    again = ShareTable.from_rows(shares.rows())
+    assert again.rows() == shares.rows()
+    assert np.array_equal(again.tie, shares.tie)
+    assert (again.row_of, again.job_row) == (shares.row_of, shares.job_row)
+
+
+def test_ties_have_nothing_to_do_with_order() -> None:
+    """They differ between columns, and are no function of when somebody came."""
+    found = ties(bundles(*(str(i) for i in range(100)))).tolist()
+    assert len(set(found)) == 100
+    assert found != sorted(found)
+    assert ties(bundles("7")).tolist() == [found[7]]
