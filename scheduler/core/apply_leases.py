@@ -32,7 +32,6 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         _grant(state, now_s, lease)
     table.pass_round(settings.round_s, settings.decay)
     placed = [h.bundle for h in state.leases.values() if h.phase is not Phase.STOPPING]
-    table.extend(sorted({bundle for bundle in placed if bundle not in table.row_of}))
     table.receive(placed, settings.round_s)
     table.note_skipped(fact.skipped)
 
@@ -42,9 +41,7 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
     _rebundle(state, fact.rebundled)
     for lease in fact.granted:
         _grant(state, now_s, lease)
-    placed = {lease.bundle for lease in fact.granted}
-    state.shares.extend(sorted(placed - state.shares.row_of.keys()))
-    state.shares.receive(placed, max(state.round.ends_s - now_s, 0.0))
+    state.shares.receive([lease.bundle for lease in fact.granted], max(state.round.ends_s - now_s, 0.0))
 
 
 def _rebundle(state: SchedulerState, changes: tuple[tuple[str, Bundle], ...]) -> None:

@@ -110,9 +110,13 @@ class ShareTable:
         self.entitled_s = self.entitled_s * decay + self.share * round_s
         self.received_s = self.received_s * decay
 
-    def receive(self, bundles: Iterable[Bundle], time_s: float) -> None:
-        """These columns run for so long."""
-        rows = [row for b in bundles if (row := self.row_of.get(b)) is not None]
+    def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
+        """These columns run for so long; those that nobody has allocated yet are added."""
+        row_of = self.row_of
+        rows = [row_of.get(bundle, -1) for bundle in bundles]
+        if -1 in rows:
+            self.extend(sorted({bundle for bundle in bundles if bundle not in row_of}))
+            rows = [row_of[bundle] for bundle in bundles]
         self.received_s[rows] += time_s
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
@@ -147,7 +151,8 @@ class ShareTable:
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
     """Numbers that have nothing to do with the order of ids, and are the same in every process."""
-    words = {name: zlib.crc32(name.encode()) for b in bundles for name in (*b[0], b[1], b[3])}
+    names = {name for b in bundles for name in b[0]} | {b[1] for b in bundles} | {b[3] for b in bundles}
+    words = {name: zlib.crc32(name.encode()) for name in names}
     k = len(bundles)
     total = np.zeros(k, np.uint64)
     for part in (
