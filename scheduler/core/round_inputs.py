@@ -172,7 +172,8 @@ def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
 def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess and that nobody runs just now."""
     out = np.zeros(len(bundles), bool)
-    guessing = {kind for kind, ways in kinds.ways.items() if ways.any_guessed}
+    present = {kinds.of(job) for job in state.active.values()}  # whether or not their ways are worked out
+    guessing = {kind for kind in present if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
         return out
     tried = {

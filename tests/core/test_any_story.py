@@ -14,6 +14,7 @@ import pytest
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.invariants import check
+from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.model.jobs import JobState
@@ -81,6 +82,22 @@ def test_a_journal_cut_anywhere_is_a_place_to_start_from(seed: int) -> None:
             check(heir.state)
             assert {type(effect).__name__ for effect in outcome.effects} >= {"WakeAt"}
     assert told(restored) == told(state) == told(story.stage.state)
+
+
+@pytest.mark.parametrize("seed", range(2000, 2000 + STORIES // 4))
+def test_what_is_remembered_beside_the_state_decides_nothing(seed: int) -> None:
+    """A scheduler that forgets all it worked out, and goes on from a snapshot, writes the same records."""
+    usual, forgetful = Chaos(seed), Chaos(seed)
+    usual.stage.until(HORIZON_S)
+    stage = forgetful.stage
+    for number in range(60):
+        stage.until(number * HORIZON_S / 60)
+        stage.core.state = SchedulerState.restore(stage.state.snapshot())
+        stage.core._kinds = Kinds()
+    stage.until(HORIZON_S)
+    assert [encode_facts(facts) for _, facts in stage.journal.records] == [
+        encode_facts(facts) for _, facts in usual.stage.journal.records
+    ]
 
 
 @pytest.mark.parametrize("at_s", [100.0, 349.0, 351.0, 357.0, 358.5, 360.0, 361.0, 700.0, 719.0, 1000.0])
