@@ -229,6 +229,8 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
         on_jobs.recall(out, holding.lease.id, GONE)
     for name in sorted({lease for gpu in node.every_gpu for lease in state.claims.get(gpu, ())}, key=int):
         on_jobs.recall(out, name, GONE)
+    if not state.on_node(message.node):  # no lease will lapse there
+        out.fact(NodeMoved(node=message.node, state=NodeState.LOST, why="nothing ran there"))
     on_rounds.watch_lapses(out)
     on_rounds.idle(out)
 
