@@ -107,6 +107,8 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
     if holding.phase == Phase.WAITING:
         _forget(state, now_s, holding)
     else:
+        # whoever holds, requeues or cancels a job moves it first
+        holding.unasked = state.jobs[holding.lease.job].state == JobState.RUNNING
         _stop(state, holding, now_s, fact.why)
 
 
@@ -199,12 +201,12 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     else:
         job.lease = None
     if not job.is_terminal:
-        _after_exit(state, now_s, job, end)
+        _after_exit(state, now_s, job, end, unasked=holding.unasked)
     for name in state.blocks.pop(end.lease, ()):
         _unblock(state, now_s, state.leases[name], end.lease)
 
 
-def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit) -> None:
+def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, *, unasked: bool) -> None:
     """What an exit means for its job. Whether a failed attempt is tried again is decided elsewhere."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
         _forget(state, now_s, state.leases[job.lease])  # it was to go on elsewhere; there is no need now
@@ -214,7 +216,7 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit) -> Non
         job.failures += 1
     else:
         job.node_failures += end.outcome == "node_failed"
-        job.preemptions += end.outcome == "yielded"
+        job.preemptions += end.outcome == "yielded" and unasked
         if job.lease is None and job.state == JobState.RUNNING:
             move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
 
