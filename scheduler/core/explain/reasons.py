@@ -167,7 +167,7 @@ def _running(scene: Scene, holding: Holding) -> Finding:
         why += f"; nobody takes its GPUs for the next {span(kept_s - now_s)}"
     draining = [n for n in nodes_of(holding.lease.gpus) if state.nodes[n].state == NodeState.DRAINING]
     if draining:
-        why += f"; node {listed(draining)} is draining, so it moves at the round's end"
+        why += f"; node {listed(draining)} is draining, {_leaves(state, job, kept_s)}"
     end_s = ends_s(state, job, now_s)
     tail = "" if end_s is None else f" If it runs on, it is done {when(end_s, now_s)}."
     changes = (
@@ -176,6 +176,15 @@ def _running(scene: Scene, holding: Holding) -> Finding:
         else (Change(what="job_ends", text=f"it ends ({when(end_s, now_s)})", at_s=end_s),)
     )
     return Finding(reason, f"{where}: {why}.{tail}", tuple(partner), changes)
+
+
+def _leaves(state: SchedulerState, job: Job, kept_s: float) -> str:
+    """When a job that runs on a draining node is taken off it: whoever is kept there stays."""
+    if not job.spec.preemptible:
+        return "but it stays there to its end"
+    if kept_s > state.round.ends_s:
+        return "so it moves at the first round's end after that"
+    return "so it moves at the round's end"
 
 
 def _current(scene: Scene, holding: Holding) -> Column | None:
