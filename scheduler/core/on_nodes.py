@@ -153,7 +153,9 @@ def _believed(out: Outcome, end: Exit, holding: Holding) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
     job = out.state.jobs[holding.lease.job]
     if end.ran_s == 0:  # it never ran: what it says of steps is not its own
-        return msgspec.structs.replace(end, steps=job.steps_done, saved=job.steps_saved)
+        return msgspec.structs.replace(
+            end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
+        )
     if _sane(end) and 0 <= end.ran_s < math.inf:
         return end
     return msgspec.structs.replace(_lost(out, holding), outcome=end.outcome, code=end.code)

@@ -137,7 +137,14 @@ def test_progress_says_that_it_started(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize(
     "figures",
-    [{"ran_s": math.inf}, {"ran_s": -1.0}, {"ran_s": math.nan}, {"steps": math.nan}, {"saved": 1e9}],
+    [
+        {"ran_s": 0.0, "stepping_s": math.nan},
+        {"ran_s": math.inf},
+        {"ran_s": -1.0},
+        {"ran_s": math.nan},
+        {"steps": math.nan},
+        {"saved": 1e9},
+    ],
 )
 def test_an_exit_with_figures_that_are_none_is_an_exit(desk_of: DeskOf, figures: dict[str, Any]) -> None:
     """The processes are gone, whatever was said of them: the GPUs are free, and nothing else is believed."""
