@@ -84,15 +84,22 @@ class AnyOrder(RuleBasedStateMachine):
             elif isinstance(effect, RenewLeases):
                 assert effect.ends_s == self.state.round.ends_s
 
-    @initialize(policy=st.sampled_from(("las", "las+packing", "fifo")), fill=st.booleans())
-    def open(self, policy: str, fill: bool) -> None:
-        """Settings, rates, and two nodes."""
+    @initialize(
+        policy=st.sampled_from(("las+packing", "las", "fifo")),
+        fill=st.booleans(),
+        jobs=st.lists(st.tuples(st.sampled_from(("cnn", "lm")), st.integers(1, 3)), min_size=3, max_size=6),
+    )
+    def open(self, policy: str, fill: bool, jobs: list[tuple[str, int]]) -> None:
+        """Settings, rates, nodes, and jobs that run."""
         settings = Settings(policy=policy, fill_mid_round=fill, solve_lead_s=20.0, restart_cost_s=0.0)
         self.tell(Configure(settings=settings))
         self.tell(GiveRates(solo=RATES, pairs=PAIRS))
         self.tell(SetPrices(price_per_gpu_hour={"v100": 1.0}))
         for name in NODES:
             self.hello(name, [], True, 2)
+        for kind, gpus in jobs:
+            self.submit(kind, gpus, 5000.0, {}, "")
+        self.goes_on(2)
 
     # --------------------------------------------------------------------------------------------------- people
 
@@ -150,10 +157,13 @@ class AnyOrder(RuleBasedStateMachine):
         said = tuple(HeldLease(lease=lease, steps=1.0, ran_s=float(runs)) for lease in held)
         self.tell(NodeHello(spec=spec, held=said))
 
-    @rule(name=st.sampled_from(NODES))
-    def silence(self, name: str) -> None:
-        """The link is gone."""
+    @rule(name=st.sampled_from(NODES), back=st.booleans())
+    def silence(self, name: str, back: bool) -> None:
+        """The link is gone; perhaps it is back before anything else happens but one command."""
         self.tell(NodeSilent(node=name))
+        if back:
+            self.command(1 + len(self.said) % 4, ("cancel", "hold", "requeue", "release")[len(self.said) % 4])
+            self.hello(name, [], True, 2)
 
     @rule()
     def starts(self) -> None:
@@ -180,6 +190,7 @@ class AnyOrder(RuleBasedStateMachine):
         for name in NODES if everywhere else (NODES[number % 3],):
             self.tell(NodeReport(node=name, generation=number, exits=(end, end)))
 
+    @precondition(lambda self: len(self.said) % 7 == 0)
     @rule(name=st.sampled_from(NODES), gpu=st.integers(0, 2))
     def breaks(self, name: str, gpu: int) -> None:
         """A GPU is broken, or none."""
@@ -219,6 +230,13 @@ class AnyOrder(RuleBasedStateMachine):
             self.now_s = max(self.now_s, self.timers.pop(what))
             self.tell(Woke(what=what))
 
+    @rule(steps=st.integers(1, 3))
+    def goes_on(self, steps: int) -> None:
+        """All is as it should be for a while: timers ring, answers come, and what is sent starts."""
+        for _ in range(steps):
+            self.time(4)
+            self.starts()
+
     @rule(
         what=st.sampled_from(("tick", "plan", "fill", "review", "lapse")),
         after_s=st.sampled_from((0.0, 0.0, 5.0, 400.0)),
@@ -234,6 +252,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Something that was said before is said once more."""
         self.tell(self.said[-1 - which % len(self.said)])
 
+    @precondition(lambda self: len(self.said) % 5 == 0)
     @rule()
     def restart(self) -> None:
         """Another process takes over, from a snapshot; the answer that was on its way is lost."""
