@@ -1,5 +1,6 @@
-"""Whose turn it is: the columns in order, best first. Five rules, the earlier one decides:
+"""Whose turn it is: the columns in order, best first. Six rules, the earlier one decides:
 
+0. a gang for which GPUs are held back is at the head of the line until it has them;
 1. what has a share comes before what may only fill GPUs that would be left idle (backfill);
 2. a guess comes before what is known, so that it stops being a guess;
 3. who is more than a round behind its due comes first, the furthest behind before the others;
@@ -35,6 +36,7 @@ def rank(inputs: RoundInputs) -> Ints:
     due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
     far = due & (due_s > inputs.round_s)
     group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
+    group = np.where(due & heads_of_line(inputs), -1, group)
     keys = (
         columns.tie,
         counted_s - columns.entitled_s,
@@ -43,6 +45,13 @@ def rank(inputs: RoundInputs) -> Ints:
         group.astype(np.int8),
     )
     return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
+
+
+def heads_of_line(inputs: RoundInputs) -> Bools:
+    """Gangs that were skipped so often that GPUs are held back for them."""
+    columns = inputs.candidates
+    waited: Bools = (columns.gpus > 1) & (columns.skipped >= inputs.reserve_after)
+    return waited
 
 
 def part_given(inputs: RoundInputs) -> Floats:
@@ -93,13 +102,14 @@ def changes(inputs: RoundInputs) -> Bools:
     )
     moved: Bools = ~same
     bundles, one, other = columns.bundles, first.tolist(), second.tolist()
+    usable = {gpu for node in inputs.nodes for gpu in node.gpus}  # who runs on other GPUs has to leave them
     for row in np.flatnonzero(same).tolist():
         label, mine = bundles[row][3], held[one[row]]
         theirs = mine if other[row] == NOBODY else held[other[row]]
         assert mine is not None
         assert theirs is not None
-        if mine.bundle[3] != label or theirs.bundle[3] != label or theirs.gpus != mine.gpus:
-            moved[row] = True
+        stays = mine.bundle[3] == theirs.bundle[3] == label and theirs.gpus == mine.gpus
+        moved[row] = not (stays and (mine.pinned or usable.issuperset(mine.gpus)))
     return moved
 
 

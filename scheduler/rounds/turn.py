@@ -22,6 +22,8 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
     runs = all(now is not None and now.bundle[1:] == bundle[1:] for now in held)
     if runs and len(held) == 2:
         runs = held[0].gpus == held[1].gpus  # type: ignore[union-attr]
+    if runs and not held[0].pinned:  # type: ignore[union-attr]
+        runs = all(any(gpu in node.gpus for node in inputs.nodes) for gpu in held[0].gpus)  # type: ignore[union-attr]
     starts = not runs and (bool((columns.restart_s > 0).any()) or inputs.stay_s > 0)
     counted_s = max(received_s - inputs.stay_s, 0.0) if runs else received_s
     if counted_s > 0:
@@ -34,10 +36,11 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
     place = 0 if due_s > inputs.round_s else 2 if due_s < -inputs.round_s else 1
     if share <= 0:
         place = 1
+    lead = (float(share <= 0), float(not columns.explore[row]), float(place))
+    if share > 0 and bundle.gpus > 1 and columns.skipped[row] >= inputs.reserve_after:
+        lead = (-1.0, 0.0, 0.0)
     return (
-        float(share <= 0),
-        float(not columns.explore[row]),
-        float(place),
+        *lead,
         -due_s if place == 0 else -priority,
         float(starts and share <= 0),
         counted_s - entitled_s,

@@ -165,15 +165,25 @@ def test_gpus_are_held_back_for_a_gang_that_waited() -> None:
     assert plan.reserved == {"v100": Bundle(("gang",), "v100", 2)}
 
 
-def test_who_is_better_ranked_runs_beside_a_reservation() -> None:
-    """The reservation binds those below the gang only."""
+def test_nobody_overtakes_a_gang_at_the_head_of_the_line() -> None:
+    """However much the others are due meanwhile: what is held back stays so until the gang has it."""
     inputs = round_of(
         [first("gang", gpus=2, skipped=9), column("urgent"), later("other")],
         nodes(3),
         {**hold("pin", "n0:0", pinned=True), **hold("pin2", "n1:0", pinned=True)},
     )
     plan = planned(inputs)
-    assert set(who(plan)) == {"pin", "pin2", "urgent"}
+    assert set(who(plan)) == {"pin", "pin2"}
+    assert plan.reserved == {"v100": Bundle(("gang",), "v100", 2)}
+
+
+def test_whoever_has_to_leave_a_node_has_no_claim_to_stay() -> None:
+    """A job on a node that is drained competes as a newcomer; who runs elsewhere is not disturbed for its sake."""
+    running = {**hold("leaving", "gone:0"), **hold("staying", "n0:0")}
+    columns = [column(job, share=0.5, entitled_s=500, received_s=500) for job in ("leaving", "staying")]
+    for order in (columns, columns[::-1]):
+        plan = planned(round_of(order, nodes(1), running, stay_s=720.0))
+        assert set(who(plan)) == {"staying"}
 
 
 def test_one_reservation_per_worker_type() -> None:
