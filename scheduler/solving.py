@@ -25,6 +25,8 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
     """The policy's allocation; when there is none, first come first served, and why."""
     try:
         problem, allocation = solve(question, time_limit_s)
+        if not (np.isfinite(allocation.time_share).all() and np.isfinite(allocation.isolated_rate).all()):
+            raise ArithmeticError("its answer holds numbers that are none")
         failed = ""
     except Exception as error:  # whatever it is: solver trouble never stops scheduling
         why = str(error) if isinstance(error, PolicyError) else repr(error)

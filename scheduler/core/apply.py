@@ -55,9 +55,10 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
     if node is None:
         state.nodes[fact.spec.name] = Node(spec=fact.spec, since_s=now_s, generation=state.generation_floor)
     else:
+        if node.state == NodeState.LOST or fact.spec != node.spec:
+            node.broken.clear()  # another machine, or mended; a link that comes back mends nothing
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         node.state = NodeState.DRAINING if node.drained else NodeState.UP
-        node.broken.clear()
     _cluster_changed(state)
 
 

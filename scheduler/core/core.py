@@ -58,6 +58,10 @@ class Core:
         out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
         for message in messages:
             self._on[type(message)](out, message)
+        if out.wants_review:
+            on_jobs.review(out)
+        if out.leases_stop:
+            on_rounds.watch_lapses(out)
         out.send_leases()
         return out
 
@@ -70,7 +74,7 @@ class Core:
             case "fill":
                 on_rounds.fill(out, self._kinds)
             case "review":
-                on_jobs.review(out)
+                out.wants_review = True
                 on_rounds.kick(out)  # the time of some job may have come
             case "lapse":
                 on_nodes.lapse(out)

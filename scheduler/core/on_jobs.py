@@ -40,7 +40,7 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
     for job, spec, blocked_by in taken:
         out.fact(JobSubmitted(job=job, spec=spec, blocked_by=blocked_by, key=message.key, digest=digest))
     out.reply(message.call, jobs=[job for job, _, _ in taken])
-    review(out)
+    out.wants_review = True
     on_rounds.kick(out)
 
 
@@ -146,7 +146,7 @@ def on_command(out: Outcome, message: JobCommand) -> None:
         if lease is not None and move != Move.RELEASE:
             recall(out, lease, why)
     out.reply(message.call, jobs=[job.id for job in jobs])
-    review(out)
+    out.wants_review = True
     on_rounds.kick(out)
 
 
@@ -157,7 +157,7 @@ def recall(out: Outcome, lease: str, why: str) -> None:
         return
     out.touched(holding)
     out.fact(LeaseRecalled(lease=lease, why=why))
-    on_rounds.watch_lapses(out)
+    out.leases_stop = True
 
 
 def review(out: Outcome) -> None:
@@ -183,6 +183,9 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
     left_s = _time_left_s(state, job, now_s)
     if left_s is not None:
         yield now_s + left_s
+    paid, per_s = _spent(state, job, now_s)
+    if job.spec.max_cost is not None and per_s > 0:
+        yield now_s + max(job.spec.max_cost - paid, 0.0) / per_s
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:
@@ -218,6 +221,17 @@ def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
         left_s = spec.time_limit_s - job.run_s
     if left_s is not None and left_s <= 1e-6:
         return f"it ran for its time limit of {spec.time_limit_s:g} s"
-    if spec.max_cost is not None and job.cost_usd >= spec.max_cost:
-        return f"it has cost {job.cost_usd:.2f}, its limit is {spec.max_cost:g}"
+    paid = _spent(state, job, now_s)[0]
+    if spec.max_cost is not None and paid >= spec.max_cost - 1e-9:
+        return f"it has cost {paid:.2f}, its limit is {spec.max_cost:g}"
     return ""
+
+
+def _spent(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
+    """What a job has cost by now, its running lease included, and what it costs per second."""
+    holding = state.leases.get(job.lease or job.leaving or "")
+    if holding is None or holding.started_s is None:
+        return job.cost_usd, 0.0
+    bundle = holding.bundle
+    per_s = state.prices.get(bundle.worker_type, 0.0) / 3600.0 * bundle.gpus / len(bundle.jobs)
+    return job.cost_usd + per_s * (now_s - holding.started_s), per_s

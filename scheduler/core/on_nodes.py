@@ -66,9 +66,12 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         if said.ran_s > 0 and holding.started_s is None:
             started.append(holding.lease.id)
     if resumed:
+        for name in resumed:
+            out.touched(state.leases[name])
         out.fact(LeasesResumed(leases=tuple(resumed)))
     _started(out, tuple(started))
     out.dirty((spec.name,))
+    out.wants_review = True
     on_rounds.kick(out)
 
 
@@ -89,6 +92,9 @@ def _goes_on(state: SchedulerState, holding: Holding) -> bool:
         and holding.why == GONE
         and job.state == JobState.RUNNING
         and job.lease is None
+        and not (holding.exited or holding.died)  # of a gang, one side may have stopped already
+        and all(state.nodes[name].state != NodeState.SILENT for name in nodes_of(holding.lease.gpus))
+        and not any(gpu in state.claims for gpu in holding.lease.gpus)  # nor are its GPUs promised
     )
 
 
@@ -135,7 +141,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if old_news:
         out.dirty((message.node,))
     if message.exits or broken:
-        on_jobs.review(out)
+        out.wants_review = True
         on_rounds.kick(out)
 
 
@@ -216,7 +222,12 @@ def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
 def _lost(out: Outcome, holding: Holding) -> Exit:
     """The exit nobody reported: back to the last checkpoint."""
     job = out.state.jobs[holding.lease.job]
-    ran_s = 0.0 if holding.started_s is None else max(out.now_s - holding.started_s, 0.0)
+    if holding.started_s is None:  # nobody knows of any process: that is no failure of a node
+        return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, 0.0, 0.0)
+    until_s = out.now_s  # at most to the end that the node knew of: nobody hears whether it stopped before
+    if holding.stop_by_s is not None:
+        until_s = min(until_s, holding.stop_by_s - out.state.settings.lease_margin_s)
+    ran_s = max(until_s - holding.started_s, 0.0)
     return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.ran_s, ran_s)
 
 
@@ -233,8 +244,8 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
         on_jobs.recall(out, name, GONE)
     if not state.on_node(message.node):  # no lease will lapse there
         out.fact(NodeMoved(node=message.node, state=NodeState.LOST, why="nothing ran there"))
-    on_rounds.watch_lapses(out)
-    on_rounds.idle(out)
+    out.leases_stop = True
+    on_rounds.kick(out)
 
 
 def lapse(out: Outcome) -> None:
@@ -251,8 +262,9 @@ def lapse(out: Outcome) -> None:
         node = state.nodes[name]
         if node.state == NodeState.SILENT and not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
-    on_rounds.watch_lapses(out)
-    on_rounds.idle(out)
+    out.leases_stop = True
+    out.wants_review = True
+    on_rounds.kick(out)
 
 
 def on_command(out: Outcome, message: NodeCommand) -> None:

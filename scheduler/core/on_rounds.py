@@ -9,6 +9,7 @@ A cluster with nothing to do has no pulse; the next job starts it again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -55,7 +56,8 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
-        return  # this round is planned already
+        out.wake(boundary_s - settings.solve_lead_s, "tick")  # this round is planned already
+        return
     if not _anything_to_do(state, now_s):
         plan_s = boundary_s - settings.plan_lead_s
         if now_s < boundary_s - SOON_S:  # somebody may come in what is left of the round
@@ -70,7 +72,9 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     if not state.asked.answered and now_s < asked_s + LOST_ROUNDS * settings.round_s:
         if not running:  # asking anew would make an answer void that is on its way
             plan_s = asked_s + settings.solve_lead_s - settings.plan_lead_s
-    elif now_s >= asked_s + since_s - SOON_S and (state.stale or _time_has_come(state, now_s)):
+    elif now_s >= asked_s + since_s - SOON_S and (
+        state.stale or not state.asked.answered or _time_has_come(state, now_s)
+    ):
         ask(out, kinds)
         if not running and state.allocation is not None:
             plan_s = min(plan_s, now_s)
@@ -100,16 +104,19 @@ def _time_has_come(state: SchedulerState, now_s: float) -> bool:
 def ask(out: Outcome, kinds: Kinds) -> None:
     """Ask for an allocation; the answer comes when it comes."""
     state = out.state
-    built, pairs = problem.build(state, kinds, out.now_s)
-    number = state.asked.number + 1
-    out.fact(AllocationAsked(number=number))
-    out.effect(Solve(number, state.settings.policy, built, pairs))
+    out.fact(AllocationAsked(number=state.asked.number + 1))
+    ask_again(out, kinds)
 
 
 def ask_again(out: Outcome, kinds: Kinds) -> None:
-    """The same question: a crash has swallowed the answer."""
-    built, pairs = problem.build(out.state, kinds, out.now_s)
-    out.effect(Solve(out.state.asked.number, out.state.settings.policy, built, pairs))
+    """The question that is open; after a crash, the same one as before. What cannot be asked is answered so."""
+    number = out.state.asked.number
+    try:
+        built, pairs = problem.build(out.state, kinds, out.now_s)
+    except ValueError as error:
+        out.fact(AllocationFailed(number=number, why=f"the problem cannot be right: {error}"))
+        return
+    out.effect(Solve(number, out.state.settings.policy, built, pairs))
 
 
 def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
@@ -117,7 +124,11 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
     state = out.state
     if message.number != state.asked.number or state.asked.answered:
         return
-    if message.failed and state.allocation is not None and not state.allocation.failed:
+    shares = message.shares.share
+    if not all(map(math.isfinite, (*shares, *message.shares.isolated_rate))) or min(shares, default=0.0) < 0:
+        out.fact(AllocationFailed(number=message.number, why=f"{message.policy}: its shares are no shares"))
+        return
+    if message.failed and state.allocation is not None and not (state.allocation.failed or _forsaken(state)):
         out.fact(AllocationFailed(number=message.number, why=message.failed))
         return
     out.fact(
@@ -137,6 +148,15 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
         idle(out)
 
 
+def _forsaken(state: SchedulerState) -> bool:
+    """Whether the last good allocation is so old that jobs wait which it does not know."""
+    long_ago_s = state.now_s - LOST_ROUNDS * state.settings.round_s
+    return any(
+        job.submitted_s < long_ago_s and name not in state.shares.job_row
+        for name, job in state.eligible_jobs(state.now_s).items()
+    )
+
+
 def quantised(message: Solved) -> Shares:
     """Shares in millionths, so that the last digits of a solver decide nothing."""
     shares = message.shares
@@ -148,7 +168,8 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     old = state.round
     if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
-        return  # done already
+        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # done already
+        return
     starts_s = old.ends_s if now_s < old.ends_s + SOON_S and old.number else now_s
     ends_s = starts_s + settings.round_s
     inputs = round_inputs.at_boundary(state, kinds, now_s, starts_s)
@@ -171,7 +192,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     out.renew()
     out.wake(ends_s - settings.solve_lead_s, "tick")
     if ended:
-        watch_lapses(out)
+        out.leases_stop = True
 
 
 def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:
@@ -214,6 +235,8 @@ def fill(out: Outcome, kinds: Kinds) -> None:
         return
     if not any(job.lease is None and job.state in WAITING for job in state.active.values()):
         return
+    if not _any_idle(state, kinds) and not (state.shares.second >= 0).any():
+        return  # only a packed job could still find room
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
     if not inputs.nodes or not len(inputs.candidates):
         return
@@ -222,6 +245,14 @@ def fill(out: Outcome, kinds: Kinds) -> None:
         granted = _leases(state, changes, state.round.number, state.round.ends_s)
         out.fact(GpusFilled(granted=granted, rebundled=_rebundled(state, changes)))
         _send(out, changes, ())
+
+
+def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
+    """Whether there is a GPU that nobody holds or was promised."""
+    kinds.refresh(state)
+    return any(
+        gpu not in state.holders and gpu not in state.claims for _, gpus in kinds.nodes for gpu in gpus
+    )
 
 
 def started(out: Outcome, leases: Iterable[str]) -> None:

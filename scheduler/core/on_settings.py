@@ -20,6 +20,7 @@ def on_configure(out: Outcome, message: Configure) -> None:
         out.refuse(message.call, error)
         return
     out.fact(Configured(settings=settings, by=message.user))
+    out.wake(out.now_s, "tick")  # a round may have become shorter, or its leads
     out.reply(message.call)
 
 

@@ -18,7 +18,7 @@ _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 class Outcome:
     """Facts and effects of one message. Its facts are one atomic record of the journal."""
 
-    __slots__ = ("_dirty", "_renewed", "effects", "facts", "now_s", "state")
+    __slots__ = ("_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "wants_review")
 
     def __init__(self, state: SchedulerState, now_s: float) -> None:
         self.state = state
@@ -27,6 +27,8 @@ class Outcome:
         self.effects: list[Effect] = []
         self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
         self._renewed = False
+        self.wants_review = False  # limits and dependencies are to be looked at, once for all messages
+        self.leases_stop = False  # the earliest lapse may have changed
 
     def fact(self, fact: Fact) -> None:
         """It has happened."""

@@ -21,6 +21,7 @@ from scheduler.model.throughput import RateKey
 from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
+NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +172,28 @@ def estimate(state: SchedulerState, job: Job, now_s: float) -> tuple[float, floa
     rate = rate_of(state, job.spec, holding.bundle.worker_type, holding.bundle.gpus)[0]
     if len(holding.bundle.jobs) > 1:
         a, b = (state.jobs[name].spec.job_type for name in holding.bundle.jobs)
-        pair = state.rates.pairs.get((holding.bundle.worker_type, a, b, holding.bundle.gpus))
+        pair = pair_rates(state, holding.bundle.worker_type, a, b, holding.bundle.gpus)
         if pair is not None:
             rate = pair[holding.bundle.jobs[0] != job.id]
-    more = rate * (min(now_s, ends_s) - holding.reported_s)
+    more = rate * max(min(now_s, ends_s) - holding.reported_s, 0.0)
     if job.spec.steps is not None:
         more = min(more, max(job.spec.steps - steps, 0.0))
     isolated = state.isolated_rate.get(job.id, 0.0)
     return steps + more, isolated_s + (more / isolated if isolated > 0 else 0.0)
+
+
+def pair_rates(
+    state: SchedulerState, worker_type: str, first: str, second: str, gpus: int
+) -> tuple[float, float] | None:
+    """Steps per second of two packed jobs; None where no table and no measurement knows the pair."""
+    book, settings = state.rates, state.settings
+    told = book.pairs.get((worker_type, first, second, gpus))
+    if not settings.learn_rates or told is None:
+        return told
+    return (
+        book.rate(RateKey(first, gpus, worker_type, second), told[0], settings.trust_after_s),
+        book.rate(RateKey(second, gpus, worker_type, first), told[1], settings.trust_after_s),
+    )
 
 
 def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
@@ -222,7 +237,9 @@ def _jobs(state: SchedulerState, jobs: list[Job], now_s: float) -> Jobs:
         tuple(job.id for job in jobs),
         gpus=np.array([job.spec.gpus for job in jobs], np.int64),
         weight=np.array([job.spec.weight for job in jobs], float),
-        tenant=tuple(job.spec.tenant for job in jobs) if state.settings.tenants else ("",) * len(jobs),
+        tenant=tuple(job.spec.tenant or NO_TENANT for job in jobs)
+        if state.settings.tenants
+        else ("",) * len(jobs),
         waited_s=np.array([max(now_s - job.submitted_s, 0.0) for job in jobs], float),
         steps_left=np.array(
             [
@@ -256,10 +273,10 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
     if not told:
         return ()
     names = {tenant.name for tenant in told}
-    others = sorted({job.spec.tenant for job in jobs} - names)
+    others = sorted({job.spec.tenant or NO_TENANT for job in jobs} - names)
     return (
         *(Tenant(tenant.name, tenant.weight, tenant.policy) for tenant in told),
-        *(Tenant(name) for name in others if name),
+        *(Tenant(name) for name in others),
     )
 
 
@@ -277,7 +294,7 @@ def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
             if spec.gpus != other.gpus:
                 continue
             for at, name in enumerate(kinds.worker_types):
-                rates = state.rates.pairs.get((name, spec.job_type, other.job_type, spec.gpus))
+                rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
                 if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
                     rows.append((i, j, at, spec.gpus, *rates))
     first, second, worker_type, gpus, rate_a, rate_b = zip(*rows, strict=True) if rows else ((),) * 6

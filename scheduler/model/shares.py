@@ -115,7 +115,8 @@ class ShareTable:
         row_of = self.row_of
         rows = [row_of.get(bundle, -1) for bundle in bundles]
         if -1 in rows:
-            self.extend(sorted({bundle for bundle in bundles if bundle not in row_of}))
+            new = sorted({bundle for bundle in bundles if bundle not in row_of})
+            self.extend(new, backfill=bool(self.backfill.all()))
             rows = [row_of[bundle] for bundle in bundles]
         self.received_s[rows] += time_s
 

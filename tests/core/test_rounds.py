@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.effects import RenewLeases, Reply, SendLeases, Solve
+from scheduler.core.effects import RenewLeases, Reply, SendLeases, Solve, WakeAt
 from scheduler.core.facts import (
     AllocationAdopted,
     AllocationAsked,
@@ -128,17 +128,19 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
 
 
 def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
-    """A timer that rings twice, or early, plans nothing."""
+    """A timer that rings twice, or early, plans nothing; but it is wound up again, or the pulse would stop."""
     desk = desk_of(node())
     desk.run(job())
     for what in ("tick", "plan"):
         desk.tell(100, Woke(what=what))
+        desk.claim(WakeAt, what="tick", at_s=350.0)
         desk.all_claimed()
     desk.tell(358, Woke(what="plan"))
     desk.claim(RoundPlanned, number=2, ended=(), granted=())
     assert set(desk.claim(RenewLeases).generations) == {"n1"}
     desk.settle()
     desk.tell(358, Woke(what="plan"))
+    desk.claim(WakeAt, what="tick", at_s=710.0)
     desk.all_claimed()
 
 
