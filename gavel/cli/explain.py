@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from gavel.cli import Fault
+from gavel.cli.replay import say_damage
 from gavel.cli.wording import printable
 from scheduler.core.apply import apply
 from scheduler.core.explain import explain as reason_of
@@ -39,6 +40,7 @@ def state_at(path: str, at_s: float | None) -> SchedulerState:
         raise Fault(f"{name}: there is no such journal")
     try:
         with SqliteJournal(path, read_only=True) as journal:
+            say_damage(journal, name)
             if at_s is None:
                 return recover_scheduler(journal).state
             state = SchedulerState()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,10 +54,15 @@ def generate(
         if hours is not None:
             endless = takewhile(lambda job: job.arrival_s < hours * HOUR_S, endless)
         written = _Counted(islice(endless, jobs))
+        place = Path(output)
+        aside = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")  # whole, or not at all
         try:
-            write_trace(output, written)
+            write_trace(aside, written)
+            aside.replace(place)
         except OSError as error:
             raise unwritable("OUTPUT", output, error) from None
+        finally:
+            aside.unlink(missing_ok=True)
     say(f"written: {printable(output)}, {count_of(written.count, 'job')} in {written.last_s / HOUR_S:,.1f} h")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,16 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
             Path(path).unlink()
     except (OSError, ValueError) as error:
         raise unwritable(option, path, error) from None
+
+
+def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
+    """Refuse files that would overwrite each other, or what is read."""
+    taken = {os.path.realpath(path): "is read, too" for path in inputs if path}
+    for option, path in outputs.items():
+        place = os.path.realpath(path or "")
+        if place in taken:
+            raise Fault(f"{option}: {printable(path or '')}: {taken[place]}; give another name")
+        taken[place] = f"is what {option} writes"
 
 
 def check_directory(option: str, path: str | None) -> None:

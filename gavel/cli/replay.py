@@ -12,6 +12,7 @@ from gavel.cli.terminal import print_all
 from gavel.cli.wording import printable
 from policies.errors import UnknownPolicy
 from policies.registry import resolve
+from scheduler.journal.record import Damage
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.history import History
 from scheduler.sim.summary import summarise
@@ -39,7 +40,7 @@ def replay(
         options = history.options(
             policy=policy, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
-    wanted.check()
+    wanted.check(journal_in, throughputs)
     jobs = list(options.jobs)
     result = carry_out(options, wanted.journal, len(jobs))
     happened = summarise(history.metrics)
@@ -52,6 +53,15 @@ def replay(
     say_what_was_odd(result, len(jobs))
 
 
+def say_damage(journal: SqliteJournal, name: str) -> None:
+    """What of a journal is lost, if anything: figures made of the rest are not the whole truth."""
+    lost = [found for found in journal.scan() if isinstance(found, Damage)]
+    for damage in lost[:5]:
+        say(f"note: {name}: records {damage.first} to {damage.last} are lost: {printable(damage.why)}")
+    if len(lost) > 5:
+        say(f"note: {name}: and {len(lost) - 5} more such places")
+
+
 def read_history(path: str) -> History:
     """All facts of a journal."""
     name, history = printable(path), History()
@@ -60,6 +70,7 @@ def read_history(path: str) -> History:
     with SqliteJournal(path, read_only=True) as journal:
         for now_s, fact in journal.read():
             history.take(now_s, fact)
+        say_damage(journal, name)
     if not history.metrics.submitted:
         raise Fault(f"{name}: holds no jobs")
     if not history.metrics.cluster:

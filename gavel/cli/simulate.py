@@ -12,7 +12,16 @@ from typing import Any
 import click
 
 from gavel.cli import Fault
-from gavel.cli.outputs import STDOUT, check_directory, check_file, say, unwritable, write_csv, write_json
+from gavel.cli.outputs import (
+    STDOUT,
+    check_apart,
+    check_directory,
+    check_file,
+    say,
+    unwritable,
+    write_csv,
+    write_json,
+)
 from gavel.cli.run_progress import Bar, interruptible
 from gavel.cli.run_table import figures_table, headline
 from gavel.cli.terminal import print_all
@@ -24,7 +33,7 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.job_table import FIELDS
 from scheduler.sim.metrics import Metrics
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.runs import FILES, Run, prepare
 from scheduler.sim.simulate import Progress, SimOptions, SimResult
 from scheduler.sim.simulate import simulate as run_simulation
 from scheduler.sim.summary import summarise
@@ -53,8 +62,10 @@ class Outputs:
     journal: str | None
     plots: str | None
 
-    def check(self) -> None:
-        """Refuse now what could not be written later."""
+    def check(self, *inputs: str) -> None:
+        """Refuse now what could not be written later, and what would overwrite what is read or written besides."""
+        files = {"--json": self.json_file, "--jobs-csv": self.jobs_csv, "--journal": self.journal}
+        check_apart({name: path for name, path in files.items() if path not in (None, STDOUT)}, inputs)
         check_file("--json", self.json_file)
         check_file("--jobs-csv", self.jobs_csv)
         check_file("--journal", self.journal, new=True)
@@ -93,7 +104,7 @@ def simulate(
         )
     with faults():
         prepared = prepare(run_of_options(options))
-    outputs.check()
+    outputs.check(*(str(getattr(prepared.run, field)) for field in FILES))
     for note in prepared.notes:
         say(f"note: {printable(prepared.run.trace)}: {printable(note)}")
     result = carry_out(prepared.options, outputs.journal, prepared.jobs)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.errors import UnknownPolicy
+from policies.errors import PolicyError
+from policies.problem import Problem
 from policies.registry import resolve
 from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
@@ -37,6 +38,7 @@ from traces.trace import TraceJob
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 JOBS_MAX = 5_000_000
+ARRIVAL_S_MAX = 10 * 365 * 86_400.0
 SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
 FILES = (
@@ -164,8 +166,10 @@ def settings_of(run: Run) -> Settings:
     base = _base(run)
     policy = run.policy or (base.policy if run.config else "las")
     try:
-        resolve(policy)
-    except UnknownPolicy as error:
+        resolve(policy)(
+            _smallest(run)
+        )  # its parameters, too, are looked at now, not in the middle of the run
+    except PolicyError as error:
         raise InvalidSpec("policy", str(error)) from None
     except (RecursionError, MemoryError):  # the latter is what Python's parser raises
         raise InvalidSpec("policy", "too long or too deeply nested") from None
@@ -176,6 +180,15 @@ def settings_of(run: Run) -> Settings:
     if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
         given |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
     return msgspec.structs.replace(base, **given).checked()
+
+
+def _smallest(run: Run) -> Problem:
+    """One job that runs on every type of the cluster."""
+    types = tuple(run.cluster) or ("gpu",)
+    ones = [1.0] * len(types)
+    return Problem.from_rates(
+        [ones], 1, ones, worker_types=types, price_per_gpu_hour=ones, steps_left=1.0, deadline_s=math.inf
+    )
 
 
 def _base(run: Run) -> Settings:
@@ -262,6 +275,9 @@ def _checked(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Iterator
     known: set[tuple[str, int, int | None, int | None, tuple[str, ...]]] = set()
     for job in jobs:
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
+        if job.arrival_s > ARRIVAL_S_MAX:
+            late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than ten years"
+            raise InvalidSpec("trace", f"{late}: arrivals are seconds from the start, not times of day")
         if job.steps is None:
             raise InvalidSpec("trace", f"job {job.id!r} has no steps, so that nobody knows when it is done")
         if kind not in known:

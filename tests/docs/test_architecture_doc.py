@@ -63,7 +63,7 @@ def test_the_life_of_a_lease_is_what_happens(tmp_path: Path) -> None:
     """Hours with a cut link and a dead node move leases along the arrows of the diagram, and along no others."""
     failures = tmp_path / "failures.csv"
     failures.write_text(
-        "t_s,node,event\n1000,h100-0,cut\n1030,h100-0,mend\n4000,h100-1,crash\n7000,h100-1,repair\n"
+        "t_s,node,event\n6000,a100-0,cut\n6010,a100-0,mend\n9000,h100-1,crash\n12000,h100-1,repair\n"
     )
     run = Run(
         cluster={"a100": 8, "h100": 8},
