@@ -186,7 +186,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     holding = state.leases[end.lease]
     job = state.jobs[holding.lease.job]
     _advance(state, now_s, holding, end)
-    if end.outcome not in _ORDERLY:
+    if end.outcome not in _ORDERLY:  # what was lost counts for nothing, for fairness neither
+        job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
     job.run_s += end.ran_s
     price = state.prices.get(holding.bundle.worker_type, 0.0)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from scheduler.core.facts import AllocationFailed
-from scheduler.core.messages import Configure, NodeReport, NodeSilent, SetPrices, Woke
+from scheduler.core.messages import Configure, Exit, NodeReport, NodeSilent, Progress, SetPrices, Woke
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import TenantSpec
 from scheduler.sim.simulate import SimOptions, simulate
@@ -85,3 +85,18 @@ def test_a_report_after_the_end_of_its_lease_sets_nothing_back() -> None:
     desk.tell(347, NodeReport(node="n1", generation=1, started=(lease,)))
     run_on(desk, 1000)
     assert desk.core.state.jobs["1"].isolated_s >= 0
+
+
+def test_lost_steps_count_for_nothing_in_fairness() -> None:
+    """A job that falls back to its checkpoint has its isolated time set back in proportion."""
+    desk = Desk(node())
+    (lease,) = desk.run(job(steps=1e6, retries=1))
+    desk.settle()
+    desk.now_s += 200
+    desk.report(progress=(Progress(lease, 1000.0, 500.0, 100.0),))
+    desk.settle()
+    whole_s = desk.core.state.jobs["1"].isolated_s
+    desk.report(exits=(Exit(lease, "failed", 1000.0, 500.0, 100.0, 110.0, 1),))
+    desk.settle()
+    assert whole_s > 0
+    assert desk.core.state.jobs["1"].isolated_s == pytest.approx(whole_s / 2)
