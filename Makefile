@@ -14,7 +14,7 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format cover bench results docs-plots clean distclean
+.PHONY: help setup demo test lint format cover protos bench results docs-plots clean distclean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-11s%s\n", name, $$0}'
@@ -57,6 +57,9 @@ cover: $(STAMP)  ## the suite with line coverage; fails below 95 % of policies
 	@$(PY) -m coverage report
 	@$(PY) -m coverage report --include='policies/*' --fail-under=95 > /dev/null || { \
 	    echo "error: less than 95 % of policies/ is covered" >&2; exit 1; }
+
+protos: $(STAMP)  ## compile protos/gavel/v1/*.proto again (the stubs are part of the repository)
+	@$(PY) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. protos/gavel/v1/*.proto
 
 bench: $(STAMP)  ## how long each policy takes, by number of jobs
 	@$(PY) -m benchmarks.policies $(ARGS)

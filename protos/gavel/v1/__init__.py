@@ -1,0 +1,1 @@
+"""Version 1: jobs and cluster for people, agents for nodes."""

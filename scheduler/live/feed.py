@@ -1,0 +1,57 @@
+"""Facts as they become durable, for whoever watches: watchers of jobs and rounds, usage, the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from scheduler.core.facts import Fact
+from scheduler.drive import Journal
+
+WAITING_MAX = 10_000  # records that a slow reader may be behind
+
+Listener = Callable[[float, Sequence[Fact]], None]
+
+
+class Fell(Exception):
+    """This reader was too slow, and has missed something: it has to begin again."""
+
+
+class Feed:
+    """A journal that tells everybody what has become durable in it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._listeners: list[Listener] = []
+        self._readers: set[asyncio.Queue[tuple[float, Sequence[Fact]] | None]] = set()
+
+    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """Durable on return, and said to all who listen."""
+        self._journal.append(now_s, facts)
+        for listener in self._listeners:
+            listener(now_s, facts)
+        for reader in list(self._readers):
+            if reader.qsize() >= WAITING_MAX:
+                self._readers.discard(reader)
+                reader.put_nowait(None)
+            else:
+                reader.put_nowait((now_s, facts))
+
+    def read(self) -> Iterator[tuple[float, Fact]]:
+        """All facts, oldest first."""
+        return self._journal.read()
+
+    def listen(self, listener: Listener) -> None:
+        """Call this with every record from now on. It must be quick, and must not fail."""
+        self._listeners.append(listener)
+
+    async def follow(self) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
+        """Every record from now on; Fell for a reader that does not keep up."""
+        queue: asyncio.Queue[tuple[float, Sequence[Fact]] | None] = asyncio.Queue()
+        self._readers.add(queue)
+        try:
+            while (record := await queue.get()) is not None:
+                yield record
+            raise Fell("the reader was too slow")
+        finally:
+            self._readers.discard(queue)
