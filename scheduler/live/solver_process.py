@@ -1,0 +1,45 @@
+"""The solver's process: questions on standard input, answers on standard output, one after the other.
+
+    python -m scheduler.live.solver_process
+
+Each is a length (8 bytes, big-endian) and so many bytes. It ends with its input: a scheduler that is gone needs
+no answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import BinaryIO
+
+from scheduler.live.solver_wire import decode_question, encode_answer
+from scheduler.solving import answer
+
+LENGTH_BYTES = 8
+
+
+def main() -> int:
+    """Answer until there is nobody to ask."""
+    questions = sys.stdin.buffer
+    # Solvers print; what they print must not get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while (data := _read(questions)) is not None:
+        question, time_limit_s = decode_question(data)
+        reply = encode_answer(answer(question, time_limit_s))
+        answers.write(len(reply).to_bytes(LENGTH_BYTES, "big") + reply)
+        answers.flush()
+    return 0
+
+
+def _read(stream: BinaryIO) -> bytes | None:
+    head = stream.read(LENGTH_BYTES)
+    if len(head) < LENGTH_BYTES:
+        return None
+    size = int.from_bytes(head, "big")
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
