@@ -1,0 +1,120 @@
+"""Runs in tests: a run directory, a real shim, and waiting for what has to become true."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from worker_agent import process_tree
+from worker_agent.process_tree import boot_id
+from worker_agent.run_directory import EXIT, LEASE, SHIM, START, RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 20.0
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], within_s: float = PATIENCE_S) -> T:
+    """The first true answer; fails when none comes in time."""
+    end_s = time.monotonic() + within_s
+    while not (answer := what()):
+        assert time.monotonic() < end_s, f"not within {within_s} s"
+        time.sleep(0.005)
+    return answer
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    """A command that runs this code, quick to start."""
+    return [sys.executable, "-S", "-E", "-c", code, *map(str, arguments)]
+
+
+def gone(pid: int) -> bool:
+    """Whether no living process has this pid."""
+    return process_tree.look_up(pid) is None
+
+
+class ShimRun:
+    """One run directory, and the shim that carries it out."""
+
+    def __init__(self, runs: Path, *argvs: list[str], lease: str = "17", **start: Any) -> None:
+        self.run = RunDirectory.create(runs, lease)
+        self.path, self.lease_id = self.run.path, lease
+        self.shim: subprocess.Popen[bytes] | None = None
+        ranks = [
+            {"rank": rank, "argv": argv, "env": {"PATH": os.environ["PATH"], "GAVEL_RUN_DIR": str(self.path)}}
+            for rank, argv in enumerate(argvs)
+        ]
+        start = {"cwd": str(self.path), "uid": None, "gid": None, "groups": [], **start}
+        start = {"log_bytes_max": 1 << 20, "log_files_max": 4, **start}
+        self.run.write(START, {"lease": lease, "boot_id": boot_id(), "ranks": ranks, **start})
+        self.lease(1e3, 1e3, 1e3)
+
+    def lease(self, ask_in_s: float, signal_in_s: float, kill_in_s: float, why: str = "") -> None:
+        """The three moments, from now."""
+        now_s = time.monotonic()
+        times = {"ask_s": now_s + ask_in_s, "signal_s": now_s + signal_in_s, "kill_s": now_s + kill_in_s}
+        self.run.write(LEASE, {"lease": self.lease_id, "epoch": 1, "attempt": 1, "why": why, **times})
+
+    def start(self, **popen: Any) -> ShimRun:
+        """Start the shim, as the agent does."""
+        argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
+        environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+        self.shim = subprocess.Popen(
+            argv, env=environ, start_new_session=True, stderr=subprocess.PIPE, **popen
+        )
+        return self
+
+    def running(self) -> dict[str, Any]:
+        """What shim.json says when the ranks run."""
+        return wait_for(lambda: (said := self.run.read(SHIM)) and said["running"] and said)
+
+    def ended(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
+        """What exit.json says, when the shim is gone."""
+        assert self.shim is not None
+        self.shim.wait(within_s)
+        assert self.shim.stderr is not None
+        trouble = self.shim.stderr.read().decode()
+        assert "Traceback" not in trouble
+        said = self.run.read(EXIT)
+        assert said is not None, trouble
+        return said
+
+    def log(self, rank: int = 0) -> str:
+        """The output of a rank, of all pieces that there are."""
+        logs = self.path / "logs"
+        pieces = sorted(logs.glob(f"rank-{rank}.log.*"), key=lambda path: int(path.suffix[1:]))
+        return "".join(path.read_text() for path in [*pieces, logs / f"rank-{rank}.log"] if path.exists())
+
+    def says(self, text: str, rank: int = 0) -> str:
+        """Wait until a line with this text is in the log; the line."""
+        return wait_for(lambda: next((s for s in self.log(rank).splitlines() if text in s), None))
+
+    def close(self) -> None:
+        """End whatever is left."""
+        if self.shim is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.shim.pid, signal.SIGCONT)
+            process_tree.kill_all(lambda: process_tree.descendants(self.shim.pid) if self.shim else [])
+            self.shim.kill()
+            self.shim.wait()
+            if self.shim.stderr:
+                self.shim.stderr.close()
+        process_tree.kill_all(lambda: process_tree.started_with("GAVEL_RUN_DIR", str(self.path)))
+        self.run.close()
+
+
+@contextlib.contextmanager
+def shim_run(runs: Path, *argvs: list[str], **start: Any) -> Iterator[ShimRun]:
+    """A run whose shim is started, and of which nothing is left afterwards."""
+    run = ShimRun(runs, *argvs, **start)
+    try:
+        yield run.start()
+    finally:
+        run.close()

@@ -1,0 +1,158 @@
+"""Processes as the kernel tells of them: who descends from whom, since when, and for which run they were started.
+
+Standard library only: the shim uses it too. A pid alone means nothing, as it is given again; a `Process` is a pid
+with the moment of its start, and is only ever signalled through a pidfd after that moment was compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+_SET_DEATH_SIGNAL = 1
+_SET_SUBREAPER = 36
+_SET_NO_NEW_PRIVS = 38
+_ENVIRON_BYTES_MAX = 4 << 20
+
+
+class Process(NamedTuple):
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+
+
+class _Stat(NamedTuple):
+    parent: int
+    start_ticks: int
+    dead: bool
+
+
+def boot_id() -> str:
+    """Changes with every start of the machine: pids and monotonic times of another one mean nothing."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def look_up(pid: int) -> Process | None:
+    """The living process of this pid."""
+    stat = _stat(pid)
+    return None if stat is None or stat.dead else Process(pid, stat.start_ticks)
+
+
+def alive(process: Process) -> bool:
+    """Whether this very process lives."""
+    return look_up(process.pid) == process
+
+
+def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
+    """All living descendants of a process; not those in `without`, nor what descends from these."""
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            if pid not in without:
+                todo.append(pid)
+                if not stats[pid].dead:
+                    found.append(Process(pid, stats[pid].start_ticks))
+    return found
+
+
+def started_with(variable: str, value: str) -> list[Process]:
+    """All living processes that had this variable of the environment when they were started."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for pid in _pids():
+        process = look_up(pid)
+        if process is not None and pid != os.getpid() and wanted in _environ(pid):
+            found.append(process)
+    return found
+
+
+def send(process: Process, signum: int) -> bool:
+    """Signal this very process; False when it is gone, or not ours to signal."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(fd, signum)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lambda: None) -> list[Process]:
+    """Kill what is found, again while there is something new; what is still there afterwards.
+
+    One pass is not enough: whoever forks between being listed and being killed leaves a child behind.
+    """
+    seen: set[Process] = set()
+    left = find()
+    while not seen.issuperset(left):
+        for process in left:
+            send(process, signal.SIGKILL)
+        seen.update(left)
+        reap()
+        left = find()
+    return left
+
+
+def adopt_orphans() -> None:
+    """From now on, orphaned descendants of this process become its children."""
+    _prctl(_SET_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    """From now on, no program that is executed here or below gains rights by its file."""
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies; at once if it is dead already."""
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl {option}: {os.strerror(error)}")
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # the name before may hold spaces and parentheses
+    # a leader that has left while its threads go on is shown as a zombie too
+    dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return _Stat(int(fields[1]), int(fields[19]), dead)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read(_ENVIRON_BYTES_MAX).split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,159 @@
+"""The directory of a run: its files, opened below it and nowhere else (docs/job-directory.md).
+
+Standard library only: the shim uses it too. The directory may belong to a user who is no friend: every file is
+opened relative to the directory's descriptor, never through a link, and believed only when it is a regular file of
+the right owner. What cannot be read counts as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
+LOGS = "logs"
+TOLD = "told"  # an empty file: the scheduler knows of the exit
+
+_SAFE = frozenset(string.ascii_letters + string.digits + "_-.")
+_NAME_LENGTH_MAX = 100
+_FILE_BYTES_MAX = 16 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def directory_name(lease: str) -> str:
+    """A name for the directory of a lease: different leases get different ones, and none is a path."""
+    if not lease:
+        raise ValueError("a lease needs an id")
+    name = "".join(c if c in _SAFE else "".join(f"%{b:02X}" for b in c.encode()) for c in lease)
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _NAME_LENGTH_MAX:
+        # "+" is in no escaped name, so that no other id has this one
+        name = f"{name[:60]}+{hashlib.sha256(lease.encode()).hexdigest()[:32]}"
+    return name
+
+
+def progress_name(rank: int) -> str:
+    """The file in which a rank says how far it is."""
+    return f"progress-{rank}.json"
+
+
+class RunDirectory:
+    """One open run directory."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Open a directory that is there; its last component may not be a link."""
+        self.path = Path(path)
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    @classmethod
+    def create(cls, runs: Path, lease: str, uid: int | None = None, gid: int | None = None) -> RunDirectory:
+        """Make the directory of a lease for a user; FileExistsError if there is one."""
+        path = runs / directory_name(lease)
+        path.mkdir(mode=0o700)
+        directory = cls(path)
+        os.mkdir(LOGS, mode=0o755, dir_fd=directory.fd)
+        if uid is not None:
+            os.fchown(directory.fd, uid, -1 if gid is None else gid)
+        return directory
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(
+        self, name: str, *, owner: int | None = None, bytes_max: int = _FILE_BYTES_MAX
+    ) -> dict[str, Any] | None:
+        """The object in a JSON file; None when there is none that could be believed."""
+        try:
+            fd = os.open(name, _READ, dir_fd=self.fd)
+        except OSError:
+            return None
+        try:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > bytes_max:
+                return None
+            if owner is not None and about.st_uid != owner:
+                return None
+            value = json.loads(os.read(fd, bytes_max))
+        except (OSError, ValueError, RecursionError):
+            return None
+        finally:
+            os.close(fd)
+        return value if isinstance(value, dict) else None
+
+    def write(
+        self, name: str, value: Mapping[str, Any], *, durable: bool = False, mode: int = 0o644
+    ) -> None:
+        """Replace a JSON file as a whole."""
+        aside = f".{name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=self.fd)
+        fd = os.open(aside, _CREATE, mode, dir_fd=self.fd)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(json.dumps(value).encode() + b"\n")
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.rename(aside, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(aside, dir_fd=self.fd)
+            raise
+        if durable:
+            os.fsync(self.fd)
+
+    def mark(self, name: str) -> None:
+        """Make an empty file, or leave one that is there."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(name, _CREATE, 0o644, dir_fd=self.fd))
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything of this name."""
+        return self.version(name) is not None
+
+    def version(self, name: str) -> tuple[int, int, int] | None:
+        """Changes whenever the file is replaced; None when there is none."""
+        try:
+            about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns, about.st_size
+
+    def open_logs(self) -> int:
+        """A descriptor of the directory of the logs."""
+        return os.open(LOGS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+
+    def lock(self) -> int | None:
+        """Become the only one who may start this run: the shim, for its life, or whoever says that there is none.
+
+        The lock is held while the returned descriptor is open; None when another one holds it.
+        """
+        fd = os.open(START, _READ, dir_fd=self.fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return fd

@@ -1,0 +1,392 @@
+"""`python -m worker_agent.shim RUN_DIR`: owns the processes of one lease, and outlives the agent.
+
+Small, standard library only, one thread, started by exec in a session of its own. It obeys the three moments of
+lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended
+(docs/job-directory.md). Rules:
+- ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it;
+- exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
+- output goes through a process of its own (log_pump.py), so that a slow or full disk holds up neither moments nor codes;
+- SIGTERM to the shim is an end of the lease: signal now, kill a little later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import signal
+import sys
+import time
+from typing import Any, NamedTuple, NoReturn
+
+from worker_agent import process_tree, run_directory
+from worker_agent.log_pump import PiecewiseLog, pump
+from worker_agent.run_directory import RunDirectory
+
+LOOK_INTERVAL_S = 0.05
+GRACE_S = 5.0  # from one rank's death, or a signal to the shim, to the killing of what is left
+DRAIN_S = 5.0  # for the output of a job that has ended to reach its log
+EXIT_RETRY_S = 60.0
+COULD_NOT_START = 127  # what a shell says of a command that it cannot run
+
+_OURS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
+_EXIT_ASIDE = ".exit.json.room"
+
+
+class Moments(NamedTuple):
+    """Until when the job may run."""
+
+    ask_s: float
+    signal_s: float
+    kill_s: float
+    why: str = ""
+
+
+def read_moments(run: RunDirectory, lease: str) -> Moments | None:
+    """What the agent says now; None when it says nothing that makes sense."""
+    found = run.read(run_directory.LEASE, owner=os.geteuid(), bytes_max=1 << 16)
+    if found is None or found.get("lease") != lease:
+        return None
+    ask_s, signal_s, kill_s = (_moment(found.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
+    if ask_s is None or signal_s is None or kill_s is None:
+        return None
+    return Moments(ask_s, signal_s, kill_s, str(found.get("why") or "")[:200])
+
+
+def _moment(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+class CannotStart(Exception):
+    """The command, its directory or its user are wrong."""
+
+
+class Shim:
+    """One run, from its start.json to its exit.json."""
+
+    def __init__(self, run: RunDirectory, start: dict[str, Any], lock: int) -> None:
+        self.run, self.start, self._lock = run, start, lock
+        self.lease = str(start["lease"])
+        self.ranks = [int(rank["rank"]) for rank in start["ranks"]]
+        moments = read_moments(run, self.lease)
+        if moments is None or not self.ranks:
+            raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
+        self.moments = moments
+        self._seen = run.version(run_directory.LEASE)
+        self.leaders: dict[int, int] = {}  # pid -> rank
+        self.codes: dict[int, int] = {}
+        self.first: int | None = None
+        self.signalled = self.killed = False  # by the lease
+        self._down_s = math.inf  # when a rank's death takes the rest
+        self._told = False  # leaders have had their SIGTERM
+        self.started_s = time.monotonic()
+        self._exit_fd = self._take_room()
+        self._out: dict[int, int] = {}  # rank -> where its output goes
+        self._notes = -1
+        self._pump = self._start_pump()
+
+    # ------------------------------------------------------------------------------------------------- the run
+
+    def carry_out(self) -> None:
+        """Set up, run, end, and say how."""
+        error = ""
+        self._say_who()
+        try:
+            self._set_up()
+            if not self.signalled and not self.killed:
+                self._start_ranks()
+        except CannotStart as reason:
+            error = str(reason)
+            self._down_s = -math.inf
+            self.note(error)
+        self._watch()
+        self._finish(error)
+
+    def _set_up(self) -> None:
+        setup = self.start.get("setup")
+        if not setup:
+            return
+        rank = self.ranks[0]
+        self._spawn(rank, setup, self.start["ranks"][0]["env"])
+        self._watch()
+        if self.signalled or self.killed:
+            return
+        if self.codes.get(rank):
+            raise CannotStart(f"setup ended with {_ending(self.codes[rank])}: nothing was started")
+        if time.monotonic() >= self.moments.ask_s:
+            self.signalled = True
+            self.note("the lease was over before the setup was")
+        else:
+            self.codes.clear()
+
+    def _start_ranks(self) -> None:
+        for rank in self.start["ranks"]:
+            self._spawn(int(rank["rank"]), rank["argv"], rank["env"])
+        self.started_s = time.monotonic()
+        self._say_who()
+
+    def _watch(self) -> None:
+        """Until no process is left: reap, look at the lease, obey it."""
+        while True:
+            self._reap()
+            self._look_at_lease()
+            if self._obey(time.monotonic()):
+                return
+            got = signal.sigtimedwait(_OURS, LOOK_INTERVAL_S)
+            if got is not None and got.si_signo in _STOPS:
+                now_s = time.monotonic()
+                self.moments = Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop")
+                self._seen = self.run.version(run_directory.LEASE)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid == self._pump:
+                self._pump = 0
+            rank = self.leaders.pop(pid, None)
+            if rank is not None:
+                self.codes[rank] = os.waitstatus_to_exitcode(status)
+                if self.codes[rank] and self.first is None:
+                    self.first = rank
+                    self._down_s = time.monotonic() + GRACE_S
+
+    def _look_at_lease(self) -> None:
+        version = self.run.version(run_directory.LEASE)
+        if version != self._seen:
+            self._seen = version
+            self.moments = read_moments(self.run, self.lease) or self.moments
+
+    def _obey(self, now_s: float) -> bool:
+        """Do what is due; True when there is nothing left to do."""
+        by_lease = now_s >= self.moments.kill_s
+        if not self.leaders or by_lease or now_s >= self._down_s:
+            if by_lease and self.leaders and self.first is None and not self.killed:
+                self.killed = True
+                self.note(f"killed: the lease is over {self._reason()}".rstrip())
+            left = process_tree.kill_all(self._belongings, self._reap)
+            return not left and not self.leaders
+        if not self._told:
+            if self.first is not None:
+                self._told = True
+                self.note(f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped")
+                self._signal_leaders()
+            elif now_s >= self.moments.signal_s:
+                self._told = self.signalled = True
+                self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
+                self._signal_leaders()
+        return False
+
+    def _signal_leaders(self) -> None:
+        for pid in self.leaders:  # ours, and not reaped yet: the pid is theirs
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _belongings(self) -> list[process_tree.Process]:
+        return process_tree.descendants(os.getpid(), without=(self._pump,))
+
+    def _reason(self) -> str:
+        return f"({self.moments.why})" if self.moments.why else ""
+
+    # ----------------------------------------------------------------------------------------------- processes
+
+    def _spawn(self, rank: int, argv: list[str], env: dict[str, str]) -> None:
+        """Start a leader in a session of its own; CannotStart says what is wrong with it."""
+        heard, said = os.pipe()
+        shim = os.getpid()
+        pid = os.fork()
+        if not pid:
+            os.close(heard)
+            self._become(shim, argv, env, self._out[rank], said)
+        os.close(said)
+        self.leaders[pid] = rank
+        with os.fdopen(heard, "rb") as file:
+            trouble = file.read(4096).decode(errors="replace")  # ends when it executes something else
+        if trouble:
+            raise CannotStart(trouble)
+
+    def _become(self, shim: int, argv: list[str], env: dict[str, str], out: int, said: int) -> NoReturn:
+        """In the child: turn into the command, or say why not."""
+        try:
+            os.setsid()
+            _drop_to(self.start.get("uid"), self.start.get("gid"), self.start.get("groups") or [])
+            process_tree.die_with_parent(shim)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            os.umask(0o022)
+            _make_directory(env.get("GAVEL_CHECKPOINT_DIR"))
+            _go_to(self.start["cwd"])
+            for signum in (signal.SIGPIPE, signal.SIGXFSZ, *_OURS):
+                signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            _execute(argv, env)
+        except BaseException as trouble:
+            os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
+        finally:
+            os._exit(COULD_NOT_START)
+
+    def _start_pump(self) -> int:
+        """A process of its own between the ranks' output and the disk; its pid."""
+        logs = self.run.open_logs()
+        bytes_max, files_max = int(self.start["log_bytes_max"]), int(self.start["log_files_max"])
+        sources = {}
+        for rank in self.ranks:
+            read, self._out[rank] = os.pipe()
+            sources[read] = PiecewiseLog(logs, f"rank-{rank}.log", bytes_max, files_max)
+        notes, self._notes = os.pipe()
+        os.set_blocking(self._notes, False)  # a stuck disk must not hold up the shim
+        sources[notes] = next(iter(sources.values()))
+        pid = os.fork()
+        if not pid:
+            try:
+                for fd in (*self._out.values(), self._notes, self._exit_fd, self._lock):
+                    os.close(fd)
+                pump(sources)
+            finally:
+                os._exit(0)
+        for fd in (*sources, logs):
+            os.close(fd)
+        return pid
+
+    def note(self, text: str) -> None:
+        """A line of ours in the log of the first rank."""
+        with contextlib.suppress(OSError):
+            os.write(self._notes, f"[gavel: {text}]\n".encode())
+
+    # --------------------------------------------------------------------------------------------------- words
+
+    def _say_who(self) -> None:
+        me = process_tree.look_up(os.getpid())
+        leaders = [found for pid in self.leaders if (found := process_tree.look_up(pid))]
+        who = {
+            "pid": os.getpid(),
+            "start_ticks": me.start_ticks if me else 0,
+            "boot_id": process_tree.boot_id(),
+            "pids": [leader.pid for leader in leaders],
+            "pids_start_ticks": [leader.start_ticks for leader in leaders],
+            "running": bool(self.leaders),
+            "started_s": self.started_s,
+        }
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop a job
+            self.run.write(run_directory.SHIM, who, durable=True)
+
+    def _take_room(self) -> int:
+        """Room on the disk for exit.json, before there is anything to say."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_EXIT_ASIDE, dir_fd=self.run.fd)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(_EXIT_ASIDE, flags, 0o644, dir_fd=self.run.fd)
+        os.posix_fallocate(fd, 0, 4096 + 32 * len(self.ranks))
+        return fd
+
+    def _finish(self, error: str) -> None:
+        """All output to the logs, then exit.json: the last thing that happens."""
+        for fd in (*self._out.values(), self._notes):
+            os.close(fd)
+        end_s = time.monotonic()
+        while self._pump and time.monotonic() < end_s + DRAIN_S:
+            self._reap()
+            signal.sigtimedwait(_OURS, 0.005)
+        said = {
+            "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
+            "first": self.first,
+            "signalled": self.signalled,
+            "killed": self.killed,
+            "started_s": self.started_s,
+            "ended_s": end_s,
+            "error": error[:1000],
+        }
+        text = json.dumps(said).encode() + b"\n"
+        while True:
+            try:
+                self._put_exit(text)
+                return
+            except OSError as trouble:
+                if time.monotonic() > end_s + EXIT_RETRY_S:
+                    raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
+                time.sleep(0.2)
+
+    def _put_exit(self, text: bytes) -> None:
+        os.pwrite(self._exit_fd, text, 0)
+        os.ftruncate(self._exit_fd, len(text))
+        os.fsync(self._exit_fd)
+        os.rename(_EXIT_ASIDE, run_directory.EXIT, src_dir_fd=self.run.fd, dst_dir_fd=self.run.fd)
+        os.fsync(self.run.fd)
+
+
+# ------------------------------------------------------------------------------------------------- in the child
+
+
+def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
+    """Become the user, for good, and make sure of it."""
+    if uid is None:
+        return
+    if uid <= 0 or gid is None or gid <= 0:
+        raise CannotStart(f"a job may not run as uid {uid}, gid {gid}")
+    try:
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise CannotStart(f"cannot become uid {uid}, gid {gid}: {error.strerror}") from error
+    mine = os.getresuid(), os.getresgid(), set(os.getgroups())
+    if mine != ((uid,) * 3, (gid,) * 3, set(groups)):
+        raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {mine}")
+
+
+def _make_directory(path: str | None) -> None:
+    if path:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(f"checkpoint directory {path}: {error.strerror}") from error
+
+
+def _go_to(path: str) -> None:
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise CannotStart(f"working directory {path}: {error.strerror}") from error
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        where = " (looked for in PATH)" if error.errno == errno.ENOENT and "/" not in argv[0] else ""
+        raise CannotStart(f"cannot run {argv[0]}: {error.strerror}{where}") from error
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def main(path: str) -> None:
+    """Carry out the run in this directory, unless somebody does or it is over."""
+    os.umask(0o022)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    run = RunDirectory(path)
+    lock = run.lock()
+    if lock is None or run.has(run_directory.EXIT):
+        raise SystemExit(f"{path}: somebody carries it out already, or it is over")
+    start = run.read(run_directory.START, owner=os.geteuid())
+    if start is None:
+        raise SystemExit(f"{path}: start.json cannot be read")
+    process_tree.adopt_orphans()
+    if start.get("uid") is not None:
+        process_tree.forbid_new_privileges()
+    Shim(run, start, lock).carry_out()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
