@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scheduler.config import ConfigError, example_config, load_settings
+from scheduler.config import ConfigError, Said, environment, example_config, load_config, load_settings
+from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings, TenantSpec
 
 
@@ -180,3 +181,79 @@ def test_the_example_shows_a_tenant(tmp_path: Path) -> None:
     example = example_config()
     entry = example[example.index("# [[tenants]]") :].replace("# ", "").replace("…", "research")
     assert load(tmp_path, entry) == Settings(tenants=(TenantSpec(name="research"),))
+
+
+class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table in a table."""
+
+    size: int = 1  # how large
+
+    def checked(self) -> Inner:
+        """Sizes are positive."""
+        if self.size < 1:
+            raise InvalidSpec("size", f"is {self.size}, must be at least 1")
+        return self
+
+
+class Outer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file with a table."""
+
+    name: str = "x"  # what it is called
+    kinds: dict[str, float] = {}
+    inner: Inner = Inner()  # What is inside.
+
+
+def test_what_is_said_elsewhere_goes_over_the_file(tmp_path: Path) -> None:
+    """Later words win, keys with dots reach into tables, and plain words need no quotes."""
+    path = tmp_path / "c.toml"
+    path.write_text('name = "file"\n[inner]\nsize = 5\n')
+    said = (
+        *environment("OUR_", {"OUR_INNER__SIZE": "7", "OUR_NAME": "env", "HOME": "x"}),
+        Said("name", "127.0.0.1:80", "--name"),
+        Said("kinds.v100", "2.5", "--set kinds.v100"),
+    )
+    assert load_config(Outer, path, said) == Outer(
+        name="127.0.0.1:80", kinds={"v100": 2.5}, inner=Inner(size=7)
+    )
+    assert load_config(Outer, None, ()) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            Said("inner.size", "0", "OUR_INNER__SIZE"),
+            "inner.size is 0, must be at least 1 in OUR_INNER__SIZE",
+        ),
+        (Said("inner.size", "big", "--size"), "inner.size is 'big' in --size; must be a whole number"),
+        (Said("inner.sise", "3", "--set"), "unknown key 'inner.sise' in --set; did you mean 'size'?"),
+        (Said("name.first", "a", "--set"), "name is no table, so it has no name.first in --set"),
+        (Said("inner", "3", "OUR_INNER"), "inner is 3 in OUR_INNER; must be a table of keys and values"),
+    ],
+)
+def test_a_fault_says_who_said_it(tmp_path: Path, said: Said, message: str) -> None:
+    """Not the file's line, when it was not the file."""
+    path = tmp_path / "c.toml"
+    path.write_text('name = "file"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(Outer, path, (said,))
+    assert str(caught.value) == message
+
+
+def test_a_fault_in_a_table_names_its_line(tmp_path: Path) -> None:
+    """Checks of an inner model name the outer file's place."""
+    path = tmp_path / "c.toml"
+    path.write_text("[inner]\n\nsize = -3\n")
+    with pytest.raises(
+        ConfigError, match=re.escape("inner.size is -3, must be at least 1 in c.toml, line 3")
+    ):
+        load_config(Outer, path)
+
+
+def test_tables_come_last_in_the_example(tmp_path: Path) -> None:
+    """With their headers, so that taking a # away changes that key; as it stands it is the defaults."""
+    path = tmp_path / "c.toml"
+    path.write_text(example_config(Outer))
+    assert load_config(Outer, path) == Outer()
+    path.write_text(example_config(Outer).replace("#size = 1", "size = 9"))
+    assert load_config(Outer, path).inner.size == 9
