@@ -178,6 +178,7 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
     holding.exited.add(fact.node)
     if end.outcome in ("failed", "node_failed") and not holding.died:
         holding.died, holding.code = end.outcome, end.code
+        _remember(state.jobs[holding.lease.job], end)
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
@@ -190,6 +191,10 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
     job.run_s += end.ran_s
+    kind = holding.bundle.worker_type
+    job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
+    if not holding.died:  # of a gang, the first rank that died has said it
+        _remember(job, end)
     price = state.prices.get(holding.bundle.worker_type, 0.0)
     job.cost_usd += price * end.ran_s / 3600.0 * holding.bundle.gpus / len(holding.bundle.jobs)
     state.let_go(holding)
@@ -220,6 +225,12 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, *, una
         job.preemptions += end.outcome == "yielded" and unasked
         if job.lease is None and job.state == JobState.RUNNING:
             move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+
+
+def _remember(job: Job, end: Exit) -> None:
+    """Of the last attempt that failed, people want to see how."""
+    if end.outcome == "failed":
+        job.last_exit, job.last_lines = end.code, end.detail
 
 
 _ORDERLY = {"finished": "", "yielded": "its turn is over"}  # exits after which everything done is saved

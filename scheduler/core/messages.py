@@ -114,6 +114,7 @@ class Exit(msgspec.Struct, frozen=True, array_like=True):
     stepping_s: float  # of that, doing steps
     ran_s: float  # with processes: start-up, steps, checkpoint
     code: int = 0
+    detail: str = ""  # the last lines of what a failed attempt printed
 
 
 class NodeReport(Message, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -136,9 +136,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     after: tuple[Dependency, ...] = ()
     array: tuple[int, ...] = ()  # one job per index
     max_cost: float | None = None
-    launch: dict[str, msgspec.Raw] | None = (
-        None  # how the agent starts it; the scheduler does not look inside
-    )
+    launch: dict[str, Any] | None = None  # how the agent starts it; the scheduler does not look inside
 
     @property
     def narrowest(self) -> int:
@@ -243,6 +241,9 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     preemptions: int = 0
     cost_usd: float = 0.0
     blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
+    time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
+    last_exit: int | None = None  # of the last attempt that failed
+    last_lines: str = ""  # of what it printed
 
     @property
     def is_terminal(self) -> bool:

@@ -35,9 +35,7 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
 @pytest.mark.parametrize(
     "fact",
     [
-        JobSubmitted(
-            job="1", spec=JobSpec(name="ünïcode \0 \n", launch={"argv": msgspec.Raw(b'["a", 1]')}), key="k"
-        ),
+        JobSubmitted(job="1", spec=JobSpec(name="ünïcode \0 \n", launch={"argv": ["a", 1]}), key="k"),
         JobMoved(job="1", move=Move.CANCEL, why='"null" is a word', by="ann"),
         RoundPlanned(number=1, starts_s=0.1, ends_s=360.1, granted=(LEASE,), reserved={"2": LEASE.bundle}),
         LeaseClosed(exit=Exit("1", "failed", 1e300, 0.0, 5e-324, 2.5, -9), lapsed=True),
@@ -69,7 +67,7 @@ def test_what_json_does_not_have_is_refused(number: float) -> None:
     with pytest.raises(Unwritable, match=r"PricesSet\.price_per_gpu_hour\.v100 is"):
         encode_facts([PricesSet(price_per_gpu_hour={"v100": number})])
     with pytest.raises(Unwritable, match=r"JobSubmitted\.spec\.steps is"):
-        encode_facts([JobSubmitted(job="1", spec=JobSpec(steps=number, launch={"argv": msgspec.Raw(b"[]")}))])
+        encode_facts([JobSubmitted(job="1", spec=JobSpec(steps=number, launch={"argv": []}))])
 
 
 def test_a_null_that_is_meant_is_written() -> None:
@@ -83,8 +81,8 @@ def test_a_null_that_is_meant_is_written() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [JobSpec(launch={"argv": msgspec.Raw(b'["unfinished')}), JobSpec(name="half a pair: \ud800")],
-    ids=["broken launch", "surrogate"],
+    [JobSpec(launch={"argv": ["half a pair: \ud800"]}), JobSpec(name="half a pair: \ud800")],
+    ids=["in launch", "in a name"],
 )
 def test_what_could_not_be_read_back_is_refused(spec: JobSpec) -> None:
     """A submission cannot smuggle in bytes that would damage the journal."""

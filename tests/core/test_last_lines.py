@@ -1,0 +1,36 @@
+"""What is kept of an attempt that failed, and of how a job is to be started."""
+
+from __future__ import annotations
+
+from scheduler.core.messages import SubmitJobs
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import JobSpec
+from tests.support.desk import Desk, exited, job, node
+
+
+def test_the_last_failure_is_kept_with_its_last_lines() -> None:
+    """Exit code and last lines of the last attempt that failed stay, through a snapshot too."""
+    desk = Desk(node())
+    (lease,) = desk.run(job(retries=1))
+    desk.report(exits=(exited(lease, "failed", 10.0, code=3, detail="out of memory"),))
+    kept = SchedulerState.restore(desk.core.state.snapshot()).jobs["1"]
+    assert (3, "out of memory") == (kept.last_exit, kept.last_lines)
+    assert {"v100": kept.run_s} == kept.time_s
+
+
+def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
+    """Ranks that were stopped because one died do not speak over it."""
+    desk = Desk(node("n1", gpus=1), node("n2", gpus=1))
+    (lease,) = desk.run(job(gpus=2))
+    desk.report("n2", exits=(exited(lease, "failed", 10.0, code=7, detail="nan in step 9"),))
+    desk.settle()
+    desk.report("n1", exits=(exited(lease, "yielded", 10.0),))
+    assert (7, "nan in step 9") == (desk.job("1").last_exit, desk.job("1").last_lines)
+
+
+def test_how_a_job_is_started_survives_a_snapshot() -> None:
+    """What the agent is told to start is plain data in facts (JSON) and in snapshots (MessagePack) alike."""
+    launch = {"command": ["python", "train.py"], "env": {"LR": "0.1"}}
+    desk = Desk()
+    desk.tell(0.0, SubmitJobs(specs=(JobSpec(launch=launch),)))
+    assert launch == SchedulerState.restore(desk.core.state.snapshot()).jobs["1"].spec.launch
