@@ -146,9 +146,9 @@ def policies(as_json: bool) -> None:
 
 def _add_commands() -> None:
     """Those with a file of their own for their options, which need what stands above."""
-    from gavel.cli.sim_commands import COMMANDS
+    from gavel.cli import service_commands, sim_commands
 
-    for command in COMMANDS:
+    for command in (*sim_commands.COMMANDS, *service_commands.COMMANDS):
         main.add_command(command)
 
 

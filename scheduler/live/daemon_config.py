@@ -40,9 +40,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     data_dir: str = "~/.local/share/gavel"  # journal, tokens, keys, packages: one directory per daemon
     listen: str = "127.0.0.1:7070"  # for people; beyond this machine only with tls and tokens
     agents_listen: str = ""  # for agents, with tls: where they show their certificates; empty: the next port
-    tls: bool = (
-        False  # with the keys that `gavel init` made in data_dir/tls, or with those that are named here
-    )
+    tls: bool = False  # by the keys that `gavel init` made in data_dir/tls, or by those named here
     tls_certificate: str = ""  # of this server, PEM, with its chain
     tls_key: str = ""  # of that certificate
     auth: str = "none"  # "tokens", or "none": everybody on this machine is an admin

@@ -1,0 +1,44 @@
+"""`python -m scheduler`: the daemon without the command line tools. `gavel serve` is the same with more comfort."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from policies.errors import PolicyError
+from policies.registry import resolve
+from scheduler.config import ConfigError
+from scheduler.live.daemon_config import daemon_config
+from scheduler.live.serve import serve
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until told to stop; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m scheduler", description="Run a Gavel scheduler.")
+    parser.add_argument("--config", metavar="FILE", help="a TOML or YAML file of settings")
+    parser.add_argument("--data-dir", metavar="DIR", help="where journal, tokens and keys are kept")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where people reach the scheduler")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as scheduler.round_s=60",
+    )
+    given = parser.parse_args(arguments)
+    flags = {"data_dir": given.data_dir, "listen": given.listen}
+    for one in given.set:
+        key, equals, value = one.partition("=")
+        if not (key and equals):
+            parser.error(f"--set {one}: must be KEY=VALUE")
+        flags[key] = value
+    try:
+        config = daemon_config(given.config, flags)
+        resolve(config.scheduler.policy)
+    except (ConfigError, PolicyError) as error:
+        parser.error(str(error))
+    return serve(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

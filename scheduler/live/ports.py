@@ -1,0 +1,88 @@
+"""Where the daemon listens: one port for people, and with TLS another one for agents.
+
+gRPC in Python either asks every client of a port for a certificate or none of them; so agents, who have one, get a
+port of their own. Without TLS, on loopback alone, there is one port for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from grpc.aio import Server, ServerInterceptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
+from scheduler.live.daemon_config import Address
+
+log = logging.getLogger(__name__)
+
+Service = tuple[Callable[[Any, Server], None], Any]  # how it is added to a server, and itself
+MESSAGE_BYTES_MAX = 16 * 2**20
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # two daemons on one port would each get half of the calls
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+NAMES = tuple(
+    service.full_name
+    for file in (jobs_pb2, cluster_pb2, agents_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+)
+
+
+class PortTaken(Exception):
+    """Somebody else listens there."""
+
+
+class Port:
+    """One address with its services, and with those that say what is served and how it is."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        interceptors: Sequence[ServerInterceptor] = (),
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._server = grpc.aio.server(interceptors=list(interceptors), options=list(OPTIONS))
+        self._credentials = credentials
+        for add, service in services:
+            add(service, self._server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (*NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        self.address: Address | None = None
+
+    async def open(self, address: Address, what: str) -> None:
+        """Listen. An unspecific port (0) becomes a specific one; PortTaken, with the remedy, when it cannot be had."""
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), self._credentials)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise PortTaken(
+                f"cannot listen on {address}: another program does, or the address is not of this machine; "
+                f"stop that program or choose another with {what}"
+            )
+        await self._server.start()
+        self.address = Address(address.host, port)
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        for name in NAMES:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def close(self, grace_s: float) -> None:
+        """No more calls; those in flight may finish within the grace time."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)

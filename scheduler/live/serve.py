@@ -1,0 +1,195 @@
+"""The daemon: from a data directory to a scheduler that answers, and back.
+
+    start    the journal is recovered, a new epoch begins, leases that may be lost are said again, ports are opened
+    stop     no more calls, what was said is made durable, ports are closed; jobs go on under their leases
+
+A write that fails ends the process: what is in memory is ahead of the disk then, and nobody was promised anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scheduler.config import ConfigError
+from scheduler.core.core import Core
+from scheduler.core.messages import Configure, GiveRates, SetPrices
+from scheduler.drive import drive
+from scheduler.journal.errors import JournalError
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.clock import Clock
+from scheduler.live.daemon_config import Address, DaemonConfig, address_of
+from scheduler.live.feed import Feed
+from scheduler.live.log_lines import log_to
+from scheduler.live.ports import Port, PortTaken
+from scheduler.live.solver import SolverProcess
+from scheduler.live.world import LiveWorld
+from traces.roofline import default_throughputs
+from traces.throughputs import Throughputs, load_throughputs
+
+log = logging.getLogger("gavel.scheduler")
+STOP_S = 5.0  # that calls in flight may take when the daemon stops
+
+
+class Daemon:
+    """A running scheduler. `async with Daemon(config) as daemon: await daemon.ended()`."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        self.config = config
+        self.folder = config.folder
+        self._closing = AsyncExitStack()
+        self._loop: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self.listen: Address | None = None
+        self.agents_listen: Address | None = None
+
+    async def __aenter__(self) -> Daemon:
+        async with AsyncExitStack() as closing:
+            await self._start(closing)
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._closing.aclose()
+
+    async def _start(self, closing: AsyncExitStack) -> None:
+        config, folder = self.config, self.folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
+        recovered = recover_scheduler(journal)
+        for line in recovered.report():
+            log.warning("journal: %s", line)
+        self.feed = Feed(journal)
+        core = Core(recovered.state)
+        self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
+        is_first = recovered.state.epoch == 0
+        outcome = core.take_over(world.now_s())
+        self.feed.append(outcome.now_s, outcome.facts)
+        world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
+        closing.push_async_callback(_cancelled, asyncio.create_task(solver.run(), name="solver"))
+        closing.push_async_callback(self._drain)  # after the ports: calls in flight get their answers first
+        await self._open_ports(closing)
+        for effect in outcome.effects:
+            world.perform(effect)
+        self._configure(is_first)
+        self._loop = asyncio.create_task(drive(core, world, self.feed), name="core")
+        self._loop.add_done_callback(lambda task: self._stop.set())
+        self._say_where(closing)
+        log.info(
+            "epoch %d: %d jobs, %d nodes; listening on %s",
+            *(core.state.epoch, len(core.state.active), len(core.state.nodes), self.listen),
+        )
+
+    async def _open_ports(self, closing: AsyncExitStack) -> None:
+        """Everything is ready but the loop: calls that come now wait for it."""
+        config = self.config
+        port = Port(())
+        await port.open(address_of("listen", config.listen), "--listen")
+        closing.push_async_callback(port.close, STOP_S)
+        self.listen = self.agents_listen = port.address
+
+    def _configure(self, is_first: bool) -> None:
+        """What the file says holds once, when it has changed: what people have set since then stays."""
+        config, world = self.config, self.world
+        if _changed(self.folder / "settings.json", config.scheduler):
+            world.tell(Configure(settings=config.scheduler, user="config file"))
+        given = {"throughputs": config.throughputs, "prices": config.prices}
+        if _changed(self.folder / "rates.json", given) or is_first:
+            table = _table(config.throughputs)
+            world.tell(GiveRates(**rows_of(table)))
+            prices = {**table.prices_per_gpu_hour, **config.prices}
+            if prices:
+                world.tell(SetPrices(price_per_gpu_hour=prices))
+
+    async def ended(self) -> None:
+        """Wait until somebody calls `stop`, or the core cannot go on: then its error is raised."""
+        await self._stop.wait()
+        if self._loop is not None and self._loop.done():
+            self._loop.result()
+
+    def stop(self) -> None:
+        """End `ended`."""
+        self._stop.set()
+
+    async def _drain(self) -> None:
+        """What has been said is handled and durable; then the core's loop ends."""
+        self.world.stop()
+        if self._loop is not None:
+            await asyncio.wait([self._loop])
+
+    def _say_where(self, closing: AsyncExitStack) -> None:
+        """For commands on the same machine, and for service managers."""
+        where = {"pid": os.getpid(), "listen": str(self.listen), "agents_listen": str(self.agents_listen)}
+        path = self.folder / "daemon.json"
+        path.with_suffix(".tmp").write_text(json.dumps(where))
+        path.with_suffix(".tmp").rename(path)
+        closing.callback(path.unlink, True)
+        if notify := os.environ.get("NOTIFY_SOCKET"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
+                manager.sendto(b"READY=1", notify.replace("@", "\0", 1))
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _table(path: str) -> Throughputs:
+    return load_throughputs(path) if path else default_throughputs()
+
+
+def rows_of(table: Throughputs) -> dict[str, Any]:
+    """A throughput table in the rows of GiveRates."""
+    return {
+        "solo": [(*key, rate) for key, rate in sorted(table.solo.items())],
+        "unconsolidated": [(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
+        "pairs": [
+            (kind, a, b, gpus, *rates)
+            for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
+            if gpus == others and a <= b
+        ],
+    }
+
+
+def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> bool:
+    """Whether this is something else than at the last start; noted for the next."""
+    digest = hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+    with suppress(OSError):
+        if path.read_text() == digest:
+            return False
+    path.write_text(digest)
+    return True
+
+
+def serve(config: DaemonConfig) -> int:
+    """Run a daemon until it is told to stop; the exit status."""
+    log_to(None, config.log_level, config.log_json)
+    try:
+        asyncio.run(_serve(config))
+    except (JournalError, PortTaken, ConfigError, OSError) as error:
+        log.debug("stopped", exc_info=True)
+        print(f"gavel serve: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: DaemonConfig) -> None:
+    async with Daemon(config) as daemon:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, daemon.stop)
+        await daemon.ended()
+        log.info("stopping; running jobs go on until their leases end")
