@@ -100,9 +100,7 @@ class RunDirectory:
             os.close(fd)
         return value if isinstance(value, dict) else None
 
-    def write(
-        self, name: str, value: Mapping[str, Any], *, durable: bool = False, mode: int = 0o644
-    ) -> None:
+    def write(self, name: str, value: Mapping[str, Any], *, durable: bool = False, mode: int = 0o644) -> None:
         """Replace a JSON file as a whole."""
         aside = f".{name}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):

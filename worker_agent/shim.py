@@ -5,7 +5,7 @@ lease.json on the monotonic clock whoever else is alive, and says in exit.json h
 (docs/job-directory.md). Rules:
 - ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it;
 - exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
-- output goes through a process of its own (log_pump.py), so that a slow or full disk holds up neither moments nor codes;
+- output goes through a process of its own (log_pump.py), so that a slow disk holds up neither moments nor codes;
 - SIGTERM to the shim is an end of the lease: signal now, kill a little later.
 """
 
@@ -178,7 +178,9 @@ class Shim:
         if not self._told:
             if self.first is not None:
                 self._told = True
-                self.note(f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped")
+                self.note(
+                    f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped"
+                )
                 self._signal_leaders()
             elif now_s >= self.moments.signal_s:
                 self._told = self.signalled = True
@@ -361,7 +363,7 @@ def _go_to(path: str) -> None:
 
 def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
     try:
-        os.execvpe(argv[0], argv, env)
+        os.execvpe(argv[0], argv, env)  # noqa: S606
     except OSError as error:
         where = " (looked for in PATH)" if error.errno == errno.ENOENT and "/" not in argv[0] else ""
         raise CannotStart(f"cannot run {argv[0]}: {error.strerror}{where}") from error

@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 T = TypeVar("T")
 
 
-def wait_for(what: Callable[[], T], within_s: float = PATIENCE_S) -> T:
+def wait_for(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
     """The first true answer; fails when none comes in time."""
     end_s = time.monotonic() + within_s
     while not (answer := what()):
@@ -43,8 +43,15 @@ def gone(pid: int) -> bool:
 class ShimRun:
     """One run directory, and the shim that carries it out."""
 
-    def __init__(self, runs: Path, *argvs: list[str], lease: str = "17", **start: Any) -> None:
-        self.run = RunDirectory.create(runs, lease)
+    def __init__(
+        self,
+        runs: Path,
+        *argvs: list[str],
+        lease: str = "17",
+        moments: tuple[float, float, float] = (1e3, 1e3, 1e3),
+        **start: Any,
+    ) -> None:
+        self.run = RunDirectory.create(runs, lease, start.get("uid") or None, start.get("gid") or None)
         self.path, self.lease_id = self.run.path, lease
         self.shim: subprocess.Popen[bytes] | None = None
         ranks = [
@@ -54,7 +61,7 @@ class ShimRun:
         start = {"cwd": str(self.path), "uid": None, "gid": None, "groups": [], **start}
         start = {"log_bytes_max": 1 << 20, "log_files_max": 4, **start}
         self.run.write(START, {"lease": lease, "boot_id": boot_id(), "ranks": ranks, **start})
-        self.lease(1e3, 1e3, 1e3)
+        self.lease(*moments)
 
     def lease(self, ask_in_s: float, signal_in_s: float, kill_in_s: float, why: str = "") -> None:
         """The three moments, from now."""

@@ -109,8 +109,11 @@ def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "rubbish",
-    [b"", b"{", b'{"lease": "17"}', b'{"lease": "17", "ask_s": 0, "signal_s": 0, "kill_s": NaN}']
-    + [b'{"lease": "18", "ask_s": 0, "signal_s": 0, "kill_s": 0}', b"[" * 60_000],
+    [
+        *(b"", b"{", b"[" * 60_000, b'{"lease": "17"}'),
+        b'{"lease": "17", "ask_s": 0, "signal_s": 0, "kill_s": NaN}',
+        b'{"lease": "18", "ask_s": 0, "signal_s": 0, "kill_s": 0}',
+    ],
 )
 def test_a_damaged_lease_changes_nothing(tmp_path: Path, rubbish: bytes) -> None:
     """It goes on with what it knew, and to the last kill_s that it knew."""
@@ -300,7 +303,9 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
         (python("pass"), {"uid": 12345, "gid": 0}, "a job may not run as uid 12345, gid 0"),
     ],
 )
-def test_what_is_wrong_with_a_start_is_said(tmp_path: Path, argv: list[str], start: dict[str, object], word: str) -> None:
+def test_what_is_wrong_with_a_start_is_said(
+    tmp_path: Path, argv: list[str], start: dict[str, object], word: str
+) -> None:
     """Each in one line that names it."""
     with shim_run(tmp_path, argv, **start) as run:
         said = run.ended()

@@ -1,0 +1,247 @@
+"""From a job's `launch` to what the shim starts: the environment of a rank, and every field wrong in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_agent.launch import Details, LaunchError, NodeFacts, read_launch, start_file
+from worker_agent.orders import Order
+from worker_agent.rendezvous import Rendezvous, free_ports
+from worker_agent.secret_files import SecretError, read_secrets
+from worker_agent.users import Account
+
+NODE = NodeFacts(
+    worker_type="v100",
+    library=Path("/lib/of/gavel"),
+    checkpoints=Path("/checkpoints"),
+    devices=("0", "1", "GPU-c", "GPU-d"),
+    environ={"PATH": "/bin", "LANG": "C.UTF-8", "TMPDIR": "/scratch", "AWS_SECRET": "x", "RANK": "7"},
+)
+ACCOUNT = Account(name="ada", home=Path("/homes/ada"), login_shell="/bin/bash")
+MEETING = Rendezvous("10.0.0.1", 4000, 4001)
+RUN = Path("/state/runs/17")
+
+
+def start(launch: dict[str, Any] | None = None, *, account: Account = ACCOUNT, **more: Any) -> dict[str, Any]:
+    """start.json of a job on GPUs 1 and 2."""
+    details = {name: more.pop(name) for name in list(more) if name in Details.__struct_fields__}
+    node = more.pop("node", NODE)
+    order = {"lease": "17", "job": "12", "attempt": 2, "gpus": (1, 2), "ends_s": 9.0, "epoch": 3}
+    order |= {name: more.pop(name) for name in list(more) if name in Order.__struct_fields__}
+    return start_file(
+        Order(**order),
+        Details(launch=launch or {"command": ["train"]}, **{"gpus_total": 2, **details}),
+        node,
+        account,
+        MEETING,
+        run_dir=RUN,
+        **more,
+    )
+
+
+def test_one_rank_per_gpu() -> None:
+    """All ranks see all GPUs of the lease, and each its place among them."""
+    first, second = start()["ranks"]
+    assert (first["argv"], first["rank"], second["rank"]) == (["train"], 0, 1)
+    alike = first["env"].items() & second["env"].items()
+    assert first["env"].items() - alike == {("RANK", "0"), ("LOCAL_RANK", "0")}
+    assert second["env"].items() - alike == {("RANK", "1"), ("LOCAL_RANK", "1")}
+    assert dict(alike) == {
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/scratch",
+        "PYTHONPATH": "/lib/of/gavel",
+        "HOME": "/homes/ada",
+        "USER": "ada",
+        "LOGNAME": "ada",
+        "SHELL": "/bin/bash",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "GAVEL_COORDINATOR": "10.0.0.1:4001",
+        "CUDA_VISIBLE_DEVICES": "1,GPU-c",
+        "GAVEL_WORKER_TYPE": "v100",
+        "GAVEL_GPUS": "2",
+        "GAVEL_JOB_ID": "12",
+        "GAVEL_JOB_NAME": "",
+        "GAVEL_ATTEMPT": "2",
+        "GAVEL_EPOCH": "3",
+        "GAVEL_LEASE": "17",
+        "GAVEL_RUN_DIR": "/state/runs/17",
+        "GAVEL_CHECKPOINT_DIR": "/checkpoints/12",
+    }
+
+
+def test_the_second_node_of_a_gang() -> None:
+    """Its ranks go on where those of the first node ended, however many these were."""
+    said = start(node_rank=1, nodes=2, rank_first=6, gpus_total=8)
+    assert [rank["rank"] for rank in said["ranks"]] == [6, 7]
+    assert {rank["env"]["WORLD_SIZE"] for rank in said["ranks"]} == {"8"}
+    assert said["ranks"][1]["env"]["LOCAL_RANK"] == "1"
+
+
+def test_one_rank_per_node() -> None:
+    """For launchers that spread over GPUs themselves."""
+    said = start(
+        {"command": ["train"], "ranks": "per_node"}, node_rank=1, nodes=2, rank_first=6, gpus_total=8
+    )
+    (rank,) = said["ranks"]
+    env = rank["env"]
+    assert (rank["rank"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GAVEL_GPUS"]) == (1, "2", "1", "8")
+
+
+def test_a_rank_of_its_own_needs_no_coordinator() -> None:
+    """There is nobody to agree with."""
+    (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
+    assert "GAVEL_COORDINATOR" not in rank["env"]
+
+
+def test_declared_gpus() -> None:
+    """No device is visible; jobs that pace their steps are told how fast to be, and all are told how far."""
+    node = NodeFacts(worker_type="v100", library=Path("/lib"), checkpoints=Path("/c"), speed=0.5)
+    env = start(node=node, steps_max=100.0, array_index=0)["ranks"][0]["env"]
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert (env["GAVEL_SPEED"], env["GAVEL_STEPS"], env["GAVEL_ARRAY_INDEX"]) == ("0.5", "100", "0")
+
+
+def test_a_virtual_environment_and_variables() -> None:
+    """The venv is first on PATH, our library first on PYTHONPATH, secrets beside the rest."""
+    launch = {
+        "command": ["x"],
+        "venv": "/venv",
+        "env": {"PATH": "/mine", "PYTHONPATH": "/their/lib", "A": "b"},
+    }
+    env = start(launch, secrets={"TOKEN": "t"}, more_env={"CUDA_MPS_PIPE_DIRECTORY": "/p"})["ranks"][0]["env"]
+    assert (env["PATH"], env["VIRTUAL_ENV"]) == ("/venv/bin:/mine", "/venv")
+    assert env["PYTHONPATH"] == "/lib/of/gavel:/their/lib"
+    assert (env["A"], env["TOKEN"], env["CUDA_MPS_PIPE_DIRECTORY"]) == ("b", "t", "/p")
+
+
+def test_another_user() -> None:
+    """Runs under its uid and groups, and not in the agent's directory for temporary files."""
+    account = Account(
+        name="ada", home=Path("/homes/ada"), login_shell="/bin/sh", uid=1001, gid=1002, groups=(7,)
+    )
+    said = start(account=account)
+    assert (said["uid"], said["gid"], said["groups"]) == (1001, 1002, [7])
+    assert "TMPDIR" not in said["ranks"][0]["env"]
+
+
+def test_a_script_has_a_shell_because_it_was_asked_for() -> None:
+    """And so has a setup that is text; its first line that fails ends it."""
+    said = start({"script": "a | b", "setup": "pip install x\nmake"})
+    assert said["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
+    assert said["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
+    assert start({"command": ["a"], "setup": ["make", "all"]})["setup"] == ["make", "all"]
+    assert start({"command": ["a; rm -rf /"]})["ranks"][0]["argv"] == ["a; rm -rf /"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "work", "cwd"),
+    [
+        ({"command": ["a"]}, None, "/homes/ada"),
+        ({"command": ["a"], "workdir": "/data/p"}, None, "/data/p"),
+        ({"command": ["a"], "upload": "sha256:" + "0" * 64}, RUN / "work", "/state/runs/17/work"),
+        (
+            {"command": ["a"], "upload": "sha256:" + "0" * 64, "workdir": "sub"},
+            RUN / "work",
+            "/state/runs/17/work/sub",
+        ),
+    ],
+)
+def test_where_it_runs(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
+    """In its work directory, in what was uploaded, or at home."""
+    assert start(launch, work=work)["cwd"] == cwd
+
+
+def test_names_never_become_paths() -> None:
+    """An id that looks like a path is a name below the directory of checkpoints."""
+    assert start(job="../../etc")["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == "/checkpoints/%2E.%2F..%2Fetc"
+
+
+@pytest.mark.parametrize(
+    ("launch", "word"),
+    [
+        ({}, "give a command or a script, not neither"),
+        ({"command": ["a"], "script": "b"}, "not both"),
+        ({"command": [""]}, "launch.command: its first word is empty"),
+        ({"command": "train"}, r"Expected `array`, got `str` - at `\$.command`"),
+        ({"command": ["a"], "comand": 1}, "unknown field `comand`"),
+        ({"command": ["a\0"]}, "launch.command: holds a NUL"),
+        ({"script": "x" * 200_000}, "launch.script: longer than"),
+        ({"command": ["a"], "env": {"A B": "c"}}, "launch.env: 'A B' is no name"),
+        ({"command": ["a"], "env": {"RANK": "0"}}, "launch.env: RANK is set by Gavel"),
+        ({"command": ["a"], "env_from": {"GAVEL_X": "0"}}, "launch.env_from: GAVEL_X is set by Gavel"),
+        ({"command": ["a"], "env": {"A": "x\0"}}, "launch.env: holds a NUL"),
+        (
+            {"command": ["a"], "env": {"A": "x"}, "env_from": {"A": "secret:a"}},
+            "launch.env_from: A is in env too",
+        ),
+        ({"command": ["a"], "venv": "venv"}, "launch.venv: 'venv' is not an absolute path"),
+        ({"command": ["a"], "workdir": "~/x"}, "launch.workdir: '~/x' is not an absolute path"),
+        ({"command": ["a"], "checkpoint_dir": "x"}, "launch.checkpoint_dir: 'x' is not an absolute path"),
+        ({"command": ["a"], "upload": "md5:1"}, "launch.upload: 'md5:1' is not of the form"),
+        ({"command": ["a"], "upload": "sha256:" + "0" * 64, "workdir": "../x"}, "not within the upload"),
+        ({"command": ["a"], "ranks": "per_core"}, "Invalid enum value 'per_core'"),
+    ],
+)
+def test_what_cannot_be_right_is_named(launch: dict[str, Any], word: str) -> None:
+    """The field, its value, and what would be right."""
+    with pytest.raises(LaunchError, match=word):
+        read_launch(launch)
+
+
+def test_ranks_that_do_not_fit_are_refused() -> None:
+    """Rather than a gang that waits for ranks that nobody starts."""
+    with pytest.raises(LaunchError, match="ranks 7 to 8 are ordered here, of 8 in all"):
+        start(rank_first=7, gpus_total=8)
+
+
+def test_free_ports_differ() -> None:
+    """Two for one job are two."""
+    assert len(set(free_ports(8))) == 8
+
+
+# ----------------------------------------------------------------------------------------------------- secrets
+
+
+def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
+    """By reference; the newline at the end of a file is not part of it."""
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "token").write_text("s3cret\n")
+    assert read_secrets(tmp_path, {"TOKEN": "secret:team/token"}) == {"TOKEN": "s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "word"),
+    [
+        ("token", "not of the form"),
+        ("secret:../token", "not of the form"),
+        ("secret:/etc/passwd", "not of the form"),
+        ("secret:", "not of the form"),
+        ("secret:absent", "cannot be read on this node: No such file"),
+        ("secret:link", "cannot be read on this node: Too many levels"),
+        ("secret:folder", "not a file of at most 64 KiB"),
+        ("secret:binary", "is not text"),
+        ("secret:nul", "holds a NUL"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_named(tmp_path: Path, reference: str, word: str) -> None:
+    """The variable and the reference, and never what is in the file."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "nul").write_bytes(b"a\0b")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{word}"):
+        read_secrets(tmp_path, {"TOKEN": reference})
+
+
+def test_a_node_without_secrets_says_so() -> None:
+    """Nothing is looked for anywhere else."""
+    with pytest.raises(SecretError, match="this node has no directory of secrets"):
+        read_secrets(None, {"TOKEN": "secret:a"})

@@ -1,0 +1,228 @@
+"""Uploaded work directories: unpacked once by the hash of their content, copied for each run.
+
+What is in an archive comes from a stranger: nothing outside the directory is written or linked to, nothing but files,
+directories and links is made, and there is a limit to everything. A package is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import importlib
+import os
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
+_CHUNK_BYTES = 1 << 20
+
+
+class PackageError(ValueError):
+    """A package cannot be used: why."""
+
+
+class PackageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large things may get."""
+
+    archive_bytes_max: int = 1 << 30
+    unpacked_bytes_max: int = 4 << 30
+    entries_max: int = 100_000
+    path_length_max: int = 1000
+    cache_bytes_max: int = 16 << 30
+
+
+class Packages:
+    """The packages of a node."""
+
+    def __init__(self, root: Path, limits: PackageLimits | None = None) -> None:
+        self.root, self.limits = root, limits or PackageLimits()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in root.glob("new-*"):  # of an agent that was killed
+            shutil.rmtree(left, ignore_errors=True)
+
+    def has(self, digest: str) -> bool:
+        """Whether it need not be fetched."""
+        return self._path(digest).is_dir()
+
+    def add(self, digest: str, chunks: Iterable[bytes]) -> None:
+        """Take in an archive, if it is what its name says."""
+        if self.has(digest):
+            return
+        new = Path(tempfile.mkdtemp(prefix="new-", dir=self.root))
+        try:
+            self._receive(digest, chunks, new / "archive")
+            size_bytes = unpack(new / "archive", new / "tree", self.limits)
+            (new / "archive").unlink()
+            (new / "size").write_text(str(size_bytes))
+            with contextlib.suppress(OSError):  # another thread was faster with the same
+                new.rename(self._path(digest))
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        self.evict(keep=digest)
+
+    def check_out(self, digest: str, into: Path, uid: int | None = None, gid: int | None = None) -> None:
+        """A copy for one run, which may do with it what it likes."""
+        path = self._path(digest)
+        try:
+            os.utime(path)  # used last now
+            shutil.copytree(path / "tree", into, symlinks=True)
+        except OSError as error:
+            shutil.rmtree(into, ignore_errors=True)
+            raise PackageError(f"package {digest} cannot be copied: {error}") from error
+        if uid is not None:
+            group = -1 if gid is None else gid
+            os.chown(into, uid, group)
+            for folder, directories, files in os.walk(into):
+                for name in (*directories, *files):
+                    os.chown(os.path.join(folder, name), uid, group, follow_symlinks=False)
+
+    def evict(self, keep: str = "") -> None:
+        """Remove what was used longest ago until the rest is within its limit."""
+        entries = []
+        for path in self.root.glob("sha256-*"):
+            with contextlib.suppress(OSError, ValueError):
+                entries.append((path.stat().st_mtime_ns, int((path / "size").read_text()), path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self.limits.cache_bytes_max:
+                return
+            if keep and path == self._path(keep):
+                continue
+            shutil.rmtree(path, ignore_errors=True)
+            total -= size
+
+    def _path(self, digest: str) -> Path:
+        kind, _, value = digest.partition(":")
+        if kind != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+            raise PackageError(f"{digest!r} is no digest of the form sha256:<64 hex digits>")
+        return self.root / f"sha256-{value}"
+
+    def _receive(self, digest: str, chunks: Iterable[bytes], into: Path) -> None:
+        found, size_bytes = hashlib.sha256(), 0
+        with into.open("xb") as file:
+            for chunk in chunks:
+                size_bytes += len(chunk)
+                if size_bytes > self.limits.archive_bytes_max:
+                    raise PackageError(
+                        f"package {digest} is larger than {self.limits.archive_bytes_max} bytes"
+                    )
+                found.update(chunk)
+                file.write(chunk)
+        if f"sha256:{found.hexdigest()}" != digest:
+            raise PackageError(
+                f"package {digest} arrived as sha256:{found.hexdigest()}: it was damaged on its way"
+            )
+
+
+def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
+    """Unpack a tar archive into a new directory; the bytes of its files.
+
+    Links come last, so that nothing is ever written through one.
+    """
+    into.mkdir(mode=0o755)
+    links: list[tuple[tuple[str, ...], str]] = []
+    size_bytes = 0
+    try:
+        with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as tar:
+            for number, member in enumerate(tar):
+                if number >= limits.entries_max:
+                    raise PackageError(f"more than {limits.entries_max} entries")
+                parts = _parts(member.name, limits)
+                if member.issym():
+                    links.append((parts, _target(parts, member.linkname)))
+                elif member.isdir():
+                    _folder(into, parts)
+                elif member.isreg():
+                    size_bytes += member.size
+                    if size_bytes > limits.unpacked_bytes_max:
+                        raise PackageError(f"unpacked, it is larger than {limits.unpacked_bytes_max} bytes")
+                    _write(tar, member, _folder(into, parts[:-1]) / parts[-1])
+                else:
+                    raise PackageError(f"{member.name!r} is neither file nor directory nor symbolic link")
+        for parts, target in links:
+            (_folder(into, parts[:-1]) / parts[-1]).symlink_to(target)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise PackageError(f"the archive cannot be unpacked: {error}") from error
+    return size_bytes
+
+
+@contextlib.contextmanager
+def _open(archive: Path) -> Iterator[IO[bytes]]:
+    with archive.open("rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start.startswith(_GZIP):
+            with gzip.open(file) as stream:
+                yield stream  # type: ignore[misc]
+        elif start == _ZSTANDARD:
+            try:
+                zstandard = importlib.import_module("zstandard")
+            except ImportError:
+                raise PackageError(
+                    "it is packed with zstd, but Python's zstandard is missing here: use gzip"
+                ) from None
+            try:
+                with zstandard.ZstdDecompressor().stream_reader(file) as stream:
+                    yield stream
+            except zstandard.ZstdError as error:
+                raise PackageError(f"the archive cannot be unpacked: {error}") from error
+        else:
+            raise PackageError("it is neither .tar.gz nor .tar.zst")
+
+
+def _parts(name: str, limits: PackageLimits) -> tuple[str, ...]:
+    """The components of a path that stays inside."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if name.startswith("/") or ".." in parts or "\0" in name or len(name) > limits.path_length_max:
+        raise PackageError(f"{name[:200]!r} is no path within a work directory")
+    return parts
+
+
+def _target(link: tuple[str, ...], target: str) -> str:
+    """Where a link leads, if that is inside.
+
+    `..` may only stand at the beginning: there it leads out of real directories, whose number is known; after
+    another link it could lead anywhere.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    if not link or target.startswith("/") or ".." in parts[ups:] or ups > len(link) - 1 or "\0" in target:
+        raise PackageError(f"{'/'.join(link)!r} is a link to {target[:200]!r}, which may be outside")
+    return target
+
+
+def _folder(root: Path, parts: tuple[str, ...]) -> Path:
+    """A directory below the root, made of real directories only."""
+    path = root
+    for part in parts:
+        path = path / part
+        try:
+            path.mkdir(mode=0o755)
+        except FileExistsError:
+            if path.is_symlink() or not path.is_dir():
+                raise PackageError(
+                    f"{'/'.join(parts)!r} leads through something that is no directory"
+                ) from None
+    return path
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    source = tar.extractfile(member)
+    assert source is not None
+    if path.is_dir():
+        raise PackageError(f"{member.name!r} is both a file and a directory")
+    path.unlink(missing_ok=True)  # named twice: the later one counts, as with tar
+    mode = 0o755 if member.mode & 0o100 else 0o644
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb") as file:
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+    os.utime(path, (member.mtime, member.mtime))

@@ -1,0 +1,60 @@
+"""Secrets by reference: a job file names them, the node has them, and nobody in between sees one.
+
+`env_from: {NAME: "secret:path"}` is the file `path` below the agent's directory of secrets; below the directory of
+the submitting user there, where jobs run as their users.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+_PREFIX = "secret:"
+_BYTES_MAX = 64 << 10
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class SecretError(ValueError):
+    """A secret cannot be had: which, and why."""
+
+
+def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, str]:
+    """The values of the variables that are given by reference."""
+    values = {}
+    for name, reference in references.items():
+        path = reference.removeprefix(_PREFIX)
+        parts = path.split("/")
+        if path == reference or not all(parts) or any(part.startswith(".") for part in parts):
+            raise SecretError(
+                f"env_from.{name}: {reference!r} is not of the form secret:NAME or secret:FOLDER/NAME"
+            )
+        if root is None:
+            raise SecretError(f"env_from.{name}: this node has no directory of secrets")
+        values[name] = _read(root, parts, f"env_from.{name}: {reference}")
+    return values
+
+
+def _read(root: Path, parts: list[str], what: str) -> str:
+    """One file below the root, through no link."""
+    fds: list[int] = []
+    try:
+        fds.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for part in parts[:-1]:
+            fds.append(os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=fds[-1]))
+        fds.append(os.open(parts[-1], _FLAGS, dir_fd=fds[-1]))
+        about = os.fstat(fds[-1])
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _BYTES_MAX:
+            raise SecretError(f"{what} is not a file of at most {_BYTES_MAX >> 10} KiB on this node")
+        value = os.read(fds[-1], _BYTES_MAX).decode().removesuffix("\n")
+    except OSError as error:
+        raise SecretError(f"{what} cannot be read on this node: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise SecretError(f"{what} is not text") from None
+    finally:
+        for fd in fds:
+            os.close(fd)
+    if "\0" in value:
+        raise SecretError(f"{what} holds a NUL, which no environment variable can")
+    return value

@@ -1,0 +1,109 @@
+"""As whom jobs run: as their submitting users where the agent is root, else all as the agent's own user.
+
+An agent that is root starts nothing as root unless an operator said in so many words that there is one user only.
+The shim drops the rights, and checks that they are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+UID_MIN = 1000  # below are the users of the system, by the convention of every distribution
+_SHELLS_OF_NOBODY = ("nologin", "false")
+
+
+class UserError(Exception):
+    """A job cannot run as this user, or the agent not as it is: with what to do."""
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a job runs as; `uid` is None for the agent's own user."""
+
+    name: str
+    home: Path
+    login_shell: str
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+
+
+class Users:
+    """Which account a submitting user has on this node."""
+
+    def __init__(
+        self,
+        *,
+        single_user: bool = False,
+        look_up: Callable[[str], pwd.struct_passwd] = pwd.getpwnam,
+        euid: int | None = None,
+    ) -> None:
+        """`single_user`: every job runs as the agent does, root included."""
+        self.euid = os.geteuid() if euid is None else euid
+        self.switching = self.euid == 0 and not single_user
+        self._look_up = look_up
+
+    @property
+    def mode(self) -> str:
+        """What an agent says of itself when it starts."""
+        if self.switching:
+            return "jobs run as their submitting users"
+        return f"single-user mode: every job runs as {_own_account().name}, whoever submitted it"
+
+    def account(self, user: str) -> Account:
+        """As whom the jobs of a user run; UserError where that must not be."""
+        if not self.switching:
+            return _own_account()
+        if not user:
+            raise UserError(
+                "the job has no submitting user, and this agent, being root, starts jobs as that user only"
+            )
+        try:
+            entry = self._look_up(user)
+        except (KeyError, ValueError):
+            raise UserError(
+                f"user {user!r} does not exist on this node: create it, or use another node"
+            ) from None
+        if entry.pw_uid == 0 or entry.pw_gid == 0:
+            raise UserError(f"user {user!r} is root here: jobs do not run as root")
+        if entry.pw_uid < UID_MIN:
+            raise UserError(f"user {user!r} (uid {entry.pw_uid}) is a system user: jobs do not run as one")
+        if Path(entry.pw_shell).name in _SHELLS_OF_NOBODY:
+            raise UserError(f"user {user!r} may not log in here (shell {entry.pw_shell})")
+        groups = tuple(sorted(group for group in os.getgrouplist(user, entry.pw_gid) if group))
+        return Account(
+            name=user,
+            home=Path(entry.pw_dir),
+            login_shell=entry.pw_shell or "/bin/sh",
+            uid=entry.pw_uid,
+            gid=entry.pw_gid,
+            groups=groups,
+        )
+
+
+def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
+    """An agent may be root to switch users, or because it was told that there is one: not by accident."""
+    if single_user and switch_users:
+        raise UserError("either jobs run as their submitting users, or there is a single user: choose one")
+    if (os.geteuid() if euid is None else euid) != 0:
+        if switch_users:
+            raise UserError("only root can start jobs as their submitting users: start the agent as root")
+        return
+    if not single_user and not switch_users:
+        raise UserError(
+            "this agent is root, and every job would be: start it as another user, or let jobs run as their"
+            " submitting users (--switch-users), or, on a machine of your own, say --single-user"
+        )
+
+
+def _own_account() -> Account:
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:  # a container may run under a uid that has no name
+        return Account(name=str(os.geteuid()), home=Path(os.environ.get("HOME", "/")), login_shell="/bin/sh")
+    home = os.environ.get("HOME") or entry.pw_dir
+    return Account(name=entry.pw_name, home=Path(home), login_shell=entry.pw_shell or "/bin/sh")
