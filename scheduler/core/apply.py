@@ -13,6 +13,7 @@ from typing import Any
 from scheduler.core import apply_jobs as jobs
 from scheduler.core import apply_leases as leases
 from scheduler.core import facts as f
+from scheduler.core.credit import charge_all
 from scheduler.core.state import Asked, SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.lease import Bundle
@@ -33,6 +34,8 @@ def _configured(state: SchedulerState, now_s: float, fact: f.Configured) -> None
 
 def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) -> None:
     state.epoch = fact.epoch
+    for holding in state.leases.values():
+        holding.mixed = True  # nobody heard what happened in between
 
 
 def _rates_given(state: SchedulerState, now_s: float, fact: f.RatesGiven) -> None:
@@ -43,6 +46,7 @@ def _rates_given(state: SchedulerState, now_s: float, fact: f.RatesGiven) -> Non
 
 
 def _prices_set(state: SchedulerState, now_s: float, fact: f.PricesSet) -> None:
+    charge_all(state, now_s)
     state.prices = {**state.prices, **fact.price_per_gpu_hour}
     state.stale = True
 
@@ -53,12 +57,15 @@ def _prices_set(state: SchedulerState, now_s: float, fact: f.PricesSet) -> None:
 def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> None:
     node = state.nodes.get(fact.spec.name)
     if node is None:
-        state.nodes[fact.spec.name] = Node(spec=fact.spec, since_s=now_s, generation=state.generation_floor)
+        node = Node(spec=fact.spec, since_s=now_s, generation=state.generation_floor)
+        state.nodes[fact.spec.name] = node
     else:
+        state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
             node.broken.clear()  # another machine, or mended; a link that comes back mends nothing
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         node.state = NodeState.DRAINING if node.drained else NodeState.UP
+    state.add_node(node)
     _cluster_changed(state)
 
 
@@ -67,11 +74,15 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     if fact.state in (NodeState.DRAINING, NodeState.UP):
         node.drained = fact.state == NodeState.DRAINING
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
+    if fact.state == NodeState.SILENT:
+        for holding in state.on_node(fact.node):
+            holding.mixed = True  # nobody hears what happens now
     _cluster_changed(state)
 
 
 def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> None:
     node = state.nodes.pop(fact.node)
+    state.drop_node(node)
     # its agent may come back, and refuses sets that are older than the last one it saw
     state.generation_floor = max(state.generation_floor, node.generation)
     _cluster_changed(state)
@@ -84,7 +95,7 @@ def _gpus_broken(state: SchedulerState, now_s: float, fact: f.GpusBroken) -> Non
 
 def _cluster_changed(state: SchedulerState) -> None:
     state.stale = True
-    state.reindex_nodes()
+    state.cluster_version += 1
 
 
 # Allocations
@@ -93,6 +104,7 @@ def _cluster_changed(state: SchedulerState) -> None:
 def _allocation_asked(state: SchedulerState, now_s: float, fact: f.AllocationAsked) -> None:
     state.asked = Asked(fact.number, now_s, answered=False)
     state.stale = False
+    state.rates.note_asked()
 
 
 def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationAdopted) -> None:

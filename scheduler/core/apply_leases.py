@@ -6,12 +6,13 @@ the last of them closes.
 
 from __future__ import annotations
 
+from scheduler.core import credit as books
 from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
 from scheduler.model.jobs import Job, JobState, Move
-from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
+from scheduler.model.lease import Holding, LeadExit, Lease, Phase, nodes_of
 from scheduler.model.throughput import RateKey
 
 
@@ -27,31 +28,30 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
             # planned ahead, it runs to the end of its round; at the boundary, that is now
             _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), "its turn is over")
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
-    _rebundle(state, fact.rebundled)
+    for name, bundle in fact.rebundled:
+        holding = state.leases[name]
+        holding.bundle = bundle
+        state.touch(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
     table.pass_round(settings.round_s, settings.decay)
-    placed = [h.bundle for h in state.leases.values() if h.phase is not Phase.STOPPING]
-    table.receive(placed, settings.round_s)
+    books.credit_round(state)
     table.note_skipped(fact.skipped)
 
 
 def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None:
     """Idle GPUs were given out."""
-    _rebundle(state, fact.rebundled)
-    for lease in fact.granted:
-        _grant(state, now_s, lease)
-    state.shares.receive([lease.bundle for lease in fact.granted], max(state.round.ends_s - now_s, 0.0))
-
-
-def _rebundle(state: SchedulerState, changes: tuple[tuple[str, Bundle], ...]) -> None:
-    for name, bundle in changes:
+    for name, bundle in fact.rebundled:
         holding = state.leases[name]
-        holding.bundle = bundle
+        books.change_company(state, now_s, holding, bundle)
         state.touch(holding)
+    for lease in fact.granted:
+        holding = _grant(state, now_s, lease)
+        if holding.phase is Phase.SENT:
+            books.credit(state, now_s, holding, state.round.ends_s)
 
 
-def _grant(state: SchedulerState, now_s: float, lease: Lease) -> None:
+def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     job = state.jobs[lease.job]
     waits_for = {
         other
@@ -74,6 +74,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> None:
     else:
         state.hold(holding)
         state.touch(holding)
+    return holding
 
 
 def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> None:
@@ -86,7 +87,12 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     state.touch(holding)
 
 
-def _forget(state: SchedulerState, now_s: float, holding: Holding) -> None:
+def _forget(
+    state: SchedulerState,
+    now_s: float,
+    holding: Holding,
+    why: str = "its turn passed before its GPUs were free",
+) -> None:
     """A lease that never went out: nothing ran, nothing has to stop."""
     job = state.jobs[holding.lease.job]
     state.let_go(holding)
@@ -96,9 +102,9 @@ def _forget(state: SchedulerState, now_s: float, holding: Holding) -> None:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
     if len(holding.bundle.jobs) > 1:
-        _part(state, holding)
+        _part(state, now_s, holding)
     if job.state == JobState.RUNNING and job.leaving is None:
-        move(state, now_s, job, Move.PREEMPT, "its turn passed before its GPUs were free")
+        move(state, now_s, job, Move.PREEMPT, why)
 
 
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
@@ -106,6 +112,10 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
     holding = state.leases[fact.lease]
     if holding.phase == Phase.WAITING:
         _forget(state, now_s, holding)
+    elif fact.untold:
+        books.take_back(state, now_s, holding)
+        state.touch(holding)
+        _forget(state, now_s, holding, fact.why)
     else:
         # whoever holds, requeues or cancels a job moves it first
         holding.unasked = state.jobs[holding.lease.job].state == JobState.RUNNING
@@ -120,6 +130,9 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
         state.touch(holding)
+        holding.mixed = True  # while nobody heard of it, much may have happened
+        if holding.credit_s < state.round.ends_s:
+            books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
@@ -128,6 +141,9 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         holding = state.leases[name]
         if holding.phase == Phase.SENT:
             holding.phase = Phase.RUNNING
+        for other in books.beside(state, holding):
+            books.charge(state, now_s, other)
+            other.mixed = True
         holding.started_s = holding.reported_s = now_s
         job = state.jobs[holding.lease.job]
         if job.started_s is None:
@@ -146,7 +162,7 @@ def _advance(state: SchedulerState, now_s: float, holding: Holding, made: Progre
     gained = made.steps - job.steps_done
     stepping_s = made.stepping_s - holding.ran_s
     if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
-        key = rate_key(state, holding)
+        key = None if holding.mixed else rate_key(state, holding)
         if key is not None and state.rates.observe(key, gained, stepping_s, state.settings.trust_after_s):
             state.stale = True
     if gained > 0:
@@ -155,15 +171,24 @@ def _advance(state: SchedulerState, now_s: float, holding: Holding, made: Progre
             job.isolated_s += gained / isolated
     job.steps_done, job.steps_saved = made.steps, made.saved
     holding.steps, holding.reported_s, holding.ran_s = made.steps, now_s, made.stepping_s
+    holding.mixed = False
 
 
 def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
-    """What a measurement under this lease is a measurement of; None where that cannot be told."""
+    """What a measurement under this lease is a measurement of; None where that cannot be told.
+
+    Who is on the GPUs counts, not who is to be: a partner may not have started yet, or may still be leaving.
+    """
     bundle, job = holding.bundle, state.jobs[holding.lease.job]
     if not job.spec.job_type:
         return None
+    there = state.holders.get(holding.lease.gpus[0], ())
+    if len(there) != len(bundle.jobs):
+        return None
     partner = ""
     if len(bundle.jobs) > 1:
+        if any(state.leases[name].started_s is None for name in there):
+            return None
         partner = state.jobs[bundle.jobs[bundle.jobs[0] == job.id]].spec.job_type
     spread = False
     if not state.settings.consolidated_rates and bundle.gpus > 1:
@@ -179,6 +204,8 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
     if end.outcome in ("failed", "node_failed") and not holding.died:
         holding.died, holding.code = end.outcome, end.code
         _remember(state.jobs[holding.lease.job], end)
+    if fact.node == nodes_of(holding.lease.gpus)[0]:
+        holding.lead = LeadExit(end.outcome, end.steps, end.saved, end.stepping_s, end.ran_s)
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
@@ -195,24 +222,29 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
     if not holding.died:  # of a gang, the first rank that died has said it
         _remember(job, end)
-    price = state.prices.get(holding.bundle.worker_type, 0.0)
-    job.cost_usd += price * end.ran_s / 3600.0 * holding.bundle.gpus / len(holding.bundle.jobs)
+    for other in books.beside(state, holding):
+        books.charge(state, now_s, other)
+        other.mixed = True
+    job.cost_usd += books.settle(state, holding, end.ran_s)
+    books.take_back(state, now_s, holding)
     state.let_go(holding)
     state.touch(holding)
     if len(holding.bundle.jobs) > 1:
-        _part(state, holding)
+        _part(state, now_s, holding)
     del state.leases[end.lease]
     if job.leaving == end.lease:
         job.leaving = None
     else:
         job.lease = None
     if not job.is_terminal:
-        _after_exit(state, now_s, job, end, unasked=holding.unasked)
+        _after_exit(state, now_s, job, end, unasked=holding.unasked, width=holding.bundle.gpus)
     for name in state.blocks.pop(end.lease, ()):
         _unblock(state, now_s, state.leases[name], end.lease)
 
 
-def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, *, unasked: bool) -> None:
+def _after_exit(
+    state: SchedulerState, now_s: float, job: Job, end: Exit, *, unasked: bool, width: int
+) -> None:
     """What an exit means for its job. Whether a failed attempt is tried again is decided elsewhere."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
         _forget(state, now_s, state.leases[job.lease])  # it was to go on elsewhere; there is no need now
@@ -222,9 +254,14 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, *, una
         job.failures += 1
     else:
         job.node_failures += end.outcome == "node_failed"
-        job.preemptions += end.outcome == "yielded" and unasked
+        job.preemptions += end.outcome == "yielded" and unasked and not _resized(state, job, width)
         if job.lease is None and job.state == JobState.RUNNING:
             move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+
+
+def _resized(state: SchedulerState, job: Job, width: int) -> bool:
+    """Whether a job that gave GPUs up goes on with more or fewer: nobody else took its turn."""
+    return job.lease is not None and state.leases[job.lease].bundle.gpus != width
 
 
 def _remember(job: Job, end: Exit) -> None:
@@ -236,13 +273,13 @@ def _remember(job: Job, end: Exit) -> None:
 _ORDERLY = {"finished": "", "yielded": "its turn is over"}  # exits after which everything done is saved
 
 
-def _part(state: SchedulerState, holding: Holding) -> None:
+def _part(state: SchedulerState, now_s: float, holding: Holding) -> None:
     """A packed job has its GPUs to itself when its partner is gone, or does not come."""
     gpu = holding.lease.gpus[0]
     for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
         other = state.leases[name]
         if other.bundle == holding.bundle:
-            other.bundle = other.bundle._replace(jobs=(other.lease.job,))
+            books.change_company(state, now_s, other, other.bundle._replace(jobs=(other.lease.job,)))
 
 
 def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str) -> None:
@@ -253,3 +290,4 @@ def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str)
         holding.reported_s, holding.steps = now_s, state.jobs[holding.lease.job].steps_done
         state.hold(holding)
         state.touch(holding)
+        books.credit(state, now_s, holding, state.round.ends_s)

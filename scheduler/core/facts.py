@@ -138,10 +138,11 @@ class GpusFilled(Fact, frozen=True, kw_only=True):
 
 
 class LeaseRecalled(Fact, frozen=True, kw_only=True):
-    """A lease must end now, before its round does."""
+    """A lease must end now, before its round does. `untold`: it was granted just before, and no node knows of it."""
 
     lease: str
     why: str
+    untold: bool = False
 
 
 class LeasesStarted(Fact, frozen=True, kw_only=True):

@@ -139,6 +139,17 @@ def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
             yield f"job {job.id} has lease {job.lease} and waits for {sorted(job.blocked_by)}"
 
 
+def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
+    """What is kept of nodes for looking up follows from the nodes."""
+    if state.gpus_of != {name: node.every_gpu for name, node in state.nodes.items()}:
+        yield "the table of GPUs is not what the nodes say"
+    sizes: dict[str, int] = {}
+    for node in state.nodes.values():
+        sizes[node.spec.worker_type] = sizes.get(node.spec.worker_type, 0) + node.spec.gpus
+    if state.size_of_type != sizes:
+        yield f"GPUs by type are {state.size_of_type}, the nodes have {sizes}"
+
+
 Rule = Callable[[SchedulerState], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     one_holder_per_gpu,
@@ -149,4 +160,5 @@ RULES: tuple[Rule, ...] = (
     claims_do_not_clash,
     numbers_are_numbers,
     dependencies_are_open,
+    nodes_are_counted,
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from scheduler.core import on_rounds
+from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
@@ -156,7 +157,7 @@ def recall(out: Outcome, lease: str, why: str) -> None:
     if holding.phase == Phase.STOPPING:
         return
     out.touched(holding)
-    out.fact(LeaseRecalled(lease=lease, why=why))
+    out.fact(LeaseRecalled(lease=lease, why=why, untold=lease in out.untold))
     out.leases_stop = True
 
 
@@ -229,9 +230,10 @@ def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
 
 def _spent(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
     """What a job has cost by now, its running lease included, and what it costs per second."""
-    holding = state.leases.get(job.lease or job.leaving or "")
-    if holding is None or holding.started_s is None:
-        return job.cost_usd, 0.0
-    bundle = holding.bundle
-    per_s = state.prices.get(bundle.worker_type, 0.0) / 3600.0 * bundle.gpus / len(bundle.jobs)
-    return job.cost_usd + per_s * (now_s - holding.started_s), per_s
+    paid, per_s = job.cost_usd, 0.0
+    for name in (job.lease, job.leaving):
+        holding = state.leases.get(name or "")
+        if holding is not None:
+            cost_usd, more_per_s = cost_by(state, holding, now_s)
+            paid, per_s = paid + cost_usd, per_s + more_per_s
+    return paid, per_s

@@ -175,9 +175,28 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
         out.fact(RanksExited(node=node, exit=end))
         if len(holding.exited) < len(nodes):
             return
-        if holding.died:  # that the last of them yielded, because of it, does not make it a preemption
-            end = msgspec.structs.replace(end, outcome=holding.died, code=holding.code)
+        end = _of_gang(holding, end)
     _close(out, holding, end)
+
+
+def _of_gang(holding: Holding, last: Exit) -> Exit:
+    """What the exits of all its nodes come to. Done is what rank 0 says is done, if no rank died.
+
+    Rank 0 is on the first node, and knows what was saved. That others yielded because one died is no preemption.
+    """
+    lead = holding.lead
+    if lead is not None:
+        last = msgspec.structs.replace(
+            last,
+            outcome=lead.outcome,
+            steps=lead.steps,
+            saved=lead.saved,
+            stepping_s=lead.stepping_s,
+            ran_s=max(lead.ran_s, last.ran_s),
+        )
+    if holding.died:
+        return msgspec.structs.replace(last, outcome=holding.died, code=holding.code)
+    return last
 
 
 def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> None:
@@ -190,6 +209,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> N
     for name in waiting:
         if name in state.leases and state.leases[name].phase == Phase.SENT:
             out.touched(state.leases[name])
+            out.untold.add(name)
     _after_exit(out, job, end)
 
 

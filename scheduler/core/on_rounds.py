@@ -226,6 +226,7 @@ def _send(out: Outcome, changes: LeaseChanges, ended: Iterable[str]) -> None:
         holding = state.leases.get(state.jobs[job].lease or "")
         if holding is not None and holding.phase != Phase.WAITING:
             out.touched(holding)
+    out.untold.update(state.jobs[job].lease or "" for job, _, _ in changes.granted)
 
 
 def fill(out: Outcome, kinds: Kinds) -> None:

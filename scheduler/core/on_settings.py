@@ -54,4 +54,5 @@ def on_set_prices(out: Outcome, message: SetPrices) -> None:
             )
             return
     out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour))
+    out.wants_review = True  # who may cost only so much reaches that sooner, or later
     out.reply(message.call)

@@ -18,7 +18,10 @@ _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 class Outcome:
     """Facts and effects of one message. Its facts are one atomic record of the journal."""
 
-    __slots__ = ("_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "wants_review")
+    __slots__ = (
+        *("_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
+        "wants_review",
+    )
 
     def __init__(self, state: SchedulerState, now_s: float) -> None:
         self.state = state
@@ -28,6 +31,7 @@ class Outcome:
         self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
         self._renewed = False
         self.wants_review = False  # limits and dependencies are to be looked at, once for all messages
+        self.untold: set[str] = set()  # leases that no node has been told of yet
         self.leases_stop = False  # the earliest lapse may have changed
 
     def fact(self, fact: Fact) -> None:

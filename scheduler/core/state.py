@@ -197,18 +197,26 @@ class SchedulerState:
         if self.allocation is not None:
             rates = self.allocation.shares
             self.isolated_rate = dict(zip(rates.jobs, rates.isolated_rate, strict=False))
-        self.reindex_nodes()
-
-    def reindex_nodes(self) -> None:
-        """Nodes came, went or changed."""
-        self.gpus_of = {name: node.every_gpu for name, node in self.nodes.items()}
-        self.size_of_type = {}
+        self.gpus_of, self.size_of_type = {}, {}
         for node in self.nodes.values():
-            kind = node.spec.worker_type
-            self.size_of_type[kind] = self.size_of_type.get(kind, 0) + node.spec.gpus
+            self.add_node(node)
         self.cluster_version += 1
 
     # The small steps that `apply` and `reindex` share.
+
+    def add_node(self, node: Node) -> None:
+        """A node is there with what it has."""
+        spec = node.spec
+        self.gpus_of[spec.name] = node.every_gpu
+        self.size_of_type[spec.worker_type] = self.size_of_type.get(spec.worker_type, 0) + spec.gpus
+
+    def drop_node(self, node: Node) -> None:
+        """A node is gone, or comes back as something else."""
+        spec = node.spec
+        del self.gpus_of[spec.name]
+        self.size_of_type[spec.worker_type] -= spec.gpus
+        if not self.size_of_type[spec.worker_type]:
+            del self.size_of_type[spec.worker_type]
 
     def hold(self, holding: Holding) -> None:
         """The lease's GPUs are in its hands."""

@@ -50,6 +50,16 @@ class Phase(StrEnum):
 HOLDING = frozenset({Phase.SENT, Phase.RUNNING, Phase.STOPPING})
 
 
+class LeadExit(msgspec.Struct, frozen=True, array_like=True):
+    """How the ranks on the first node of a gang ended: rank 0 is among them, which knows what was saved."""
+
+    outcome: Literal["finished", "yielded", "failed", "node_failed"]
+    steps: float
+    saved: float
+    stepping_s: float
+    ran_s: float
+
+
 class Holding(msgspec.Struct, kw_only=True):
     """A lease as the scheduler keeps it. Gone from the state once it is closed."""
 
@@ -69,6 +79,13 @@ class Holding(msgspec.Struct, kw_only=True):
     exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
     died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did
     code: int = 0  # its exit code
+    lead: LeadExit | None = None  # of a gang whose first node is done before others are
+    credit_s: float = 0.0  # its bundle is credited with received time until then
+    charged_s: float = 0.0  # of its time with processes, what `cost_usd` is for
+    cost_usd: float = 0.0
+    mixed: bool = (
+        False  # its company changed since the last report, or nobody heard of it: no measure of a rate
+    )
 
 
 def node_of(gpu: GpuId) -> str:

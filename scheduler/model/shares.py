@@ -120,6 +120,12 @@ class ShareTable:
             rows = [row_of[bundle] for bundle in bundles]
         self.received_s[rows] += time_s
 
+    def give_back(self, bundle: Bundle, time_s: float) -> None:
+        """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
+        row = self.row_of.get(bundle)
+        if row is not None:
+            self.received_s[row] = max(self.received_s[row] - time_s, 0.0)
+
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
         """These were due and did not fit; the others start counting anew."""
         rows = [self.row_of[b] for b in bundles if b in self.row_of]

@@ -14,6 +14,7 @@ import msgspec
 
 Key = tuple[str, int, str]  # job type, GPUs, worker type
 PairKey = tuple[str, str, str, int]  # worker type, job type, its partner's, GPUs of each
+DRIFT = 0.1  # a rate that has come so far from what the last allocation was asked with wants another one
 SAME = 0.01  # a measurement this close to what was believed changes nothing: noise decides nothing
 
 
@@ -23,6 +24,7 @@ class Measured(msgspec.Struct):
     rate: float
     observed_s: float
     believed: float  # what lookups say: follows `rate` in steps that are worth noticing
+    asked: float = 0.0  # what they said when an allocation was last asked for; 0: not since it was measured
 
 
 class RateKey(NamedTuple):
@@ -111,7 +113,13 @@ class RateBook(msgspec.Struct):
             return False
         seen.believed = seen.rate
         self.version += 1
-        return not sure or abs(seen.rate - before) > 5 * SAME * before
+        drifted = seen.asked > 0 and abs(seen.rate - seen.asked) > DRIFT * seen.asked
+        return not sure or drifted or abs(seen.rate - before) > 5 * SAME * before
+
+    def note_asked(self) -> None:
+        """The next allocation is worked out with what lookups say now."""
+        for seen in self.measured.values():
+            seen.asked = seen.believed
 
     def rows(self) -> RateRows:
         """This book in plain lists."""

@@ -28,7 +28,7 @@ from scheduler.core.messages import (
     Progress,
     Woke,
 )
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
 from tests.support.desk import Desk, exited, job, node
@@ -291,3 +291,35 @@ def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) 
         assert "has leases as another node" in desk.claim(Reply, call="node:n1").error
         assert desk.core.state.nodes["n1"].spec == node()
         desk.settle()
+
+
+def test_joining_costs_what_the_node_is_and_not_what_the_cluster_is(
+    desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand nodes that join one by one look at a thousand nodes, not at half a million."""
+    desk = desk_of(*(node(f"n{i}") for i in range(50)))
+    looked_at: list[str] = []
+    every_gpu = Node.every_gpu.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        Node, "every_gpu", property(lambda self: looked_at.append(self.spec.name) or every_gpu(self))
+    )
+    desk.core.handle(1.0, hello("new"))
+    desk.core.handle(2.0, NodeCommand(node="n7", action="drain"))
+    assert set(looked_at) <= {"new", "n7"}
+    monkeypatch.undo()
+    assert desk.core.state.size_of_type == {"v100": 102}
+    assert desk.core.state.gpus_of["new"] == ("new:0", "new:1")
+
+
+def test_what_is_counted_of_nodes_follows_them(desk_of: DeskOf) -> None:
+    """Nodes that go, or come back as something else, leave no GPUs behind in any count."""
+    desk = desk_of(node("n1"), node("n2", 4, "k80"))
+    desk.tell(1, hello("n2", gpus=3))
+    desk.settle()
+    assert desk.core.state.size_of_type == {"v100": 5}
+    desk.tell(2, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.tell(3, NodeCommand(node="n1", action="remove"))
+    desk.settle()
+    assert desk.core.state.size_of_type == {"v100": 3}
+    assert set(desk.core.state.gpus_of) == {"n2"}

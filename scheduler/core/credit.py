@@ -1,0 +1,105 @@
+"""What leases have had so far: received time, credited ahead and taken back where it is not used; and what they cost.
+
+A bundle is credited up to the end of the round as soon as its processes may start, so that turns can be compared at
+any moment. The two leases of a packed pair are one bundle, credited once. Cost is charged for time with processes,
+piece by piece: up to each change of the price, or of how many share the GPUs.
+"""
+
+from __future__ import annotations
+
+from scheduler.core.state import SchedulerState
+from scheduler.model.lease import Bundle, Holding, Phase
+
+HOUR_S = 3600.0
+
+
+def credit_round(state: SchedulerState) -> None:
+    """A round begins: whoever has GPUs is credited with all of it. Who still waits for them is when it has them."""
+    ends_s = state.round.ends_s
+    going = [h for h in state.leases.values() if h.phase is Phase.SENT or h.phase is Phase.RUNNING]
+    for holding in going:
+        holding.credit_s = ends_s
+    state.shares.receive([holding.bundle for holding in going], state.settings.round_s)
+
+
+def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float) -> None:
+    """A lease goes on as this bundle until then, or begins to."""
+    since_s = max(now_s, state.round.starts_s, _partners_until_s(state, holding))
+    holding.credit_s = until_s
+    if since_s < until_s:
+        state.shares.receive([holding.bundle], until_s - since_s)
+
+
+def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
+    """A lease is over, or goes on as another bundle: the time ahead is not its bundle's, if it is nobody else's."""
+    starts_s = state.round.starts_s
+    if holding.lease.round_number == state.round.number:
+        now_s = max(now_s, starts_s)  # planned ahead: it was credited from there
+    since_s, until_s = max(now_s, _partners_until_s(state, holding)), holding.credit_s
+    holding.credit_s = 0.0
+    if since_s < until_s:
+        faded_s = max(min(until_s, starts_s) - since_s, 0.0)  # of the last round
+        unused_s = until_s - since_s - (1.0 - state.settings.decay) * faded_s
+        state.shares.give_back(holding.bundle, unused_s)
+
+
+def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle: Bundle) -> None:
+    """A lease goes on as another bundle from now on: with a partner, or without. So does the time ahead of it."""
+    until_s = holding.credit_s
+    take_back(state, now_s, holding)
+    holding.bundle = bundle
+    if until_s > now_s:
+        credit(state, now_s, holding, until_s)
+
+
+def _partners_until_s(state: SchedulerState, holding: Holding) -> float:
+    """Until when the partner in its bundle has been credited with their time."""
+    if len(holding.bundle.jobs) == 1:
+        return 0.0
+    return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
+
+
+def beside(state: SchedulerState, holding: Holding) -> list[Holding]:
+    """The other leases that have processes on its GPUs, or may have."""
+    mine = holding.lease.id
+    names = state.holders.get(holding.lease.gpus[0], ())
+    return [state.leases[name] for name in names if name != mine]
+
+
+def charge(state: SchedulerState, now_s: float, holding: Holding) -> None:
+    """Bring the cost of a lease up to now; something about it is going to change."""
+    if holding.started_s is not None:
+        _charge(state, holding, now_s - holding.started_s)
+
+
+def charge_all(state: SchedulerState, now_s: float) -> None:
+    """Prices are going to change."""
+    for holding in state.leases.values():
+        charge(state, now_s, holding)
+
+
+def settle(state: SchedulerState, holding: Holding, ran_s: float) -> float:
+    """What a lease has cost in all, when it is over."""
+    _charge(state, holding, ran_s)
+    return holding.cost_usd
+
+
+def cost_by(state: SchedulerState, holding: Holding, now_s: float) -> tuple[float, float]:
+    """What a lease has cost by now, and what it costs per second."""
+    if holding.started_s is None:
+        return 0.0, 0.0
+    per_s = _cost_per_s(state, holding)
+    return holding.cost_usd + per_s * max(now_s - holding.started_s - holding.charged_s, 0.0), per_s
+
+
+def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
+    if ran_s > holding.charged_s:
+        holding.cost_usd += (ran_s - holding.charged_s) * _cost_per_s(state, holding)
+        holding.charged_s = ran_s
+
+
+def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
+    """At present. Two packed jobs pay half each while both have processes."""
+    sharers = 1 + sum(other.started_s is not None for other in beside(state, holding))
+    price = state.prices.get(holding.bundle.worker_type, 0.0)
+    return price / HOUR_S * holding.bundle.gpus / sharers
