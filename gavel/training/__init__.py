@@ -1,0 +1,46 @@
+"""What a training script imports to run under Gavel; without Gavel it changes nothing.
+
+    from gavel.training import LeasedIterator, TorchCheckpoint
+
+Rules of this package:
+
+- It imports the standard library only; PyTorch, Transformers and Lightning where they are used, and only then.
+- It runs in the job's own environment, which may be older than ours: Python 3.9 will do.
+- It stands alone: this directory and `gavel/__init__.py` are all that the agent puts on a job's path.
+- It never stops a loop without reason, and never lets one run on without its lease.
+
+docs/training.md is the page for users, docs/job-directory.md what it agrees on with the agent.
+"""
+
+from __future__ import annotations
+
+from gavel.training.errors import (
+    CheckpointError,
+    EnvironmentFault,
+    IncompleteCheckpoint,
+    NoLength,
+    StaleAttempt,
+    TrainingError,
+)
+from gavel.training.iterator import Checkpoint, LeasedIterator
+from gavel.training.own_loop import end, report, time_left_s
+from gavel.training.pace import pace
+from gavel.training.sampler import ResumableSampler
+from gavel.training.torch_checkpoint import TorchCheckpoint
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "EnvironmentFault",
+    "IncompleteCheckpoint",
+    "LeasedIterator",
+    "NoLength",
+    "ResumableSampler",
+    "StaleAttempt",
+    "TorchCheckpoint",
+    "TrainingError",
+    "end",
+    "pace",
+    "report",
+    "time_left_s",
+]

@@ -1,0 +1,82 @@
+"""Files that are there in full or not at all: written aside, flushed to disk, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+Write = Callable[[BinaryIO], None]
+BLOCK_BYTES = 1 << 20
+
+
+class Summed:
+    """A file being written, and the CRC-32 and size of what went into it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc32 = 0
+        self.size_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of it."""
+        view = memoryview(data).cast("B")
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size_bytes += len(view)
+        while view:
+            view = view[self._file.write(view) :]
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def replace(path: Path, write: Write) -> dict[str, int]:
+    """Make the file `path` by calling `write`, durable on return; its CRC-32 and size."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(aside, flags, 0o666), "wb", buffering=0) as file:
+            summed = Summed(cast(BinaryIO, file))
+            write(cast(BinaryIO, summed))
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+    flush_directory(path.parent)
+    return {"crc32": summed.crc32, "bytes": summed.size_bytes}
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durable on return."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+    flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """The names in a directory to disk, where the file system can do that."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sum_of(path: Path) -> dict[str, int]:
+    """CRC-32 and size of a file."""
+    crc32 = size_bytes = 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            crc32 = zlib.crc32(block, crc32)
+            size_bytes += len(block)
+    return {"crc32": crc32, "bytes": size_bytes}

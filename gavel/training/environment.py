@@ -1,0 +1,95 @@
+"""What the agent told this process through its environment (docs/job-directory.md).
+
+Read once, checked, and from then on a plain value. Without `GAVEL_RUN_DIR` there is no Gavel around.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gavel.training.errors import EnvironmentFault
+
+STEPS_MAX = 2**53  # what JSON carries exactly everywhere
+
+
+@dataclass(frozen=True)
+class Run:
+    """One lease, as one of its ranks sees it."""
+
+    run_dir: Path
+    job: str
+    lease: str
+    epoch: int
+    attempt: int
+    rank: int
+    world: int
+    steps: int | None
+    coordinator: tuple[str, int] | None
+
+
+def run_of(environ: Mapping[str, str] | None = None) -> Run | None:
+    """The lease that this process runs under, or None outside Gavel."""
+    env = os.environ if environ is None else environ
+    if not env.get("GAVEL_RUN_DIR"):
+        return None
+    rank, world = ranks_of(env)
+    return Run(
+        run_dir=Path(env["GAVEL_RUN_DIR"]),
+        job=env.get("GAVEL_JOB_ID", ""),
+        lease=env.get("GAVEL_LEASE", ""),
+        epoch=_whole(env, "GAVEL_EPOCH", 0),
+        attempt=_whole(env, "GAVEL_ATTEMPT", 0),
+        rank=rank,
+        world=world,
+        steps=steps_of(env),
+        coordinator=_address(env) if world > 1 else None,
+    )
+
+
+def ranks_of(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """This process's rank and the number of ranks, in Gavel or under any other launcher."""
+    env = os.environ if environ is None else environ
+    rank, world = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
+    if not 0 <= rank < max(world, 1):
+        raise EnvironmentFault(f"RANK is {rank}, WORLD_SIZE is {world}: ranks go from 0 to WORLD_SIZE - 1")
+    return rank, max(world, 1)
+
+
+def steps_of(environ: Mapping[str, str] | None = None) -> int | None:
+    """How many steps the job has to do in all, if that was said (`GAVEL_STEPS`)."""
+    env = os.environ if environ is None else environ
+    return _whole(env, "GAVEL_STEPS", 0) if env.get("GAVEL_STEPS") else None
+
+
+def speed_of(environ: Mapping[str, str] | None = None) -> float:
+    """How fast an emulated GPU is to be (`GAVEL_SPEED`); 1 where nothing is said."""
+    env = os.environ if environ is None else environ
+    text = env.get("GAVEL_SPEED") or "1"
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise EnvironmentFault(f"GAVEL_SPEED is '{text}': expected a number above 0, such as 0.5")
+    return speed
+
+
+def _whole(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if not 0 <= value <= STEPS_MAX:
+        raise EnvironmentFault(f"{name} is '{text}': expected a whole number, such as 100")
+    return value
+
+
+def _address(env: Mapping[str, str]) -> tuple[str, int] | None:
+    text = env.get("GAVEL_COORDINATOR", "")
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise EnvironmentFault(f"GAVEL_COORDINATOR is '{text}': expected host:port, such as 10.0.0.5:29400")
+    return host.strip("[]"), int(port)

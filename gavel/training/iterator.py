@@ -1,0 +1,255 @@
+"""`LeasedIterator`: a loop over batches that ends in time, after a checkpoint.
+
+    checkpoint = TorchCheckpoint("checkpoints", model=model, optimizer=optimizer)
+    steps = LeasedIterator(loader, checkpoint=checkpoint, steps=10_000)
+    for batch in steps:
+        train(batch)
+    if steps.finished:
+        export(model)
+
+The checkpoint is loaded when the iterator is made, so make it last. A step counts as done when the loop comes
+back for the next batch. Outside Gavel the loop ends with its steps, or with the loader, and never before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from gavel.training import pace, session
+from gavel.training.environment import ranks_of, steps_of
+from gavel.training.errors import CheckpointError, IncompleteCheckpoint, TrainingError
+from gavel.training.gate import Gate
+from gavel.training.position import Position
+
+log = logging.getLogger("gavel.training")
+
+Batch = TypeVar("Batch")
+_END = object()
+
+
+class Checkpoint(Protocol):
+    """What a loop resumes from and saves to. All ranks call both; `save` returns when the step is safe on disk.
+
+    One that has a method `attach(name, part, of_rank)` is given the position in the data to keep: objects with
+    `state_dict` and `load_state_dict`, of which those with `of_rank` differ between ranks.
+    """
+
+    def load(self) -> int:
+        """Restore the newest state there is; the step that it is of, 0 for a fresh start."""
+
+    def save(self, step: int) -> None:
+        """Keep the state as that of this step."""
+
+
+class LeasedIterator(Generic[Batch]):
+    """Batches, until all steps are done or the lease is over.
+
+    With a number of steps (`steps`, else `GAVEL_STEPS`) it goes over the loader as often as it takes. Without,
+    or inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` save in
+    between, so that a crash loses little. `synthetic` gives the first batch again and again, to measure a
+    model without its data.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        *,
+        checkpoint: Checkpoint,
+        synthetic: bool = False,
+        steps: int | None = None,
+        every_s: float | None = None,
+        every_steps: int | None = None,
+    ) -> None:
+        _check(steps, every_s, every_steps)
+        self._checkpoint, self._synthetic, self._every_s = checkpoint, synthetic, every_s
+        self._session = session.current()
+        self._gate = Gate() if self._session is None else self._session.gate
+        self._world = ranks_of()[1]
+        self._position = Position(loader, self._world)
+        attach = getattr(checkpoint, "attach", None)
+        if attach is not None and not synthetic:
+            attach("position", self._position, of_rank=False)
+            attach("position", self._position.of_rank, of_rank=True)
+        self._saved = _whole_step(checkpoint.load())
+        if not synthetic:
+            self._position.resume(self._saved, must_resume=attach is None and self._session is not None)
+        total = steps if steps is not None else steps_of()
+        self._in_epochs = self._ended = self._said = False
+        if self._session is None:
+            self._gate.open(self._saved, total, every_steps)
+            self._keep_time()
+        else:
+            self._session.save_every_s = every_s
+            self._session.begin(self._saved, self._saved, total, every_steps)
+
+    # --------------------------------------------------------------------------------------- for the script
+
+    @property
+    def step(self) -> int:
+        """Steps done, over the whole life of the job."""
+        return self._gate.done
+
+    @property
+    def epoch(self) -> int:
+        """The number of the pass over the data that the loop is in, from 0."""
+        return self._position.epoch
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done; false while there are some, also when only this lease is over."""
+        return self._ended or self._gate.finished
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches; at the end of the lease, or of all steps, a checkpoint and no more."""
+        return self._batches()
+
+    def epochs(self, epochs: int | None = None) -> Iterator[int]:
+        """Numbers of passes, from where the job is, to iterate once inside each of them:
+
+        for epoch in steps.epochs(10):
+            for batch in steps:
+                train(batch)
+            validate()
+        """
+        self._in_epochs = True
+        try:
+            while not self._over() and (epochs is None or self.epoch < epochs):
+                epoch, before = self.epoch, self.step
+                yield epoch
+                if self._over():
+                    return
+                if self.epoch == epoch:  # the script left the pass before its end, or never began it
+                    if self.step == before:
+                        raise TrainingError(
+                            "inside epochs(), iterate over the LeasedIterator: no step was done"
+                        )
+                    self._position.pass_over(self.step)
+            if not self._over() and epochs is not None:
+                self._end(finished=True)
+        finally:
+            self._in_epochs = False
+
+    # ------------------------------------------------------------------------------------------------ loop
+
+    def _batches(self) -> Iterator[Any]:
+        gate, step = self._gate, self._gate.done
+        self._ended = False
+        if self._over():
+            return
+        gate.looping = True
+        try:
+            if step >= gate.limit and not self._may_go_on(step):
+                return
+            while True:
+                batches = self._pass()
+                first = next(batches, _END)
+                self._first_step_begins()
+                rest = itertools.chain((first,), batches) if first is not _END else ()
+                del first
+                for batch in rest:
+                    yield batch
+                    gate.done = step = step + 1
+                    if step >= gate.limit and not self._may_go_on(step):
+                        return
+                if not self._synthetic:
+                    self._position.pass_over(step)
+                if gate.total is None or self._in_epochs:
+                    self._ended = gate.total is None and not self._in_epochs
+                    return
+        finally:
+            gate.looping = False
+
+    def _pass(self) -> Iterator[Any]:
+        if self._synthetic:
+            return self._position.first_for_ever(bounded=self._gate.total is not None)
+        return self._position.begin()
+
+    def _first_step_begins(self) -> None:
+        pace.start_over()
+        if self._session is not None:
+            self._session.progress.step_begins()
+
+    def _may_go_on(self, step: int) -> bool:
+        """At the gate's limit: save if that is due. False at the end."""
+        due = self._gate.arrive(step)
+        if due.stop:
+            self._end(due.finished)
+        elif due.save:
+            self._save(step, last=False)
+        return not due.stop
+
+    def _over(self) -> bool:
+        """Whether there is nothing left to do under this lease; if so that is said, once."""
+        over = self._gate.finished or self._gate.stopping
+        if over and not self._said:
+            self._end(self._gate.finished)
+        return over
+
+    def _end(self, finished: bool) -> None:
+        """The last checkpoint, then the last word."""
+        self._ended, self._said = finished, True
+        self._save(self.step, last=True)
+        if self._session is not None:
+            self._session.end(finished, self.step)
+
+    # ---------------------------------------------------------------------------------------------- saving
+
+    def _save(self, step: int, last: bool) -> None:
+        """Save. One in between that fails is told and left at that: the one before it is still good."""
+        if step == self._saved:
+            return
+        if not self._synthetic:
+            self._position.mark(step)
+        try:
+            with self._session.saving() if self._session is not None else contextlib.nullcontext():
+                self._checkpoint.save(step)
+        except (OSError, CheckpointError) as fault:
+            if last and not isinstance(fault, IncompleteCheckpoint):
+                raise
+            log.warning(
+                "gavel: no checkpoint of step %d (the last one is of step %d): %s", step, self._saved, fault
+            )
+        else:
+            self._saved = step
+            if self._session is not None:
+                self._session.progress.saved = step
+        pace.start_over()
+
+    def _keep_time(self) -> None:
+        """Outside Gavel nobody watches the time for `every_s`: a thread does, of a single rank."""
+        if self._every_s is not None and self._world > 1:
+            log.warning(
+                "gavel: outside Gavel several ranks cannot agree on a time; use every_steps, not every_s"
+            )
+        elif self._every_s is not None:
+            threading.Thread(
+                target=_ask_to_save, args=(self._gate, self._every_s), name="gavel-every", daemon=True
+            ).start()
+
+
+def _ask_to_save(gate: Gate, every_s: float) -> None:
+    pause = threading.Event()
+    while not pause.wait(every_s):
+        if gate.looping:
+            gate.decide(gate.promise(every_s, then_stop=False), stop=False)
+
+
+def _check(steps: int | None, every_s: float | None, every_steps: int | None) -> None:
+    for name, count, least in (("steps", steps, 0), ("every_steps", every_steps, 1)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
+            raise ValueError(f"{name} is {count!r}: expected a whole number from {least} up")
+    if every_s is not None and not 0 < every_s < float("inf"):
+        raise ValueError(f"every_s is {every_s!r}: expected seconds above 0, such as 600")
+
+
+def _whole_step(step: object) -> int:
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise CheckpointError(
+            f"the checkpoint's load() returned {step!r}: expected the step, 0 for a fresh start"
+        )
+    return step

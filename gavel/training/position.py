@@ -1,0 +1,200 @@
+"""Where a loop is in its data: the pass, the batch within it, and how to get there again.
+
+Three kinds of loader:
+
+- one over a `ResumableSampler`: the sampler goes on where it was, nothing is loaded in vain;
+- one with a state of its own (`state_dict`, `load_state_dict`): it is asked;
+- any other: the pass begins again, with the random numbers that it began with, and the batches that were
+  consumed are skipped. The order of a shuffling loader comes out the same.
+
+The state is kept in the checkpoint, if that takes it (`attach`, see `iterator.py`); otherwise it is told from
+the number of steps and the loader's length.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gavel.training import rng
+from gavel.training.errors import NoLength, TrainingError
+from gavel.training.sampler import ResumableSampler
+
+log = logging.getLogger("gavel.training")
+
+_NOTHING = object()
+
+
+class Position:
+    """The position of one loop in one loader."""
+
+    def __init__(self, loader: Iterable[Any], world: int) -> None:
+        self.epoch = 0
+        self._loader, self._world = loader, world
+        self._batch = 0  # consumed of this pass, at the last `mark`
+        self._batch_at_iter = 0  # what was consumed when the loader was last asked for its batches
+        self._first_step = 0  # the step at which this pass began, had it begun at its first batch
+        self._began_rng: rng.Snapshot | None = None
+        self._sampler = _sampler_of(loader)
+        self._stateful = self._sampler is None and all(
+            callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")
+        )
+        self._known = False
+
+    # ----------------------------------------------------------------------------------- in the checkpoint
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is the same for all ranks."""
+        sampler = None if self._sampler is None else self._sampler.state_dict()
+        return {"epoch": self.epoch, "batch": self._batch, "world": self._world, "sampler": sampler}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._known = True
+        self.epoch, self._batch = state["epoch"], state["batch"]
+        if self._sampler is not None and state["sampler"] is not None:
+            self._sampler.load_state_dict(state["sampler"])
+        elif state["world"] != self._world and self._batch:
+            consumed = self._batch * state["world"]
+            self._batch = consumed // self._world
+            if consumed % self._world:
+                log.warning(
+                    "gavel: %d ranks go on where %d were: some samples of this epoch come again; "
+                    "gavel.training.ResumableSampler avoids that",
+                    self._world,
+                    state["world"],
+                )
+
+    @property
+    def of_rank(self) -> PositionOfRank:
+        """What each rank has to keep for itself."""
+        return PositionOfRank(self)
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    def resume(self, step: int, must_resume: bool) -> None:
+        """The loop goes on after `step` steps. Raises NoLength where it cannot be told what that means."""
+        if not self._known and not self._told_by_sampler() and (step or must_resume):
+            length = self._length()
+            if length is None:
+                raise NoLength(
+                    f"{type(self._loader).__name__} has no length, so the position in it cannot be told from the "
+                    "number of steps: pass a TorchCheckpoint, which keeps it, or give the loader a __len__"
+                )
+            self.epoch, self._batch = divmod(step, length) if length else (0, 0)
+            if self._sampler is not None:
+                self._sampler.set_epoch(self.epoch)
+                self._sampler.advance(self._batch * self._batch_size())
+        self._first_step, self._batch_at_iter = step - self._batch, self._batch
+
+    def begin(self) -> Iterator[Any]:
+        """The batches of this pass, from the position on."""
+        if not self._batch:
+            self._began_rng = rng.snapshot()
+            self._set_epoch()
+            return iter(self._loader)
+        here = rng.snapshot()
+        if self._began_rng is not None:
+            rng.restore(self._began_rng)
+        self._set_epoch()
+        batches = iter(self._loader)
+        if self._sampler is None and not self._stateful:
+            for _ in itertools.islice(batches, self._batch):
+                pass
+        rng.restore(here)
+        return batches
+
+    def mark(self, step: int) -> None:
+        """`step` steps are done: the position is that of this moment."""
+        batch = step - self._first_step
+        if self._sampler is not None:
+            self._sampler.advance((batch - self._batch_at_iter) * self._batch_size())
+        self._batch = batch
+
+    def pass_over(self, step: int) -> None:
+        """The loader has nothing more: the next pass begins."""
+        if step == self._first_step:
+            raise TrainingError(f"{type(self._loader).__name__} gave no batch: is the data set empty?")
+        self.epoch += 1
+        self._batch, self._batch_at_iter, self._first_step = 0, 0, step
+        if self._sampler is not None:
+            self._sampler.set_epoch(self.epoch)
+
+    def first_for_ever(self, bounded: bool) -> Iterator[Any]:
+        """The first batch again and again: as long as a pass, or without end where steps are counted."""
+        first = next(iter(self._loader), _NOTHING)
+        if first is _NOTHING:
+            raise TrainingError(f"{type(self._loader).__name__} gave no batch: is the data set empty?")
+        length = self._length()
+        if bounded:
+            return itertools.repeat(first)
+        if length is None:
+            raise NoLength("synthetic batches have no end: give steps=, or a loader with a length")
+        return itertools.repeat(first, length)
+
+    # --------------------------------------------------------------------------------------------- details
+
+    def _told_by_sampler(self) -> bool:
+        """The script has brought the sampler to its place by itself."""
+        sampler = self._sampler
+        if sampler is None or not (sampler.epoch or sampler.consumed):
+            return False
+        self.epoch = sampler.epoch
+        self._batch = -(-sampler.consumed // (sampler.world * self._batch_size()))
+        return True
+
+    def _set_epoch(self) -> None:
+        self._batch_at_iter = self._batch
+        loader: Any = self._loader
+        for part in (loader, getattr(loader, "sampler", None)):
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(self.epoch)
+
+    def _length(self) -> int | None:
+        try:
+            return len(self._loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def _batch_size(self) -> int:
+        loader: Any = self._loader
+        for part in (loader, getattr(loader, "batch_sampler", None)):
+            size = getattr(part, "batch_size", None)
+            if isinstance(size, int):
+                return size
+        return 1
+
+
+class PositionOfRank:
+    """The part of a position that differs between ranks: random numbers, and a loader's own state."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random numbers with which the pass began; the loader's state."""
+        position = self._position
+        loader: Any = position._loader
+        return {
+            "began_rng": position._began_rng,
+            "loader": loader.state_dict() if position._stateful else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        position = self._position
+        loader: Any = position._loader
+        position._began_rng = state["began_rng"]
+        if position._stateful and state["loader"] is not None:
+            loader.load_state_dict(state["loader"])
+
+
+def _sampler_of(loader: Iterable[Any]) -> ResumableSampler | None:
+    inner = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), getattr(inner, "sampler", None)):
+        if isinstance(sampler, ResumableSampler):
+            return sampler
+    return None

@@ -1,0 +1,110 @@
+"""A sampler for PyTorch's DataLoader that can go on in the middle of an epoch, with any number of ranks.
+
+The order of an epoch follows from seed and epoch alone. After each step all ranks together have consumed a
+prefix of it: rank r takes every world-th sample from its place on. So one number says where an epoch stands, and
+whoever goes on, with as many ranks as there are then, takes the rest.
+
+What counts is what the loop has consumed. Data loaders fetch ahead; what was fetched and not used is fetched
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from gavel.training.environment import ranks_of
+from gavel.training.errors import CheckpointError
+
+CHUNK = 65536  # how many places of the order are turned into Python numbers at a time
+
+
+class ResumableSampler:
+    """Indices of a data set, for `DataLoader(…, sampler=…)`; `LeasedIterator` keeps its position.
+
+    Where the ranks do not divide what is left of an epoch, the last few samples are given twice (world - 1 at
+    most, as DistributedSampler does), so that all ranks have the same number of steps; with `drop_last` they
+    are left out.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        known_rank, known_world = ranks_of()
+        self.rank = known_rank if rank is None else rank
+        self.world = known_world if world is None else world
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank is {self.rank}, world is {self.world}: ranks go from 0 to world - 1")
+        self.length = len(dataset)
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.epoch = 0
+        self.consumed = 0  # by all ranks, of this epoch
+        self._begun_at = 0
+
+    def __len__(self) -> int:
+        """How many samples a rank gets in a whole epoch."""
+        return self._rounds(self.length)
+
+    def __iter__(self) -> Iterator[int]:
+        """What is left of the epoch for this rank."""
+        self._begun_at = self.consumed
+        return self._rest(self.epoch, self.consumed)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch; the one that is going on is not begun again."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed, self._begun_at = epoch, 0, 0
+
+    def advance(self, samples: int) -> None:
+        """So many samples has each rank consumed since the last `iter()`."""
+        self.consumed = min(self.length, self._begun_at + samples * self.world)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands."""
+        return {
+            "epoch": self.epoch,
+            "consumed": self.consumed,
+            "length": self.length,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there. The order is the one that was begun, whatever seed the script says now."""
+        if state["length"] != self.length:
+            raise CheckpointError(
+                f"the data set has {self.length} samples, and had {state['length']} when the checkpoint was made: "
+                "go on with the same data, or start with a new checkpoint directory"
+            )
+        self.seed, self.shuffle = state["seed"], state["shuffle"]
+        self.epoch, self.consumed = state["epoch"], state["consumed"]
+        self._begun_at = self.consumed
+
+    def _rounds(self, samples: int) -> int:
+        return samples // self.world if self.drop_last else -(-samples // self.world)
+
+    def _rest(self, epoch: int, consumed: int) -> Iterator[int]:
+        order = self._order(epoch)
+        rounds = self._rounds(self.length - consumed)
+        for first in range(0, rounds, CHUNK):
+            places = range(first, min(first + CHUNK, rounds))
+            start, end = consumed + places[0] * self.world, consumed + places[-1] * self.world + self.world
+            chunk = order[start : min(end, self.length)].tolist()
+            chunk += [int(order[place % self.length]) for place in range(max(start, self.length), end)]
+            yield from chunk[self.rank :: self.world]
+
+    def _order(self, epoch: int) -> Any:
+        import torch
+
+        if not self.shuffle:
+            return torch.arange(self.length)
+        generator = torch.Generator()
+        generator.manual_seed(self.seed + epoch)
+        return torch.randperm(self.length, generator=generator)
