@@ -202,7 +202,7 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
     holding, end = state.leases[fact.exit.lease], fact.exit
     holding.exited.add(fact.node)
     if end.outcome in ("failed", "node_failed") and not holding.died:
-        holding.died, holding.code = end.outcome, end.code
+        holding.died, holding.code, holding.last_lines = end.outcome, end.code, end.detail
         _remember(state.jobs[holding.lease.job], end)
     if fact.node == nodes_of(holding.lease.gpus)[0]:
         holding.lead = LeadExit(end.outcome, end.steps, end.saved, end.stepping_s, end.ran_s)

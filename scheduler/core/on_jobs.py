@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -12,6 +13,7 @@ from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
+from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import gpus_for
 from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
@@ -76,6 +78,12 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
     """An impossible job is refused now, not left waiting. A cluster without nodes has nothing to say yet."""
     if not state.nodes:
         return
+    _fits_somewhere(state, spec)
+    _has_a_rate(state, spec)
+
+
+def _fits_somewhere(state: SchedulerState, spec: JobSpec) -> None:
+    """Nodes of one worker type, as they are when nobody else is there, have what it asks for."""
     if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
         return
     nodes = list(state.nodes.values())
@@ -104,6 +112,45 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
         if getattr(spec, field):
             raise InvalidSpec(field, "no set of nodes of one worker type satisfies this")
     raise InvalidSpec("worker_types", "no worker type is left that the job may use")
+
+
+def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
+    """On some worker type that it may use, at some width, it is known to run, or nobody knows that it does not."""
+    types = sorted(state.size_of_type)
+    mine = [kind for kind in types if spec.may_use(kind)]
+    if any(map(partial(_runs, state, spec), mine)):
+        return
+    where = _or(mine)
+    name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
+    if spec.rates:
+        told = _or(sorted(spec.rates))
+        raise InvalidSpec("rates", f"are given for {told}, and this job may run on {where} only")
+    elsewhere = [kind for kind in types if kind not in mine and _runs(state, spec, kind)]
+    if elsewhere:
+        field = "worker_types" if spec.worker_types else "excluded_worker_types"
+        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {_or(elsewhere)}")
+    widths = sorted(
+        gpus
+        for (kind, gpus, worker_type), rate in state.rates.solo.items()
+        if kind == spec.job_type and worker_type in mine and rate > 0
+    )
+    asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
+    if widths:
+        known = _or([str(gpus) for gpus in dict.fromkeys(widths)])
+        raise InvalidSpec("gpus", f"{name} cannot run with {asked} GPUs on {where}; ask for {known}")
+    raise InvalidSpec(
+        "job_type", f"{name} cannot run on {where}: the rates say 0; give rates above 0, or another job_type"
+    )
+
+
+def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
+    widest = min(spec.widest, state.size_of_type[worker_type])
+    return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in range(spec.narrowest, widest + 1))
+
+
+def _or(words: list[str]) -> str:
+    """Words in a row, the last two with "or"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
 
 
 def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:

@@ -195,7 +195,8 @@ def _of_gang(holding: Holding, last: Exit) -> Exit:
             ran_s=max(lead.ran_s, last.ran_s),
         )
     if holding.died:
-        return msgspec.structs.replace(last, outcome=holding.died, code=holding.code)
+        died = {"outcome": holding.died, "code": holding.code, "detail": holding.last_lines}
+        return msgspec.structs.replace(last, **died)
     return last
 
 

@@ -140,7 +140,7 @@ def rate_of(
     book, settings = state.rates, state.settings
     told = book.told(spec.job_type, gpus, worker_type, spread)
     key = RateKey(spec.job_type, gpus, worker_type, "", spread)
-    if told is None and spec.job_type not in book.known and not spec.rates:
+    if told is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
         measured = key in book.measured and spec.reports_steps
         if not measured:
@@ -149,6 +149,19 @@ def rate_of(
     if not settings.learn_rates or not spec.reports_steps:
         return told or 0.0, False
     return book.rate(key, told, settings.trust_after_s), False
+
+
+def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
+    """Whether nothing is told of the job's type, or at least of no way to run it that the job may use."""
+    book = state.rates
+    if spec.job_type not in book.known:
+        return True
+    return not any(
+        (book.solo.get((spec.job_type, gpus, worker_type)) or 0.0) > 0.0
+        for worker_type, there in state.size_of_type.items()
+        if spec.may_use(worker_type)
+        for gpus in range(spec.narrowest, min(spec.widest, there) + 1)
+    )
 
 
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:

@@ -79,6 +79,7 @@ class Holding(msgspec.Struct, kw_only=True):
     exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
     died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did
     code: int = 0  # its exit code
+    last_lines: str = ""  # of what it printed
     lead: LeadExit | None = None  # of a gang whose first node is done before others are
     credit_s: float = 0.0  # its bundle is credited with received time until then
     charged_s: float = 0.0  # of its time with processes, what `cost_usd` is for

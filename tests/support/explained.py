@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.core.messages import JobCommand, NodeCommand, NodeSilent
+from scheduler.core.messages import GiveRates, JobCommand, NodeCommand, NodeSilent
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Dependency
 from tests.support.desk import Desk, exited, job, node
@@ -237,12 +237,13 @@ def too_wide_now() -> Case:
 
 
 def no_rate() -> Case:
-    """Its type is in the table, but not for these GPUs."""
+    """It was taken, and then somebody said that its type does not run on these GPUs."""
     desk = Desk(node(worker_type="k80"))
     desk.submit(job(job_type="lm"))
-    return Case(
-        desk, "1", ("No rate is known of jobs of type lm with 1 GPU on k80",), ("give a rate of job type lm",)
-    )
+    desk.tell(0, GiveRates(solo=[("lm", 1, "k80", 0.0)]))
+    desk.settle()
+    words = "The rates say that jobs of type lm cannot run with 1 GPU on k80: they are 0"
+    return Case(desk, "1", (words,), ("give a rate of job type lm",))
 
 
 def waiting_for_allocation() -> Case:
