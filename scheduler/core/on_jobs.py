@@ -59,9 +59,7 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
     for at, given in enumerate(message.specs):
         where = f"specs[{at}]." if len(message.specs) > 1 else ""
         try:
-            spec = given.checked()
-            _can_ever_run(state, spec)
-            blocked_by = _blocked_by(state, spec)
+            spec, blocked_by = given, would_wait_for(state, given)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         most += max(len(spec.array), 1)
@@ -72,6 +70,13 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
         for index in spec.array or (None,):
             yield (str(number) if index is None else f"{number}_{index}", spec, blocked_by)
         number += 1
+
+
+def would_wait_for(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
+    """The jobs that it would wait for if it were taken now; InvalidSpec if it would not be taken."""
+    spec.checked()
+    _can_ever_run(state, spec)
+    return _blocked_by(state, spec)
 
 
 def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
