@@ -94,6 +94,11 @@ class LiveWorld:
         """For explain and previews."""
         return self._core
 
+    @property
+    def stopping(self) -> bool:
+        """Whether no more calls are taken."""
+        return self._stopped
+
     def now_s(self) -> float:
         """The scheduler's time."""
         return self.clock.now_s()
