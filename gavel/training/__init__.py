@@ -24,7 +24,7 @@ from gavel.training.errors import (
 )
 from gavel.training.iterator import Checkpoint, LeasedIterator
 from gavel.training.own_loop import end, report, time_left_s
-from gavel.training.pace import pace
+from gavel.training.pacing import pace
 from gavel.training.sampler import ResumableSampler
 from gavel.training.torch_checkpoint import TorchCheckpoint
 

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from gavel.training import pace, session
+from gavel.training import pacing, session
 from gavel.training.environment import ranks_of, steps_of
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, TrainingError
 from gavel.training.gate import Gate
@@ -170,7 +170,7 @@ class LeasedIterator(Generic[Batch]):
         return self._position.begin()
 
     def _first_step_begins(self) -> None:
-        pace.start_over()
+        pacing.start_over()
         if self._session is not None:
             self._session.progress.step_begins()
 
@@ -218,7 +218,7 @@ class LeasedIterator(Generic[Batch]):
             self._saved = step
             if self._session is not None:
                 self._session.progress.saved = step
-        pace.start_over()
+        pacing.start_over()
 
     def _keep_time(self) -> None:
         """Outside Gavel nobody watches the time for `every_s`: a thread does, of a single rank."""

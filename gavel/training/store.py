@@ -26,10 +26,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,38 +78,49 @@ class Store:
 
     def choose(self) -> Found | None:
         """Claim the directory, and say which set to go on from; None for a fresh start."""
-        try:
-            atomic.make_directory(self.root / "claims" if self._claims else self.root)
-        except OSError as fault:
-            raise CheckpointError(
-                f"cannot make the checkpoint directory {self.root}: {fault}; give one that this user may write"
-            ) from fault
         if not self._claims:
+            self._make(self.root)
             found = self._newest_good()
             self._token = max([self._token, *(token for token, _ in self._attempts())])
             if self.rank == 0:
                 self._clear_after(found)
             return found
+        place = self.settle(lambda: None if (found := self._newest_good()) is None else _name(found))
+        return None if place is None else self._set_at(place)
+
+    def settle(self, choose: Callable[[], str | None]) -> Path | None:
+        """Claim the directory, and go on from what rank 0 chooses: all ranks from the same place."""
+        self._make(self.root / "claims")
         self.check_claims()
         if self.rank != 0:
             return self._chosen_by_rank_0()
         self._claim({})  # before looking: from now on an older attempt completes nothing
-        found = self._newest_good()
-        self._claim({"from": None if found is None else f"{found.token}/{found.path.name}"})
-        return found
+        chosen = choose()
+        self._claim({"from": chosen})
+        return None if chosen is None else self.root / chosen
 
     def check_claims(self) -> None:
         """Raise StaleAttempt if a newer attempt has come here."""
         if not self._claims:
             return
         newest = max(
-            (_token(path.stem) or self._token for path in _entries(self.root / "claims")), default=None
+            (token_of(path.stem) or self._token for path in entries(self.root / "claims")), default=None
         )
         if newest is not None and newest > self._token:
             raise StaleAttempt(
                 f"attempt {newest.attempt} (epoch {newest.epoch}) has taken over {self.root}; this is attempt "
                 f"{self._token.attempt} (epoch {self._token.epoch}), which must not save any more and ends here"
             )
+
+    def _make(self, directory: Path) -> None:
+        try:
+            atomic.make_directory(directory)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError("not writable")
+        except OSError as fault:
+            raise CheckpointError(
+                f"cannot save checkpoints in {self.root}: {fault}; give a directory that this user may write"
+            ) from fault
 
     def _claim(self, words: dict[str, Any]) -> None:
         path = self.root / "claims" / f"{self._token}.json"
@@ -118,23 +130,22 @@ class Store:
         except OSError as fault:
             raise CheckpointError(f"cannot write in the checkpoint directory {self.root}: {fault}") from fault
 
-    def _chosen_by_rank_0(self) -> Found | None:
+    def _chosen_by_rank_0(self) -> Path | None:
         claim = self.root / "claims" / f"{self._token}.json"
         for _ in self._waiting(CHOICE_S):
             words = _json(claim)
             if words is not None and "from" in words:
-                name = words["from"]
-                return None if name is None else self._set_at(str(name))
+                return None if words["from"] is None else self.root / str(words["from"])
         raise CheckpointError(
             f"rank 0 did not say within {CHOICE_S:g} s what to go on from: {claim} is missing; "
             "is the checkpoint directory the same one on all nodes?"
         )
 
-    def _set_at(self, name: str) -> Found:
+    def _set_at(self, path: Path) -> Found:
         for found in self._sets():
-            if f"{found.token}/{found.path.name}" == name and self._is_good(found):
+            if found.path == path and (self.rank == 0 or self._is_good(found)):
                 return found
-        raise CheckpointError(f"rank 0 goes on from {self.root / name}, which this rank cannot read")
+        raise CheckpointError(f"rank 0 goes on from {path}, which this rank cannot read")
 
     def _newest_good(self) -> Found | None:
         for found in self._sets():
@@ -158,7 +169,7 @@ class Store:
         """Complete sets, the newest first."""
         sets = []
         for token, attempt in self._attempts():
-            for path in _entries(attempt):
+            for path in entries(attempt):
                 step = re.fullmatch(r"step-(\d{1,18})", path.name)
                 words = _json(path / "COMPLETE") if step is not None else None
                 if step is None or words is None:
@@ -171,7 +182,7 @@ class Store:
         return sorted(sets, key=lambda found: (found.token, found.step), reverse=True)
 
     def _attempts(self) -> list[tuple[Token, Path]]:
-        named = [(_token(path.name), path) for path in _entries(self.root)]
+        named = [(token_of(path.name), path) for path in entries(self.root)]
         return [(token, path) for token, path in named if token is not None]
 
     # --------------------------------------------------------------------------------------------- saving
@@ -194,7 +205,7 @@ class Store:
                 if self.rank == 0:
                     self._delete_old()
                 return
-            if any(path.suffix == ".failed" for path in _entries(place)):
+            if any(path.suffix == ".failed" for path in entries(place)):
                 raise IncompleteCheckpoint(f"another rank could not write its part of step {step}")
         missing = [rank for rank in range(self.world) if not (place / f"part-{rank}.json").exists()]
         raise IncompleteCheckpoint(
@@ -231,7 +242,7 @@ class Store:
             return
         oldest = (sets[KEPT - 1].token, sets[KEPT - 1].step)
         for token, attempt in self._attempts():
-            for path in _entries(attempt):
+            for path in entries(attempt):
                 step = re.fullmatch(r"step-(\d{1,18})", path.name)
                 if step is not None and (token, int(step.group(1))) < oldest:
                     _remove(path)
@@ -241,7 +252,7 @@ class Store:
 
     def _clear_after(self, found: Found | None) -> None:
         """Outside Gavel a script started anew writes where the last one did: what it did not get done goes."""
-        for path in _entries(self.root / str(self._token)):
+        for path in entries(self.root / str(self._token)):
             if found is None or found.token != self._token or path.name > found.path.name:
                 _remove(path)
 
@@ -260,16 +271,22 @@ class Store:
             pause_s = min(2 * pause_s, POLL_S_MAX)
 
 
-def _token(name: str) -> Token | None:
+def token_of(name: str) -> Token | None:
+    """The attempt that a directory or a claim is named after."""
     match = re.fullmatch(r"e(\d{8,18})-a(\d{8,18})", name)
     return None if match is None else Token(int(match.group(1)), int(match.group(2)))
 
 
-def _entries(path: Path) -> list[Path]:
+def entries(path: Path) -> list[Path]:
+    """What is in a directory, by name; nothing if it cannot be read."""
     try:
         return sorted(path.iterdir())
     except OSError:
         return []
+
+
+def _name(found: Found) -> str:
+    return f"{found.token}/{found.path.name}"
 
 
 def _json(path: Path) -> dict[str, Any] | None:

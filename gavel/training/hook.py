@@ -1,0 +1,139 @@
+"""What a trainer's callback needs: how far it may go, and where its checkpoints are.
+
+A trainer has its own loop and its own format of checkpoints. `Steps` is the gate in its terms; `Places` gives each
+attempt a directory of its own, so that a stale one cannot overwrite what a newer one saved, and finds the
+newest checkpoint that was written to its end: a file beside it says so (`NAME.complete`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from gavel.training import atomic, pacing, session
+from gavel.training.environment import ranks_of, run_of, steps_of
+from gavel.training.gate import GO_ON, Due, Gate
+from gavel.training.store import Store, Token, entries, token_of
+
+MARK = ".complete"
+
+
+class Steps:
+    """The steps of a trainer's loop."""
+
+    def __init__(self) -> None:
+        self._session = session.current()
+        self._gate = Gate() if self._session is None else self._session.gate
+        self.stopped = False  # by the lease, or because GAVEL_STEPS are done
+
+    def begin(self, done: int, total: int | None, every_s: float | None, every_steps: int | None) -> Due:
+        """The loop starts; what is due before its first step."""
+        totals = [steps for steps in (total, steps_of()) if steps is not None]
+        total = min(totals, default=None)
+        self.stopped = False
+        pacing.start_over()
+        if self._session is None:
+            self._gate.open(done, total, every_steps)
+        else:
+            self._session.save_every_s = every_s
+            self._session.begin(done, done, total, every_steps)
+            self._session.progress.step_begins()
+        self._gate.looping = True
+        return self.done(done)
+
+    def done(self, step: int) -> Due:
+        """So many steps are done: what is due."""
+        self._gate.done = step
+        if step < self._gate.limit:
+            return GO_ON
+        due = self._gate.arrive(step)
+        self.stopped = self.stopped or due.stop
+        return due
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """While a checkpoint is written; at its end it is safe. A last one is the last word, too."""
+        if self._session is None:
+            yield
+        else:
+            with self._session.saving():
+                yield
+            self._session.progress.saved = step
+            if self.stopped:
+                self._session.end(self._gate.finished, step)
+        pacing.start_over()
+
+    def end(self, step: int) -> None:
+        """The loop is over, for whatever reason; if it was not the lease, that was all."""
+        self._gate.looping = False
+        if self._session is not None:
+            self._session.end(self._gate.finished or not self.stopped, step)
+
+
+class Places:
+    """Directories of attempts below one directory, and the checkpoints in them."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        run = run_of()
+        self.rank, world = ranks_of()
+        self._token = None if run is None else Token(run.epoch, run.attempt)
+        root = (
+            Path(os.environ.get("GAVEL_CHECKPOINT_DIR") or directory) if run is not None else Path(directory)
+        )
+        self._root = root.absolute()
+        self._store = Store(self._root, self._token, self.rank, world)
+        self.newest: Path | None = None
+        if self._token is not None:
+            self.newest = self._store.settle(self._newest)
+
+    @property
+    def place(self) -> Path:
+        """Where this attempt saves."""
+        return self._root if self._token is None else self._root / str(self._token)
+
+    def check(self) -> None:
+        """Raise StaleAttempt if a newer attempt has come here; call it before anything is written."""
+        self._store.check_claims()
+
+    def complete(self, checkpoint: Path) -> None:
+        """A checkpoint, a file or a directory, has been written by all ranks: now it counts."""
+        if self.rank != 0:
+            return
+        for path in [checkpoint, *checkpoint.rglob("*")]:
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        atomic.flush_directory(checkpoint.parent)
+        self.check()
+        atomic.replace(checkpoint.with_name(checkpoint.name + MARK), lambda file: _put(file, b"complete\n"))
+        self._delete_old(checkpoint)
+
+    def _newest(self) -> str | None:
+        """Of the newest attempt that has one, the checkpoint that was completed last; by name, from the root."""
+        attempts = sorted((path for path in entries(self._root) if token_of(path.name)), reverse=True)
+        for attempt in attempts:
+            marks = [path for path in entries(attempt) if path.name.endswith(MARK)]
+            for mark in sorted(marks, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+                if mark.with_name(mark.name[: -len(MARK)]).exists():
+                    return f"{attempt.name}/{mark.name[: -len(MARK)]}"
+        return None
+
+    def _delete_old(self, newest: Path) -> None:
+        """Attempts older than the one that this one went on from; marks whose checkpoint the trainer deleted."""
+        keep = {newest.parent, self.newest.parent} if self.newest is not None else {newest.parent}
+        for attempt in entries(self._root):
+            if self._token is None or token_of(attempt.name) is None or attempt in keep:
+                continue
+            if attempt.name < min(path.name for path in keep):
+                shutil.rmtree(attempt, ignore_errors=True)
+        for mark in entries(newest.parent):
+            if mark.name.endswith(MARK) and not mark.with_name(mark.name[: -len(MARK)]).exists():
+                with contextlib.suppress(OSError):
+                    mark.unlink()
+
+
+def _put(file: object, data: bytes) -> None:
+    file.write(data)  # type: ignore[attr-defined]

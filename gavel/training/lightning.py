@@ -1,0 +1,127 @@
+"""A callback for Lightning (2.x): it ends in time, after a checkpoint.
+
+    lease = LeaseCallback("checkpoints", sampler=sampler)
+    trainer = Trainer(callbacks=[lease], ...)
+    trainer.fit(model, loader, ckpt_path=lease.resume_from)
+
+Lightning restores the model, its optimizers and the number of the batch, but not the position in the data: give
+the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or a loader with a state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback
+
+from gavel.training import rng
+from gavel.training.hook import Places, Steps
+from gavel.training.sampler import ResumableSampler
+
+KEPT = 2
+
+
+class LeaseCallback(Callback):
+    """Saves and stops a Trainer when its lease ends; finds the checkpoint to go on from.
+
+    `directory` is where checkpoints go outside Gavel, and under a lease without a checkpoint directory.
+    `every_s` and `every_steps` save in between. Steps are the Trainer's: of the optimizer, not batches.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        sampler: ResumableSampler | None = None,
+        every_s: float | None = None,
+        every_steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._places, self._steps = Places(directory), Steps()
+        self._sampler, self._every_s, self._every_steps = sampler, every_s, every_steps
+        self._rng: rng.Snapshot | None = None
+        self._step = 0
+        self._first_batch: int | None = None
+        self._saved: list[Path] = []
+
+    @property
+    def resume_from(self) -> str | None:
+        """What to give to `fit`: under a lease the newest whole checkpoint of the job, else None."""
+        return None if self._places.newest is None else os.fspath(self._places.newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning does not keep: the position in the data, and random numbers."""
+        sampler = None if self._sampler is None else self._sampler.state_dict()
+        return {"sampler": sampler, "rng": rng.snapshot()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there; random numbers when the first step begins."""
+        self._rng = state_dict["rng"]
+        if self._sampler is not None and state_dict["sampler"] is not None:
+            self._sampler.load_state_dict(state_dict["sampler"])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """From here on the lease is watched."""
+        self._step = trainer.global_step
+        total = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
+        if self._steps.begin(self._step, total, self._every_s, self._every_steps).stop:
+            self._stop(trainer)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Remember where in the epoch the loader began."""
+        if self._first_batch is None or batch_idx == 0:
+            self._first_batch = batch_idx
+        if self._rng is not None:
+            rng.restore(self._rng)
+            self._rng = None
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save, or save and stop, if that is due."""
+        if trainer.global_step == self._step:
+            return  # gradients are being accumulated
+        self._step = trainer.global_step
+        due = self._steps.done(self._step)
+        if due.save:
+            self._save(trainer, batch_idx + 1)
+        if due.stop:
+            self._stop(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The last word: all done, or only this lease over."""
+        self._steps.end(trainer.global_step)
+
+    def _save(self, trainer: Any, batches: int) -> None:
+        """All ranks write, as the strategy wants it, to a name aside; rank 0 gives it its name."""
+        if self._sampler is not None:
+            first = self._first_batch or 0
+            loader = trainer.train_dataloader
+            self._sampler.advance((batches - first) * (getattr(loader, "batch_size", None) or 1))
+        self._places.check()
+        final = self._places.place / f"step-{self._step:012d}.ckpt"
+        with self._steps.saving(self._step):
+            aside = final.with_name(f"{final.stem}-unfinished.ckpt")
+            trainer.save_checkpoint(aside)
+            if self._places.rank == 0:
+                os.replace(aside, final)
+                self._places.complete(final)
+                self._delete_old(final)
+            trainer.strategy.barrier("gavel")
+
+    def _delete_old(self, newest: Path) -> None:
+        self._saved = [*self._saved, newest]
+        for path in self._saved[:-KEPT]:
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._saved = self._saved[-KEPT:]
+
+    def _stop(self, trainer: Any) -> None:
+        """Lightning goes on to its least number of epochs or steps; a lease that is over knows none."""
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+        trainer.should_stop = True
