@@ -220,6 +220,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     job.run_s += end.ran_s
     kind = holding.bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
+    job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * holding.bundle.gpus
     if not holding.died:  # of a gang, the first rank that died has said it
         _remember(job, end)
     for other in books.beside(state, holding):

@@ -242,6 +242,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     cost_usd: float = 0.0
     blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
     time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
+    gpu_s: dict[str, float] = msgspec.field(default_factory=dict)  # the same times the GPUs it held
     last_exit: int | None = None  # of the last attempt that failed
     last_lines: str = ""  # of what it printed
 
