@@ -49,7 +49,7 @@ class Session:
         self._said = threading.Event()
         self._saved_s = time.monotonic()
         self._silent_since_s = time.monotonic()
-        self._told = False
+        self._told = self._closed = False
         link = ChairLink if run.rank == 0 else MemberLink
         self._link: ChairLink | MemberLink = link(run, self._promise, self._heed)
         self._wake_from, self._wake = socket.socketpair()
@@ -109,10 +109,17 @@ class Session:
             self._said.wait(FLUSH_S)
         self._leave_sigterm()
 
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self.forget()
+
     # --------------------------------------------------------------------------------- the other thread
 
     def _watch(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 self._tick(time.monotonic())
                 self._wait()

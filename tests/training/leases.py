@@ -1,0 +1,150 @@
+"""A run directory as the agent keeps it (docs/job-directory.md), and jobs in processes of their own under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gavel.training import session
+from gavel.training.environment import run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG_S = 3600.0
+
+
+class RunDirectory:
+    """`STATE/runs/LEASE` of one lease on one node."""
+
+    def __init__(self, path: Path, *, epoch: int = 3, attempt: int = 2) -> None:
+        self.path, self.epoch, self.attempt = path, epoch, attempt
+        path.mkdir(parents=True, exist_ok=True)
+        self.lease(ask_in_s=LONG_S)
+
+    def lease(self, ask_in_s: float, signal_after_s: float = 20.0, kill_after_s: float = 5.0) -> None:
+        """Write the lease: from when to save, and how long after that come signal and kill."""
+        ask_s = time.monotonic() + ask_in_s
+        words = {
+            "lease": "17",
+            "epoch": self.epoch,
+            "attempt": self.attempt,
+            "ask_s": ask_s,
+            "signal_s": ask_s + signal_after_s,
+            "kill_s": ask_s + signal_after_s + kill_after_s,
+            "why": "",
+        }
+        aside = self.path / "lease.json.new"
+        aside.write_text(json.dumps(words))
+        os.replace(aside, self.path / "lease.json")
+
+    def progress(self, rank: int = 0) -> dict[str, Any]:
+        """What a rank says of itself; empty while it says nothing."""
+        try:
+            return json.loads((self.path / f"progress-{rank}.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    def environ(self, rank: int = 0, world: int = 1, **more: object) -> dict[str, str]:
+        """The variables of Gavel's and PyTorch's."""
+        words = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world,
+            "GAVEL_JOB_ID": "12",
+            "GAVEL_LEASE": "17",
+            "GAVEL_EPOCH": self.epoch,
+            "GAVEL_ATTEMPT": self.attempt,
+            "GAVEL_RUN_DIR": self.path,
+            **more,
+        }
+        return {name: str(value) for name, value in words.items()}
+
+
+@contextmanager
+def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
+    """This process, for a while, as a rank under a lease."""
+    run = run_of(environ)
+    assert run is not None
+    before = {name: os.environ.get(name) for name in environ}
+    os.environ.update(environ)
+    watching = session.current()
+    assert watching is not None
+    assert watching.run == run
+    try:
+        yield watching
+    finally:
+        watching.close()
+        session._session = None
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(holds: Callable[[], Any], within_s: float = 30.0) -> Any:
+    """Wait until it holds; its value. Fails the test if it does not come to hold."""
+    until_s = time.monotonic() + within_s
+    while not (value := holds()):
+        assert time.monotonic() < until_s, "it did not come to hold"
+        time.sleep(0.005)
+    return value
+
+
+def alone_on_path(directory: Path) -> str:
+    """What the agent puts on a job's path: `gavel/__init__.py` and `gavel/training`, and nothing else of ours."""
+    package = directory / "only" / "gavel"
+    if not package.exists():
+        package.mkdir(parents=True)
+        (package / "__init__.py").symlink_to(ROOT / "gavel" / "__init__.py")
+        (package / "training").symlink_to(ROOT / "gavel" / "training")
+    return str(package.parent)
+
+
+class Process:
+    """One rank as a process, with its output in a file."""
+
+    def __init__(self, argv: list[str], environ: dict[str, str], output: Path, path: str) -> None:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        self.output = output
+        with open(output, "wb") as file:
+            self.popen = subprocess.Popen(
+                [sys.executable, *argv],
+                env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environ},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=output.parent,
+            )
+
+    def wait(self, within_s: float = 60.0) -> int:
+        """Its exit code; what it said is in the failure if it does not end."""
+        try:
+            return self.popen.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.popen.send_signal(signal.SIGKILL)
+            self.popen.wait()
+            raise AssertionError(f"did not end within {within_s} s:\n{self.said()}") from None
+
+    def said(self) -> str:
+        """Its output."""
+        return self.output.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Make sure that it is gone."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()

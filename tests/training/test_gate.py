@@ -1,0 +1,160 @@
+"""The gate between steps: what a loop that only compares two numbers will notice, and what a promise is worth."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gavel.training.gate import FOREVER, GO_ON, Due, Gate
+
+SAVE, STOP, LAST = Due(True, False, False), Due(True, True, False), Due(True, True, True)
+
+
+def run(gate: Gate, steps: int) -> list[tuple[int, Due]]:
+    """A loop of so many steps as the iterator runs it; what came up at which step."""
+    met = []
+    gate.looping = True
+    for _ in range(steps):
+        gate.done += 1
+        if gate.done >= gate.limit:
+            due = gate.arrive(gate.done)
+            met.append((gate.done, due))
+            if due.stop:
+                break
+    gate.looping = False
+    return met
+
+
+def test_nothing_comes_up_without_reason() -> None:
+    """A loop without a total, a period or a lease is never bothered."""
+    gate = Gate()
+    assert gate.limit == FOREVER
+    assert run(gate, 1000) == []
+
+
+def test_it_ends_after_all_steps() -> None:
+    """The total ends the loop, with a checkpoint, as finished; steps of earlier leases count."""
+    gate = Gate()
+    gate.open(done=90, total=100, every=None)
+    assert run(gate, 50) == [(100, LAST)]
+    assert gate.finished
+
+
+def test_every_so_many_steps_it_saves() -> None:
+    """Periodic checkpoints are at multiples of the period, wherever the lease began, and at the end."""
+    gate = Gate()
+    gate.open(done=7, total=33, every=10)
+    assert run(gate, 50) == [(10, SAVE), (20, SAVE), (30, SAVE), (33, LAST)]
+
+
+def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
+    """A promise asked for when a periodic checkpoint is just due does not make the loop pass over it."""
+    gate = Gate()
+    gate.open(done=0, total=None, every=10)
+    gate.looping = True
+    gate.done = 10  # the step is counted; the loop has not looked yet
+    assert gate.promise(5.0, then_stop=True) == 11
+    assert gate.limit <= 10
+    gate.decide(11, stop=True)
+    assert gate.arrive(10) == SAVE
+
+
+def test_a_loop_in_a_step_promises_that_step() -> None:
+    """The step in progress may end; between steps of no loop, nothing more is promised."""
+    gate = Gate()
+    gate.done = 5
+    assert gate.promise(5.0, then_stop=True) == 5
+    gate.looping = True
+    assert gate.promise(5.0, then_stop=True) == 6
+
+
+@pytest.mark.parametrize(("stop", "due"), [(True, STOP), (False, SAVE)])
+def test_a_decision_comes_up_at_its_step(stop: bool, due: Due) -> None:
+    """What the ranks have agreed on happens at that step, not before; after a save the loop goes on."""
+    gate = Gate()
+    gate.decide(4, stop)
+    assert run(gate, 6) == [(4, due)]
+    assert gate.done == (4 if stop else 6)
+    assert gate.stopping == stop
+
+
+def test_a_decision_that_is_past_stops_at_once_and_saves_never() -> None:
+    """Who is beyond the agreed step stops where it is; a checkpoint of a step that is gone is left out."""
+    gate = Gate()
+    gate.open(done=9, total=None, every=None)
+    gate.decide(4, stop=False)
+    assert gate.arrive(9) == GO_ON
+    gate.decide(4, stop=True)
+    assert gate.arrive(9) == STOP
+
+
+def test_the_earlier_of_two_ends_holds() -> None:
+    """An end that was decided is not put off."""
+    gate = Gate()
+    gate.decide(8, stop=True)
+    gate.decide(12, stop=True)
+    gate.stop_here_unless_decided()
+    assert run(gate, 20) == [(8, STOP)]
+
+
+def test_a_held_loop_goes_on_with_the_decision() -> None:
+    """At its promise a loop waits, and no longer than the decision takes."""
+    gate = Gate()
+    gate.looping = True
+    promised = gate.promise(30.0, then_stop=True)
+    gate.done = promised
+    threading.Timer(0.02, gate.decide, (3, True)).start()
+    began_s = time.monotonic()
+    assert gate.arrive(promised) == GO_ON
+    assert time.monotonic() - began_s < 10
+    assert gate.limit == 3
+
+
+@pytest.mark.parametrize(("then_stop", "due"), [(True, STOP), (False, GO_ON)])
+def test_no_loop_is_held_for_ever(then_stop: bool, due: Due) -> None:
+    """When no decision comes in time, a rank whose lease ends stops where it is, any other goes on."""
+    gate = Gate()
+    gate.looping = True
+    gate.done = gate.promise(0.01, then_stop)
+    assert gate.arrive(gate.done) == due
+
+
+def test_who_has_finished_does_not_wait() -> None:
+    """After the last step there is nothing to agree on."""
+    gate = Gate()
+    gate.open(done=0, total=1, every=None)
+    gate.looping = True
+    gate.promise(30.0, then_stop=True)
+    gate.done = 1
+    assert gate.arrive(1) == LAST
+
+
+def test_a_promise_holds_whatever_the_loop_does() -> None:
+    """Asked at any moment of a loop in full flight, no loop goes beyond what it promised."""
+    gate = Gate()
+    gate.looping = True
+    over = threading.Event()
+    furthest: list[int] = []
+
+    def loop() -> None:
+        while not over.is_set():
+            gate.done += 1
+            if gate.done >= gate.limit:
+                gate.arrive(gate.done)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        for _ in range(300):
+            promised = gate.promise(30.0, then_stop=True)
+            time.sleep(0.0005)
+            furthest.append(gate.done - promised)
+            gate.decide(0, stop=False)
+    finally:
+        over.set()
+        gate.decide(0, stop=False)
+        thread.join()
+    assert max(furthest) <= 0
+    assert gate.done > 300
