@@ -1,0 +1,183 @@
+"""Nodes, allocation, rounds and rates as people see them. Reads the state, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.state import SchedulerState
+from scheduler.live.log_source import GpuSeen, NodeSeen
+from scheduler.live.views import stamp
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.lease import Phase
+from scheduler.model.throughput import RateKey
+
+RATES_MAX = 100_000  # rows of one call
+_NOTHING_SEEN = GpuSeen()
+
+
+def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Node:
+    """A node, and what its agent says of it."""
+    node = state.node(name)
+    spec = node.spec
+    wire = pb.Node(
+        name=name,
+        worker_type=spec.worker_type,
+        state=pb.NodeState.Value(f"NODE_STATE_{node.state.name}"),
+        why=node.why,
+        since=stamp(node.since_s),
+        labels=spec.labels,
+        cpus=spec.cpus or 0.0,
+        memory_gb=spec.memory_gb or 0.0,
+        drained=node.drained,
+    )
+    if seen is not None:
+        wire.heard.CopyFrom(stamp(seen.heard_s))
+        wire.agent_version, wire.driver_version = seen.agent_version, seen.driver_version
+        wire.storage, wire.speed = seen.storage, seen.speed
+    for index, gpu in enumerate(node.every_gpu):
+        said = _NOTHING_SEEN if seen is None else seen.gpus.get(index, _NOTHING_SEEN)
+        broken = said.broken or ("it reported a fatal error" if index in node.broken else "")
+        wire.gpus.add(
+            index=index,
+            name=said.name,
+            uuid=said.uuid,
+            memory_gb=said.memory_gb or spec.gpu_memory_gb or 0.0,
+            memory_used_gb=said.memory_used_gb,
+            temperature_c=said.temperature_c,
+            broken=broken,
+            jobs=[state.leases[lease].lease.job for lease in state.holders.get(gpu, ())],
+        )
+    return wire
+
+
+def allocation_view(state: SchedulerState) -> pb.Allocation:
+    """The shares in force, with the time that each was due and got."""
+    fact, table = state.allocation, state.shares
+    if fact is None:
+        return pb.Allocation(policy=state.settings.policy)
+    wire = pb.Allocation(
+        number=fact.number,
+        policy=fact.policy,
+        failed=fact.failed,
+        optimal=fact.optimal,
+        notes=fact.notes,
+        price_per_gpu={
+            kind: price
+            for kind, price in zip(fact.shares.worker_types, fact.shares.price, strict=False)
+            if price is not None
+        },
+    )
+    if state.asked.number == fact.number and state.asked.at_s > 0:
+        wire.adopted.CopyFrom(stamp(state.asked.at_s))
+    for row, bundle in enumerate(table.bundles):
+        entitled_s, received_s = float(table.entitled_s[row]), float(table.received_s[row])
+        share = float(table.share[row])
+        if share > 0 or received_s > 0:
+            wire.shares.add(
+                jobs=bundle.jobs,
+                worker_type=bundle.worker_type,
+                gpus=bundle.gpus,
+                label=bundle.label,
+                share=share,
+                entitled_s=entitled_s,
+                received_s=received_s,
+            )
+    return wire
+
+
+def round_view(state: SchedulerState) -> pb.Round:
+    """The round that runs, as it is now."""
+    wire = pb.Round(number=state.round.number)
+    if not state.round.number:
+        return wire
+    wire.starts.CopyFrom(stamp(state.round.starts_s))
+    wire.ends.CopyFrom(stamp(state.round.ends_s))
+    taken: set[str] = set()
+    for holding in state.leases.values():
+        if holding.phase is Phase.STOPPING:
+            continue
+        lease, bundle = holding.lease, holding.bundle
+        renewed = lease.round_number != state.round.number
+        taken.update(lease.gpus)
+        wire.moved += not renewed
+        wire.renewed += renewed
+        wire.runs.add(
+            job=lease.job,
+            worker_type=bundle.worker_type,
+            gpus=lease.gpus,
+            with_job=next((one for one in bundle.jobs if one != lease.job), ""),
+            renewed=renewed,
+        )
+    for node in state.usable_nodes():
+        wire.idle_gpus.extend(gpu for gpu in node.gpu_ids if gpu not in taken and gpu not in state.holders)
+    return wire
+
+
+def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
+    """What the table says and what was measured; of one job type, or of all."""
+    book, trust_s = state.rates, state.settings.trust_after_s
+    for key, told in sorted(book.solo.items()):
+        if job_type in ("", key[0]):
+            yield _rate(RateKey(*key), told, "table", 0.0)
+    for (kind, first, second, gpus), (rate, _) in sorted(book.pairs.items()):
+        if job_type in ("", first):
+            yield _rate(RateKey(first, gpus, kind, second), rate, "table", 0.0)
+    for known, seen in sorted(book.measured.items(), key=lambda item: item[0]):
+        if job_type in ("", known.job_type) and not known.spread:
+            yield _rate(known, book.rate(known, None, trust_s), "measured", seen.observed_s)
+
+
+def _rate(key: RateKey, rate: float, source: str, measured_s: float) -> pb.Rate:
+    return pb.Rate(
+        job_type=key.job_type,
+        gpus=key.gpus,
+        worker_type=key.worker_type,
+        steps_per_s=rate,
+        source=source,
+        measured_s=measured_s,
+        with_job_type=key.partner,
+    )
+
+
+Solo = list[tuple[str, int, str, float]]
+Pairs = list[tuple[str, str, str, int, float, float]]
+
+
+def rate_rows(wire: Iterable[Any]) -> tuple[Solo, Pairs]:
+    """Rows for the table. A pair takes two: what each does beside the other."""
+    rows = list(wire)
+    if not rows:
+        raise InvalidSpec("rates", "is empty")
+    if len(rows) > RATES_MAX:
+        raise InvalidSpec("rates", f"has {len(rows):,} rows, more than {RATES_MAX:,}")
+    solo: Solo = []
+    beside: dict[tuple[str, int, str, str], float] = {}
+    for at, row in enumerate(rows):
+        for field in ("job_type", "worker_type"):
+            text = getattr(row, field)
+            if not text or len(text) > 256 or not text.isprintable():
+                raise InvalidSpec(f"rates[{at}].{field}", "must be a name of at most 256 characters")
+        if not 1 <= row.gpus <= 1_000_000:
+            raise InvalidSpec(f"rates[{at}].gpus", f"is {row.gpus}, must be at least 1")
+        if not 0 <= row.steps_per_s < float("inf"):
+            raise InvalidSpec(f"rates[{at}].steps_per_s", f"is {row.steps_per_s}, must be a number from 0 up")
+        if row.with_job_type:
+            beside[row.job_type, row.gpus, row.worker_type, row.with_job_type] = row.steps_per_s
+        else:
+            solo.append((row.job_type, row.gpus, row.worker_type, row.steps_per_s))
+    return solo, list(_pairs(beside))
+
+
+def _pairs(
+    beside: dict[tuple[str, int, str, str], float],
+) -> Iterator[tuple[str, str, str, int, float, float]]:
+    for (first, gpus, kind, second), rate in beside.items():
+        other = beside.get((second, gpus, kind, first))
+        if other is None:
+            raise InvalidSpec(
+                "rates", f"has '{first}' beside '{second}' on {kind}, and not what '{second}' does then"
+            )
+        if first <= second:
+            yield (kind, first, second, gpus, rate, other)

@@ -1,0 +1,143 @@
+"""The one door that every call comes through: who is it, may they, what went wrong, who did what.
+
+Services behind it take a request and raise what is wrong; nothing there thinks of tokens, status codes or logs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as
+from scheduler.live.status import FORBIDDEN, INTERNAL, CallFailed, failure, status_of
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class Door(Protocol):
+    """Who tells callers apart."""
+
+    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
+        """Who this is; CallFailed if nobody can tell."""
+        ...
+
+
+class Record(Protocol):
+    """Who keeps the audit log."""
+
+    def note(self, who: Caller, method: str, request: object, result: str) -> None:
+        """This was asked, and so it ended."""
+        ...
+
+
+class Guard(aio.ServerInterceptor):  # type: ignore[misc]
+    """An interceptor for servers that people, or agents without certificates, can reach."""
+
+    def __init__(self, door: Door, record: Record) -> None:
+        self._door = door
+        self._record = record
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler of the method, behind the door."""
+        handler = await continuation(details)
+        if handler is None:  # there is no such method
+            return None
+        call = _Call(self._door, self._record, str(details.method), details.invocation_metadata or ())
+        return call.guarded(handler)
+
+
+class _Call:
+    """One call of one method."""
+
+    def __init__(self, door: Door, record: Record, method: str, metadata: Any) -> None:
+        self._door, self._record, self._method = door, record, method
+        self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
+        self._who: Caller | None = None
+
+    def guarded(self, handler: Any) -> Any:
+        """The same handler, which looks who calls first."""
+        makers = {
+            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary, self._once),
+            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream, self._streaming),
+            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary, self._once),
+            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream, self._streaming),
+        }
+        make, inner, outer = makers[handler.request_streaming, handler.response_streaming]
+        return make(outer(inner), handler.request_deserializer, handler.response_serializer)
+
+    async def _enter(self, context: Context) -> None:
+        least = LEAST_ROLE.get(self._method)
+        if least is None:
+            raise CallFailed(INTERNAL, f"nobody has said who may call {self._method}")
+        if least is Role.NOBODY:
+            self._who = Caller("", Role.NOBODY, peer=context.peer())
+        else:
+            self._who = await self._door.recognise(self._metadata, context.peer())
+            if not self._who.may(least):
+                raise CallFailed(
+                    FORBIDDEN,
+                    f"{self._method.rpartition('/')[2]} needs the role {least.word}; {self._who.user} has "
+                    f"{self._who.role.word}",
+                )
+        call_as(self._who)
+
+    def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def call(request: Any, context: Context) -> Any:
+            try:
+                await self._enter(context)
+                answer = await _answer(inner, request, context)
+            except Exception as error:
+                await self._fail(request, context, error)
+                raise
+            self._note(request, "ok")
+            return answer
+
+        return call
+
+    def _streaming(self, inner: Any) -> Callable[[Any, Context], Awaitable[None]]:
+        async def call(request: Any, context: Context) -> None:
+            try:
+                await self._enter(context)
+                answer = inner(request, context)
+                if inspect.isasyncgen(answer):
+                    await _write_all(answer, context)
+                else:
+                    await answer
+            except Exception as error:
+                await self._fail(request, context, error)
+                raise
+
+        return call
+
+    async def _fail(self, request: Any, context: Context, error: Exception) -> None:
+        if isinstance(error, aio.AbortError) or context.done():  # somebody has said already how it ends
+            return
+        failed = failure(error)
+        self._note(request, failed.reason)
+        await context.abort_with_status(status_of(failed))
+
+    def _note(self, request: Any, result: str) -> None:
+        if self._method in CHANGES:
+            self._record.note(self._who or Caller("", Role.NOBODY), self._method, request, result)
+
+
+async def _answer(inner: Any, request: Any, context: Context) -> Any:
+    answer = inner(request, context)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:
+    """Close what is being read when the reader has gone."""
+    try:
+        async for part in parts:
+            await context.write(part)
+    finally:
+        await parts.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,124 @@
+"""Which jobs somebody wants to see, and pages of them: newest first, stable while jobs come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable
+from fnmatch import translate
+
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.state import SchedulerState
+from scheduler.live.views import seconds
+from scheduler.live.wire_jobs import NAME_CHARS_MAX, STATES
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import Job
+from scheduler.model.lease import nodes_of
+
+SLICE = 1000  # jobs that are looked at before others have their turn
+Matches = Callable[[Job], bool]
+
+
+def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
+    """A function that says whether a job is wanted. InvalidSpec where the filter cannot be read."""
+    tests: list[Matches] = []
+    if wire.states:
+        for number in wire.states:
+            if number not in STATES:
+                raise InvalidSpec("filter.states", f"has {number}, which is no state")
+        states = frozenset(STATES[number] for number in wire.states)
+        tests.append(lambda job: job.state in states)
+    if wire.jobs:
+        tests.append(_ids(frozenset(wire.jobs)))
+    for name in ("user", "job_type"):
+        if getattr(wire, name):
+            tests.append(_equal(name, getattr(wire, name)))
+    if wire.tenant:
+        tests.append(_below(wire.tenant.rstrip("/")))
+    if wire.name:
+        if len(wire.name) > NAME_CHARS_MAX:
+            raise InvalidSpec("filter.name", f"is longer than {NAME_CHARS_MAX} characters")
+        pattern = re.compile(translate(wire.name.replace("[", "[[]")))
+        tests.append(lambda job: pattern.match(job.spec.name) is not None)
+    if wire.worker_type or wire.node:
+        tests.append(_placed(state, wire.worker_type, wire.node))
+    if wire.HasField("submitted_since"):
+        since_s = seconds(wire.submitted_since)
+        tests.append(lambda job: job.submitted_s >= since_s)
+    return lambda job: all(test(job) for test in tests)
+
+
+def _ids(wanted: frozenset[str]) -> Matches:
+    return lambda job: job.id in wanted or (bool(job.spec.array) and job.id.partition("_")[0] in wanted)
+
+
+def _equal(name: str, value: str) -> Matches:
+    return lambda job: getattr(job.spec, name) == value
+
+
+def _below(tenant: str) -> Matches:
+    return lambda job: job.spec.tenant == tenant or job.spec.tenant.startswith(f"{tenant}/")
+
+
+def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
+    def is_there(job: Job) -> bool:
+        holding = state.leases.get(job.lease or job.leaving or "")
+        if holding is None:
+            return False
+        if worker_type and holding.bundle.worker_type != worker_type:
+            return False
+        return not node or node in nodes_of(holding.lease.gpus)
+
+    return is_there
+
+
+async def in_slices(jobs: list[Job]) -> AsyncIterator[list[Job]]:
+    """The same jobs in pieces, between which everybody else has a turn."""
+    for at in range(0, len(jobs), SLICE):
+        yield jobs[at : at + SLICE]
+        await asyncio.sleep(0)
+
+
+class Page:
+    """Where a page begins, and how it is said. A token holds for one filter only."""
+
+    def __init__(self, wire: jobs_pb2.JobFilter, token: str) -> None:
+        self._about = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
+        self.before = self._read(token) if token else None
+
+    def _read(self, token: str) -> int:
+        wrong = InvalidSpec("page_token", "is none that this scheduler gave out: begin without one")
+        try:
+            before, about = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
+        except (ValueError, TypeError, binascii.Error, RecursionError):
+            raise wrong from None
+        if type(before) is not int or type(about) is not str:
+            raise wrong
+        if about != self._about:
+            raise InvalidSpec("page_token", "belongs to a list with another filter: begin without one")
+        return before
+
+    def token(self, last: Job) -> str:
+        """For the page after this job."""
+        return base64.urlsafe_b64encode(json.dumps([last.order, self._about]).encode()).decode()
+
+    def left_of(self, jobs: list[Job]) -> list[Job]:
+        """Those that come on this page or later ones; oldest first, as they are given."""
+        if self.before is None:
+            return jobs
+        return jobs[: bisect_left(jobs, self.before, key=lambda job: job.order)]
+
+
+def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:
+    """Jobs that may match, oldest first: all of them, or those that the filter names."""
+    if not wire.jobs:
+        return list(state.jobs.values())
+    names: dict[str, None] = {}
+    for name in wire.jobs:
+        names.update(dict.fromkeys(state.arrays.get(name, (name,))))
+    return sorted([state.jobs[name] for name in names if name in state.jobs], key=lambda job: job.order)

@@ -1,0 +1,269 @@
+"""Jobs, for people: submit, look, command."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from google.protobuf.struct_pb2 import Struct
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from protos.gavel.v1 import jobs_pb2_grpc
+from scheduler.core.explain import explain, render
+from scheduler.core.messages import JobCommand, SubmitJobs
+from scheduler.live.callers import Caller, Role, caller
+from scheduler.live.job_changes import JobChanges
+from scheduler.live.job_filter import Page, candidates, in_slices, matcher
+from scheduler.live.limits import PeopleConfig, Places, Submissions
+from scheduler.live.log_source import LogSource, LogUnavailable
+from scheduler.live.packages import Packages
+from scheduler.live.preview import preview
+from scheduler.live.status import FORBIDDEN, INVALID, CallFailed
+from scheduler.live.views import job_view, stamp
+from scheduler.live.wire_jobs import STATE_NUMBERS, spec_from_wire
+from scheduler.live.world import CallRefused, LiveWorld
+from scheduler.model.errors import InvalidSpec, NotFound
+from scheduler.model.jobs import Job, JobSpec
+
+SPECS_MAX = 100_000
+PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
+PAGE_BYTES_MAX = 8 * 1024 * 1024  # a page ends early rather than that its message is refused
+KEY_CHARS_MAX = 256
+
+_ACTIONS: dict[int, Any] = {
+    pb.CommandJobRequest.ACTION_CANCEL: "cancel",
+    pb.CommandJobRequest.ACTION_HOLD: "hold",
+    pb.CommandJobRequest.ACTION_RELEASE: "release",
+    pb.CommandJobRequest.ACTION_REQUEUE: "requeue",
+}
+
+
+class JobsService(jobs_pb2_grpc.JobsServicer):
+    """The service Jobs of protos/gavel/v1/jobs.proto."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        changes: JobChanges,
+        logs: LogSource,
+        packages: Packages,
+        config: PeopleConfig,
+        watchers: Places,
+    ) -> None:
+        self._world = world
+        self._changes = changes
+        self._logs = logs
+        self._packages = packages
+        self._submissions = Submissions(config, world.now_s)
+        self._watchers = watchers
+
+    # ------------------------------------------------------------------------------------------------- submitting
+
+    async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Any) -> pb.SubmitJobsResponse:
+        """Durable when it returns."""
+        who, state = caller(), self._world.state
+        key = _key(who, request.idempotency_key)
+        specs = self._specs(request.specs, who)
+        if key not in state.requests:  # who asks again for what is done already takes nothing up
+            self._admit(specs, who)
+        try:
+            taken = await self._world.ask(SubmitJobs(specs=specs, key=key, user=who.user))
+        except CallRefused as refused:
+            raise _placed(refused, specs, request.idempotency_key) from None
+        return pb.SubmitJobsResponse(jobs=taken["jobs"])
+
+    def _specs(self, wires: Any, who: Caller) -> tuple[JobSpec, ...]:
+        if len(wires) > SPECS_MAX:
+            raise InvalidSpec("specs", f"has {len(wires):,} jobs, more than {SPECS_MAX:,}")
+        return tuple([self._spec(at, wire, who) for at, wire in enumerate(wires)])
+
+    def _spec(self, at: int, wire: pb.JobSpec, who: Caller) -> JobSpec:
+        try:
+            spec = spec_from_wire(wire)
+            upload = (spec.launch or {}).get("upload")
+            if upload and not self._packages.has(upload):
+                raise InvalidSpec(
+                    "launch.upload", f"there is no package {upload}: upload it, then submit again"
+                )
+        except InvalidSpec as error:
+            raise InvalidSpec(f"specs[{at}].{error.field}", error.problem) from None
+        if not spec.user:
+            return msgspec.structs.replace(spec, user=who.user)
+        if spec.user != who.user and not who.may(Role.OPERATOR):
+            raise CallFailed(
+                FORBIDDEN,
+                f"only operators submit for others: you are {who.user}, the job is for {spec.user}",
+                f"specs[{at}].user",
+            )
+        return spec
+
+    def _admit(self, specs: tuple[JobSpec, ...], who: Caller) -> None:
+        counts: dict[str, int] = {}
+        for spec in specs:
+            counts[spec.user] = counts.get(spec.user, 0) + max(len(spec.array), 1)
+        for user, count in counts.items():
+            self._submissions.admit(user, count, self._changes.unfinished[user])
+
+    async def PreviewJobs(self, request: pb.PreviewJobsRequest, context: Any) -> pb.PreviewJobsResponse:
+        """Nothing is taken."""
+        who, found = caller(), pb.PreviewJobsResponse()
+        if len(request.specs) > PAGE_JOBS:
+            raise InvalidSpec("specs", f"has {len(request.specs):,} jobs, more than {PAGE_JOBS:,}")
+        for at, wire in enumerate(request.specs):
+            try:
+                spec = self._spec(at, wire, who)
+            except (InvalidSpec, CallFailed) as error:
+                field = error.field.removeprefix(f"specs[{at}].")
+                why = error.problem if isinstance(error, InvalidSpec) else str(error)
+                found.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
+                continue
+            found.previews.append(preview(self._world.state, spec, self._world.now_s()))
+        return found
+
+    # ---------------------------------------------------------------------------------------------------- looking
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.Job:
+        """One job."""
+        return job_view(self._world.state, self._world.state.job(request.job), caller())
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
+        """Newest first, in pages."""
+        who, state = caller(), self._world.state
+        size = request.page_size or PAGE_JOBS
+        if size > PAGE_JOBS_MAX:
+            raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
+        wanted, page = matcher(state, request.filter), Page(request.filter, request.page_token)
+        matching: list[Job] = []
+        async for some in in_slices(candidates(state, request.filter)):
+            matching += [job for job in some if wanted(job)]
+        found = pb.ListJobsResponse(total=len(matching))
+        left = page.left_of(matching)
+        taken = left[: -size - 1 : -1]
+        space, shown = PAGE_BYTES_MAX, 0
+        async for some in in_slices(taken):
+            for job in some:
+                view = job_view(state, job, who, request.brief)
+                space -= view.ByteSize()
+                if space < 0 and shown:
+                    break
+                found.jobs.append(view)
+                shown += 1
+            if space < 0:
+                break
+        if shown < len(left):
+            found.next_page_token = page.token(taken[shown - 1])
+        return found
+
+    async def WatchJobs(self, request: pb.WatchJobsRequest, context: Any) -> AsyncIterator[pb.JobEvent]:
+        """What is there, then what changes."""
+        who, state = caller(), self._world.state
+        wanted = matcher(state, request.filter)
+        shown: set[str] = set()  # those that stop matching are shown once more
+        with self._watchers, self._changes.watch() as pending:
+            at_s = self._world.now_s()
+            async for some in in_slices(candidates(state, request.filter)):
+                for job in some:
+                    if wanted(job):
+                        shown.add(job.id)
+                        if not request.skip_present:
+                            yield pb.JobEvent(job=job_view(state, job, who), at=stamp(at_s), present=True)
+            yield pb.JobEvent(at=stamp(at_s), all_present=True)
+            while True:
+                for name, changed_s in (await pending.take()).items():
+                    job = state.jobs[name]
+                    if wanted(job):
+                        shown.add(name)
+                    elif name in shown:
+                        shown.discard(name)
+                    else:
+                        continue
+                    yield pb.JobEvent(job=job_view(state, job, who), at=stamp(changed_s))
+
+    async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
+        """Why it is where it is."""
+        said = explain(self._world.state, request.job, self._world.now_s())
+        details = Struct()
+        details.update(msgspec.to_builtins(said))
+        wire = pb.Explanation(
+            job=said.job,
+            state=STATE_NUMBERS[said.state],
+            reason=said.reason.value,
+            text=said.text,
+            details=details,
+            rendered=render(said),
+        )
+        if said.expected_start_s is not None:
+            wire.expected_start.CopyFrom(stamp(said.expected_start_s))
+        return wire
+
+    async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
+        """What it printed."""
+        job = self._world.state.job(request.job)
+        caller().must_own(job.spec.user, f"job {job.id}")
+        if request.attempt > job.attempt:
+            raise InvalidSpec("attempt", f"is {request.attempt}; job {job.id} has had {job.attempt}")
+        if job.attempt == 0 and not request.follow:
+            raise LogUnavailable(f"job {job.id} has not run yet; follow to wait for it")
+        chunks = self._logs.read_logs(
+            job.id,
+            request.attempt,
+            request.rank if request.HasField("rank") else None,
+            request.tail_lines if request.HasField("tail_lines") else None,
+            request.follow,
+        )
+        with self._watchers:
+            async with aclosing(chunks) as open_chunks:  # type: ignore[type-var]
+                async for chunk in open_chunks:
+                    yield chunk
+
+    # ------------------------------------------------------------------------------------------------- commanding
+
+    async def CommandJob(self, request: pb.CommandJobRequest, context: Any) -> pb.CommandJobResponse:
+        """Cancel, hold, release or requeue."""
+        who, state = caller(), self._world.state
+        action = _ACTIONS.get(request.action)
+        if action is None:
+            raise InvalidSpec("action", "must be cancel, hold, release or requeue")
+        members = state.arrays.get(request.job, [request.job])
+        for name in members:
+            if name not in state.jobs:
+                raise NotFound(f"there is no job '{request.job}'")
+            who.must_own(state.jobs[name].spec.user, f"job {name}")
+        done: Mapping[str, Any] = await self._world.ask(
+            JobCommand(job=request.job, action=action, user=who.user)
+        )
+        return pb.CommandJobResponse(jobs=done["jobs"])
+
+    # --------------------------------------------------------------------------------------------------- packages
+
+    async def FindPackages(self, request: pb.FindPackagesRequest, context: Any) -> pb.FindPackagesResponse:
+        """Which of these need not be sent."""
+        return pb.FindPackagesResponse(present=[one for one in request.digests if self._packages.has(one)])
+
+    async def UploadPackage(
+        self, requests: AsyncIterator[pb.UploadPackageRequest], context: Any
+    ) -> pb.UploadPackageResponse:
+        """Kept under the hash of its content."""
+        return pb.UploadPackageResponse(size_bytes=await self._packages.receive(requests))
+
+
+def _key(who: Caller, key: str) -> str:
+    """Two people may use the same key for different things."""
+    if not key:
+        return ""
+    if len(key) > KEY_CHARS_MAX or not key.isprintable():
+        raise InvalidSpec("idempotency_key", f"must be at most {KEY_CHARS_MAX} printable characters")
+    return f"{who.user}:{key}"
+
+
+def _placed(refused: CallRefused, specs: tuple[JobSpec, ...], key: str) -> CallRefused | CallFailed:
+    """The core names fields of the only job without saying which job; callers always learn it."""
+    if refused.code == "key_reused":
+        return CallFailed("key_reused", f"the key '{key}' was used for another submission", "idempotency_key")
+    if not refused.field or len(specs) != 1 or refused.field.startswith("specs"):
+        return refused
+    problem = str(refused).removeprefix(f"{refused.field}: ")
+    field = f"specs[0].{refused.field}"
+    return CallFailed(INVALID, f"{field}: {problem}", field)

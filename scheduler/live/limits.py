@@ -1,0 +1,102 @@
+"""How much of the scheduler one person may take up: token buckets, and the settings of all that concerns people."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from scheduler.live.status import TOO_MANY, CallFailed
+from scheduler.model.errors import InvalidSpec
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+BUCKETS_MAX = 10_000  # whoever has been quiet longest is forgotten first
+
+
+class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What people may do, and how much of it."""
+
+    submissions_per_s: float = 1000.0  # jobs that one user may submit per second, in the long run
+    submissions_burst: int = 100_000  # and at once
+    jobs_unfinished_max: int = 100_000  # of one user
+    watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
+    package_bytes_max: int = 2 * 1024**3  # of one packed work directory
+    packages_bytes_max: int = 50 * 1024**3  # of all that are kept
+    package_keep_s: float = 86_400.0  # a package that no unfinished job names is kept for so long
+    token_valid_s: float = 90 * 86_400.0  # of tokens that do not say
+    token_valid_s_max: float = 2 * 365 * 86_400.0
+    audit_bytes_max: int = 64 * 1024**2  # of one file of the audit log
+    audit_files: int = 10  # that are kept
+
+    def checked(self) -> PeopleConfig:
+        """This, or InvalidSpec naming the field that cannot be right."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidSpec(name, f"is {value}, must be above 0")
+        if self.token_valid_s > self.token_valid_s_max:
+            raise InvalidSpec("token_valid_s", f"is above token_valid_s_max, {self.token_valid_s_max:g}")
+        return self
+
+
+class Buckets:
+    """A token bucket for each name: so much per second in the long run, and so much at once."""
+
+    def __init__(self, per_s: float, burst: float, now_s: Callable[[], float]) -> None:
+        self._per_s, self._burst, self._now_s = per_s, burst, now_s
+        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name → what is left, when
+
+    def wait_s(self, name: str, count: float = 1.0) -> float:
+        """How long until so much may be taken; 0: now. What is more than a full bucket may be taken from a full one."""
+        return max(min(count, self._burst) - self._left(name), 0.0) / self._per_s
+
+    def take(self, name: str, count: float = 1.0) -> None:
+        """Take so much, whether it is there or not."""
+        self._level[name] = (self._left(name) - count, self._now_s())
+        self._level.move_to_end(name)
+        if len(self._level) > BUCKETS_MAX:
+            self._level.popitem(last=False)
+
+    def _left(self, name: str) -> float:
+        left, at_s = self._level.get(name, (self._burst, self._now_s()))
+        return min(left + (self._now_s() - at_s) * self._per_s, self._burst)
+
+
+class Submissions:
+    """How many jobs a user may submit, and have."""
+
+    def __init__(self, config: PeopleConfig, now_s: Callable[[], float]) -> None:
+        self._buckets = Buckets(config.submissions_per_s, config.submissions_burst, now_s)
+        self._unfinished_max = config.jobs_unfinished_max
+
+    def admit(self, user: str, jobs: int, unfinished: int) -> None:
+        """CallFailed if it is too much."""
+        if unfinished + jobs > self._unfinished_max:
+            raise CallFailed(
+                TOO_MANY,
+                f"{user} would have {unfinished + jobs:,} unfinished jobs, {self._unfinished_max:,} are allowed",
+                retry_s=60.0,
+            )
+        wait_s = self._buckets.wait_s(user, jobs)
+        if wait_s > 0:
+            raise CallFailed(
+                TOO_MANY, f"{user} submits too fast; try again in {wait_s:.1f} s", retry_s=wait_s
+            )
+        self._buckets.take(user, jobs)
+
+
+class Places:
+    """So many at once, and no more."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what, self.taken = most, what, 0
+
+    def __enter__(self) -> None:
+        if self.taken >= self._most:
+            raise CallFailed(TOO_MANY, f"there are {self._most:,} {self._what} already", retry_s=10.0)
+        self.taken += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.taken -= 1

@@ -1,0 +1,129 @@
+"""The services for people, put together: what the daemon adds to its server, and what runs beside it.
+
+people = People(world, feed, links, folder, config, auth="tokens")
+server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
+for add, servicer in people.services():
+    add(servicer, server)
+async with people:                      # books usage, sweeps packages, notes tokens; closes files at the end
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
+from scheduler.live.access_service import AccessService
+from scheduler.live.audit import Audit
+from scheduler.live.auth import ByToken, SingleUser
+from scheduler.live.cluster_service import ClusterService
+from scheduler.live.feed import Feed
+from scheduler.live.guard import Guard
+from scheduler.live.job_changes import JobChanges
+from scheduler.live.jobs_service import JobsService
+from scheduler.live.limits import MESSAGE_BYTES_MAX, PeopleConfig, Places
+from scheduler.live.log_source import LogSource, NodeSource
+from scheduler.live.packages import Packages
+from scheduler.live.tls import Keys, expiry_warnings
+from scheduler.live.tokens import Access
+from scheduler.live.usage import Usage
+from scheduler.live.world import LiveWorld
+
+log = logging.getLogger(__name__)
+
+TOKENS_S = 60.0  # between two notes of when tokens were used
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_concurrent_streams", 1000),
+    ("grpc.so_reuseport", 0),
+)
+Service = tuple[Callable[[Any, Any], None], Any]
+
+
+class Nodes(LogSource, NodeSource, Protocol):
+    """The links, as people's services use them."""
+
+
+class People:
+    """Everything that people reach."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        feed: Feed,
+        nodes: Nodes,
+        folder: Path,
+        config: PeopleConfig,
+        auth: str = "none",
+        warnings: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`nodes`: the Links. `warnings`: what else an operator should know, asked at each GetStatus."""
+        self.changes = JobChanges(world.state)
+        feed.listen(self.changes.hear)
+        self.usage = Usage(world, self.changes, folder / "usage.db")
+        self.packages = Packages(folder / "packages", config)
+        self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
+        self.audit = Audit(folder / "audit.log", config)
+        door = SingleUser() if self.access is None else ByToken(self.access, world.now_s)
+        self.guard = Guard(door, self.audit)
+        keys = Keys(folder / "tls")
+        watchers = Places(config.watchers_max, "calls that watch or follow something")
+
+        def all_warnings() -> Sequence[str]:
+            return (*warnings(), *expiry_warnings(keys, world.now_s()))
+
+        self._jobs = JobsService(world, self.changes, nodes, self.packages, config, watchers)
+        self._cluster = ClusterService(
+            world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
+        )
+        self._access = AccessService(self.access, config, keys.fingerprint)
+        self._world = world
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def services(self) -> list[Service]:
+        """(what adds it to a server, the service)."""
+        return [
+            (jobs_pb2_grpc.add_JobsServicer_to_server, self._jobs),
+            (cluster_pb2_grpc.add_ClusterServicer_to_server, self._cluster),
+            (cluster_pb2_grpc.add_AccessServicer_to_server, self._access),
+        ]
+
+    async def __aenter__(self) -> People:
+        work: list[Coroutine[Any, Any, None]] = [self.usage.run(), self.packages.run(self._world.state)]
+        if self.access is not None:
+            work.append(self._note_tokens(self.access))
+        self._tasks = [asyncio.create_task(_kept_up(one)) for one in work]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.usage.catch_up()
+        self.usage.close()
+        self.packages.close()
+        self.audit.close()
+        if self.access is not None:
+            self.access.close()
+
+    async def _note_tokens(self, access: Access) -> None:
+        while True:
+            await asyncio.sleep(TOKENS_S)
+            await asyncio.to_thread(access.write_used)
+
+
+async def _kept_up(work: Any) -> None:
+    """What runs beside the calls: if it fails, the scheduler goes on, and its log says so."""
+    try:
+        await work
+    except Exception:
+        log.exception("a task of the services for people has ended")

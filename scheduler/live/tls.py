@@ -1,0 +1,265 @@
+"""Keys and certificates: an authority of our own, the server's certificate, and those of nodes.
+
+Keys are on the curve P-256, in files that only their owner reads. The name of a node is the common name "node:NAME" of
+its certificate. Nothing here opens a socket.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from scheduler.model.errors import InvalidSpec, Refused
+
+NODE_PREFIX = "node:"
+AUTHORITY_DAYS, SERVER_DAYS, NODE_DAYS = 3650, 397, 1825
+WARN_DAYS = 30
+SLACK = dt.timedelta(minutes=10)  # clocks differ
+REQUEST_BYTES_MAX = 16 * 1024
+
+_CURVE = ec.SECP256R1
+_Key = ec.EllipticCurvePrivateKey
+
+
+class Signed(NamedTuple):
+    """What a node gets."""
+
+    certificate_pem: bytes
+    ca_pem: bytes
+
+
+class Keys:
+    """The files in a directory: ca.pem, ca.key, server.pem, server.key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def ca_pem(self) -> bytes:
+        """The authority's certificate."""
+        return (self.folder / "ca.pem").read_bytes()
+
+    def server(self) -> tuple[bytes, bytes]:
+        """The server's key and certificate, as grpc.ssl_server_credentials takes them."""
+        return (self.folder / "server.key").read_bytes(), (self.folder / "server.pem").read_bytes()
+
+    def fingerprint(self) -> str:
+        """By which nodes recognise the authority: "sha256:…"; empty where there is none."""
+        try:
+            authority = x509.load_pem_x509_certificate(self.ca_pem)
+        except FileNotFoundError:
+            return ""
+        return fingerprint(authority)
+
+    def make(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
+        """A new authority, and a certificate for a server that is reached by these names."""
+        now = now or _now()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = ec.generate_private_key(_CURVE())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Gavel authority")])
+        usage = _usage(digital_signature=True, key_cert_sign=True, crl_sign=True)
+        authority = (
+            _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        write_secret(self.folder / "ca.key", _key_pem(key))
+        write_public(self.folder / "ca.pem", _pem(authority))
+        self.renew(hosts, now)
+
+    def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
+        """A new key and certificate for the server, by the same authority; `hosts` empty: those of the old one."""
+        now = now or _now()
+        names = _names(hosts) if hosts else self._names_now()
+        authority, authority_key = self._authority()
+        key = ec.generate_private_key(_CURVE())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Gavel scheduler")])
+        certificate = (
+            _builder(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(_authority_id(authority_key), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        write_secret(self.folder / "server.key", _key_pem(key))
+        write_public(self.folder / "server.pem", _pem(certificate))
+
+    def sign_node(self, request_pem: bytes, node: str, now: dt.datetime | None = None) -> Signed:
+        """A certificate for this node, whatever name its request has. Refused where the request is no good."""
+        now = now or _now()
+        public_key = _requested(request_pem)
+        authority, authority_key = self._authority()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name(node))])
+        certificate = (
+            _builder(subject, authority.subject, public_key, now, NODE_DAYS)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(_authority_id(authority_key), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        return Signed(_pem(certificate), self.ca_pem)
+
+    def ends(self) -> dict[str, dt.datetime]:
+        """Until when the certificates here are good, by file; those that are there."""
+        found = {}
+        for name in ("ca.pem", "server.pem"):
+            try:
+                data = (self.folder / name).read_bytes()
+                found[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def _authority(self) -> tuple[x509.Certificate, _Key]:
+        authority = x509.load_pem_x509_certificate(self.ca_pem)
+        key = serialization.load_pem_private_key((self.folder / "ca.key").read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return authority, key
+
+    def _names_now(self) -> list[x509.GeneralName]:
+        certificate = x509.load_pem_x509_certificate((self.folder / "server.pem").read_bytes())
+        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def common_name(node: str) -> str:
+    """What the certificate of a node calls it. 64 characters are all that X.509 has room for."""
+    name = f"{NODE_PREFIX}{node}"
+    if len(name) > 64:
+        raise InvalidSpec(
+            "node", f"is longer than {64 - len(NODE_PREFIX)} characters, as certificates have them"
+        )
+    return name
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """A hash that people and nodes can compare."""
+    return f"sha256:{certificate.fingerprint(hashes.SHA256()).hex()}"
+
+
+def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
+    """What an operator should know of certificates that end soon."""
+    now = dt.datetime.fromtimestamp(now_s, dt.timezone.utc)
+    said = []
+    for name, end in keys.ends().items():
+        days = (end - now).days
+        if days < WARN_DAYS:
+            when = f"ends in {days} days" if days >= 0 else "has ended"
+            remedy = (
+                "run `gavel init --renew`"
+                if name == "server.pem"
+                else "make a new authority, and have nodes join again"
+            )
+            said.append(f"the certificate {name} {when}: {remedy}")
+    return said
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Written aside and renamed; only its owner ever reads it."""
+    _write(path, data, 0o600)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """The same for what everybody may read."""
+    _write(path, data, 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(file, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(path)
+
+
+def _requested(request_pem: bytes) -> ec.EllipticCurvePublicKey:
+    wrong = Refused("the certificate request is no PEM request for a P-256 key, signed with that key")
+    if len(request_pem) > REQUEST_BYTES_MAX:
+        raise wrong
+    try:
+        request = x509.load_pem_x509_csr(request_pem)
+        if not request.is_signature_valid:
+            raise wrong
+        key = request.public_key()
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        raise wrong from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
+        raise wrong
+    return key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    found: list[x509.GeneralName] = []
+    for host in dict.fromkeys((*hosts, "localhost", "127.0.0.1")):
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(host.strip("[]"))))
+        except ValueError:
+            if not host or len(host) > 253 or any(c.isspace() or c in "/:@" or ord(c) > 127 for c in host):
+                raise InvalidSpec(
+                    "host", f"is '{host}', must be a name or an address of this machine"
+                ) from None
+            found.append(x509.DNSName(host))
+    return found
+
+
+def _usage(**given: bool) -> x509.KeyUsage:
+    words = (
+        *(
+            "digital_signature",
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+        ),
+        *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{word: given.get(word, False) for word in words})
+
+
+def _authority_id(key: _Key) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+
+
+def _key_pem(key: _Key) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)

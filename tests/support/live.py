@@ -1,0 +1,260 @@
+"""A daemon in a test: the live world, its loop and the services for people, on a real server on loopback.
+
+async with Live(folder) as live:
+    jobs = live.jobs()                                  # stubs, as a user of one's choice
+    await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec()]))
+    await live.node("n1", gpus=2)                       # nodes are told of; there are no agents
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message as Proto
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc import aio
+from grpc_status import rpc_status
+
+from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from scheduler.core.core import Core
+from scheduler.core.effects import Solve
+from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
+from scheduler.drive import drive
+from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.live.clock import Clock
+from scheduler.live.feed import Feed
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.log_source import NodeSeen
+from scheduler.live.people import SERVER_OPTIONS, People
+from scheduler.live.world import LiveWorld
+from scheduler.model.cluster import NodeSpec
+from scheduler.solving import answer
+
+DEADLINE_S = 20.0
+
+
+def spec(**fields: Any) -> jobs_pb2.JobSpec:
+    """A job that can be submitted as it is."""
+    launch = fields.pop("launch", None) or jobs_pb2.Launch(command=["true"])
+    return jobs_pb2.JobSpec(**fields, launch=launch)
+
+
+class Problem(Exception):
+    """How a call failed, for comparing."""
+
+    def __init__(self, error: grpc.RpcError) -> None:
+        status = rpc_status.from_call(error)
+        assert status is not None, f"no details: {error}"
+        self.code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+        self.text = status.message
+        self.reason = self.field = ""
+        self.retry_s: float | None = None
+        for detail in status.details:
+            for kind in (
+                error_details_pb2.ErrorInfo(),
+                error_details_pb2.BadRequest(),
+                error_details_pb2.RetryInfo(),
+            ):
+                if detail.Unpack(kind):
+                    self._take(kind)
+        super().__init__(f"{self.code.name} {self.reason} {self.field}: {self.text}")
+
+    def _take(self, detail: Any) -> None:
+        if isinstance(detail, error_details_pb2.ErrorInfo):
+            assert detail.domain == "gavel"
+            self.reason = detail.reason
+        elif isinstance(detail, error_details_pb2.BadRequest):
+            (violation,) = detail.field_violations
+            self.field = violation.field
+        else:
+            self.retry_s = detail.retry_delay.ToNanoseconds() / 1e9
+
+
+async def problem_of(call: Awaitable[Any]) -> Problem:
+    """How this call fails; it must."""
+    try:
+        answered = await asyncio.wait_for(call, DEADLINE_S)
+    except grpc.RpcError as error:
+        return Problem(error)
+    raise AssertionError(f"it did not fail, but was answered: {answered}")
+
+
+class Nodes:
+    """In the place of the links: logs and news of nodes that a test makes up."""
+
+    def __init__(self) -> None:
+        self.chunks: list[jobs_pb2.LogChunk] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.news: dict[str, NodeSeen] = {}
+        self.sent: list[Any] = []
+        self.trouble: Exception | None = None
+        self.open = 0
+
+    async def read_logs(
+        self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
+    ) -> AsyncIterator[jobs_pb2.LogChunk]:
+        """What the test has put there; then, when following, nothing for ever."""
+        self.asked.append((job, attempt, rank, tail_lines, follow))
+        self.open += 1
+        try:
+            if self.trouble is not None:
+                raise self.trouble
+            for chunk in self.chunks:
+                yield chunk
+            if follow:
+                await asyncio.Event().wait()
+        finally:
+            self.open -= 1
+
+    def seen(self, node: str) -> NodeSeen | None:
+        """What the test has put there."""
+        return self.news.get(node)
+
+    def send_leases(self, effect: Any) -> None:
+        """Kept."""
+        self.sent.append(effect)
+
+    def renew_leases(self, effect: Any) -> None:
+        """Kept."""
+        self.sent.append(effect)
+
+    def refused(self, node: str, text: str, code: str) -> None:
+        """Kept."""
+        self.sent.append((node, text, code))
+
+
+class _Solver:
+    """Answers at once, in this process."""
+
+    def __init__(self, world: LiveWorld) -> None:
+        self._world = world
+
+    def ask(self, question: Solve) -> None:
+        """Tell the world."""
+        self._world.tell(answer(question))
+
+
+class Live:
+    """A daemon. `journal` of an earlier one: it goes on from there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        auth: str = "none",
+        config: PeopleConfig | None = None,
+        journal: Any = None,
+        credentials: grpc.ServerCredentials | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.folder, self.auth = folder, auth
+        self.config = config or PeopleConfig()
+        self.journal = MemoryJournal() if journal is None else journal
+        self.nodes = Nodes()
+        self._credentials = credentials
+        self._clock = clock
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Live:
+        recovered = recover_scheduler(self.journal)
+        self.core = Core(recovered.state)
+        self.feed = Feed(self.journal)
+        self.world = LiveWorld(self.core, self._clock or Clock(recovered.state.now_s))
+        self.world.links, self.world.solver = self.nodes, _Solver(self.world)
+        outcome = self.core.take_over(self.world.now_s())
+        self.feed.append(outcome.now_s, outcome.facts)
+        for effect in outcome.effects:
+            self.world.perform(effect)
+        self.people = People(self.world, self.feed, self.nodes, self.folder, self.config, self.auth)
+        self.server = aio.server(interceptors=[self.people.guard], options=SERVER_OPTIONS)
+        for add, servicer in self.people.services():
+            add(servicer, self.server)
+        if self._credentials is None:
+            self.port = self.server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self.server.add_secure_port("127.0.0.1:0", self._credentials)
+        self._loop = asyncio.create_task(drive(self.core, self.world, self.feed))
+        self._closing.push_async_callback(self._stop)
+        await self._closing.enter_async_context(self.people)
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.server.stop(0.2)
+        await self._closing.aclose()
+
+    async def _stop(self) -> None:
+        self.world.stop()
+        await asyncio.wait_for(self._loop, DEADLINE_S)
+
+    # --------------------------------------------------------------------------------------------------- callers
+
+    def channel(self, **options: Any) -> aio.Channel:
+        """A connection of its own; closed with the daemon."""
+        channel = aio.insecure_channel(
+            f"127.0.0.1:{self.port}",
+            options=[("grpc.max_receive_message_length", 64 * 1024 * 1024), *options.items()],
+        )
+        self._closing.push_async_callback(channel.close)
+        return channel
+
+    def jobs(self, user: str = "ann", token: str = "") -> Any:
+        """The service Jobs, as this user."""
+        return _As(jobs_pb2_grpc.JobsStub(self.channel()), user, token)
+
+    def cluster(self, user: str = "ann", token: str = "") -> Any:
+        """The service Cluster, as this user."""
+        return _As(cluster_pb2_grpc.ClusterStub(self.channel()), user, token)
+
+    def tokens(self, user: str = "ann", token: str = "") -> Any:
+        """The service Access, as this user."""
+        return _As(cluster_pb2_grpc.AccessStub(self.channel()), user, token)
+
+    # ----------------------------------------------------------------------------------------------------- nodes
+
+    async def node(self, name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> None:
+        """A node joins."""
+        self.world.tell(NodeHello(spec=NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)))
+        await self.until(lambda: name in self.world.state.nodes)
+
+    async def report(
+        self,
+        node: str,
+        started: tuple[str, ...] = (),
+        progress: tuple[Progress, ...] = (),
+        exits: tuple[Exit, ...] = (),
+    ) -> None:
+        """A node reports; returns when that is durable."""
+        durable = asyncio.Event()
+        generation = self.world.state.nodes[node].generation
+        said = NodeReport(node=node, generation=generation, started=started, progress=progress, exits=exits)
+        self.world.tell(said, durable.set)
+        await asyncio.wait_for(durable.wait(), DEADLINE_S)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for this to hold; it is looked at after every turn of the loop."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+class _As:
+    """A stub whose calls carry who makes them, and a deadline."""
+
+    def __init__(self, stub: Any, user: str, token: str) -> None:
+        self._stub = stub
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else (("x-gavel-user", user),)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._stub, name)
+
+        def made(request: Proto | AsyncIterator[Proto] | None = None, **more: Any) -> Any:
+            return call(request, **{"metadata": self._metadata, "timeout": DEADLINE_S, **more})
+
+        return made
