@@ -67,7 +67,10 @@ class AgentCore:
         self.runs: dict[str, Run] = {}
         self.exits = Exits()
         self.seen: dict[str, Seen] = {}
-        self.report_s = INF  # of the next report at the interval
+        self.report_s = (
+            INF  # of the next report at the interval: so long after a job or an exit was last told of
+        )
+        self._exits_said_s = INF  # when all exits that are kept were last said; the first one counts
         self._renewed_s = -INF  # end of all that is in the set, unless its own is later
         self._end_s = INF  # first end of a lease in the set
         self._other_s = INF  # first of everything else that is due
@@ -95,7 +98,7 @@ class AgentCore:
     @property
     def due_s(self) -> float:
         """When something has to be done if nothing happens before."""
-        return min(self._end_s, self._other_s)
+        return self._end_s if self._end_s < self._other_s else self._other_s
 
     def ends_s(self, lease: str) -> float:
         """The end of a lease, as last renewed."""
@@ -162,15 +165,18 @@ class AgentCore:
         mark, mine = (event.epoch, event.generation), (self.epoch, self.generation)
         if mark < mine:
             return
-        rounds = event.round_number, self.round_number if event.epoch == self.epoch else 0
-        self.epoch, self.generation, self.round_number = *mark, max(rounds)
+        if event.round_number > self.round_number or event.epoch != self.epoch:
+            self.round_number = event.round_number
+        self.epoch, self.generation = mark
         wanted = {order.lease: order for order in event.orders}
         for lease, run in list(self.runs.items()):
             order = wanted.get(lease)
-            if run.wanted:
-                run.ends_s = max(run.ends_s, self._renewed_s, -INF if order is None else order.ends_s)
+            if run.wanted and self._renewed_s > run.ends_s:
+                run.ends_s = self._renewed_s
             if order is None:
                 self._stop(now_s, run, actions)
+            elif run.wanted and order.ends_s > run.ends_s:
+                run.ends_s = order.ends_s
         self._renewed_s = -INF
         if self.exits.kept:
             given = {gpu for order in event.orders if self._is_new(order) for gpu in order.gpus}
@@ -203,7 +209,7 @@ class AgentCore:
         run = self.runs.get(event.lease)
         if run is None or run.phase is WAITING or run.started_s < INF:
             return
-        run.started_s = now_s
+        run.started_s = run.said_s = now_s
         if run.phase is STARTING:
             run.phase = RUNNING
         if self.linked:  # else the next hello says it
@@ -218,6 +224,7 @@ class AgentCore:
             ends_s=order.ends_s,
             phase=RUNNING,
             started_s=now_s - event.ran_s,
+            said_s=now_s,
             steps=event.steps,
             saved=event.saved,
             stepping_s=event.stepping_s,
@@ -267,14 +274,15 @@ class AgentCore:
             elif run.due_s <= now_s:
                 self._escalate(now_s, run, actions)
         if self.report_s <= now_s:
-            self.report_s = INF  # armed again below, if there is anything to report on
-            if not self.linked:
-                return
+            self._exits_said_s = now_s  # or will be, by the hello, when there is a link again
             for lease, run in self.runs.items():
-                if run.changed:
+                if run.said_s < INF:
+                    run.said_s = now_s
+                if run.changed and self.linked:
                     run.changed = False
                     self._progress.append(Progressed(lease, run.steps, run.saved, run.stepping_s))
-            self.exits.say_all_again()
+            if self.linked:
+                self.exits.say_all_again()
 
     # ------------------------------------------------------------------------------------------------- decisions
 
@@ -333,6 +341,10 @@ class AgentCore:
                 if run.phase is WAITING and self._may_start(run.order):
                     run.phase = STARTING
                     actions.append(StartProcess(run.order))
+        if not self.exits.kept:
+            self._exits_said_s = INF
+        elif self._exits_said_s == INF:
+            self._exits_said_s = now_s
         if self.linked and (self._started or self.exits.unsaid or self._progress):
             self._report(actions)
         self._arm(now_s, actions)
@@ -350,19 +362,17 @@ class AgentCore:
     def _arm(self, now_s: float, actions: list[Action]) -> None:
         """See when something is due, and arm the wake if none comes before that."""
         end_s = other_s = INF
+        said_s = self._exits_said_s
         for run in self.runs.values():
             if run.wanted:
                 end_s = min(end_s, run.ends_s)
-            else:
-                other_s = min(other_s, run.due_s)
-        self._end_s = max(end_s, self._renewed_s) + self.limits.late_s
-        if not self.runs and not self.exits.kept:
-            self.report_s = INF
-        elif self.report_s == INF:
-            interval_s = self.limits.report_interval_s
-            self.report_s = (math.floor(now_s / interval_s) + 1) * interval_s
-        self._other_s = min(other_s, self.report_s)
-        due_s = min(self._end_s, self._other_s)
+            elif run.due_s < other_s:
+                other_s = run.due_s
+            said_s = min(said_s, run.said_s)
+        self._end_s = (end_s if end_s > self._renewed_s else self._renewed_s) + self.limits.late_s
+        self.report_s = said_s + self.limits.report_interval_s
+        self._other_s = other_s if other_s < self.report_s else self.report_s
+        due_s = self._end_s if self._end_s < self._other_s else self._other_s
         if due_s < self._armed_s:
             self._armed_s = due_s
             actions.append(WakeAt(due_s))

@@ -62,7 +62,7 @@ class Phase(Enum):
     KILLED = "killed"
 
 
-class Run(msgspec.Struct, kw_only=True):
+class Run(msgspec.Struct, kw_only=True, gc=False):
     """An order as the agent keeps it until its processes are gone."""
 
     order: Order
@@ -71,6 +71,7 @@ class Run(msgspec.Struct, kw_only=True):
     wanted: bool = True  # in the set; False: on its way out
     due_s: float = math.inf  # of the next escalation
     started_s: float = math.inf
+    said_s: float = math.inf  # when its progress was last reported; its start counts
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
@@ -80,7 +81,7 @@ class Run(msgspec.Struct, kw_only=True):
 # ---------------------------------------------------------------------------------------------------- events
 
 
-class Desired(msgspec.Struct, frozen=True):
+class Desired(msgspec.Struct, frozen=True, gc=False):
     """The full set of orders, from now on. What it says of ends holds for its round, whatever Renewed says."""
 
     epoch: int
@@ -169,7 +170,7 @@ Event = (
 # --------------------------------------------------------------------------------------------------- actions
 
 
-class StartProcess(msgspec.Struct, frozen=True):
+class StartProcess(msgspec.Struct, frozen=True, gc=False):
     """Start the processes of an order; answered with ProcessStarted or ProcessExited."""
 
     order: Order
@@ -207,7 +208,7 @@ class SayHello(msgspec.Struct, frozen=True):
     held: tuple[Held, ...] = ()
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Report this. `generation` lets the scheduler see which set is known here; if its own is newer, it sends it."""
 
     number: int

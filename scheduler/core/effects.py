@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from policies.problem import Floats, Ints, Problem
 from scheduler.model.lease import Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """Base of all effects."""
-
-
-@dataclass(frozen=True, slots=True)
-class WakeAt(Effect):
+class WakeAt(msgspec.Struct, frozen=True, gc=False):
     """Send Woke(what) at this time. A later WakeAt of the same `what` replaces an earlier one."""
 
     at_s: float
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendLeases(Effect):
+class SendLeases(msgspec.Struct, frozen=True, gc=False):
     """The full set of leases that a node should be carrying out, from now on."""
 
     node: str
@@ -32,8 +27,7 @@ class SendLeases(Effect):
     leases: tuple[Lease, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RenewLeases(Effect):
+class RenewLeases(msgspec.Struct, frozen=True):
     """Every node whose set did not change keeps what it has, until the new end.
 
     `generations` names the nodes and the set that each must have; a node that has another asks for it.
@@ -59,7 +53,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Solve(Effect):
+class Solve:
     """Ask for an allocation. The answer comes as Solved, when it comes."""
 
     number: int
@@ -68,11 +62,13 @@ class Solve(Effect):
     pairs: Pairs | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Effect):
+class Reply(msgspec.Struct, frozen=True):
     """Answer a call: with what it asked for, or with an error that has a stable code."""
 
     call: str
-    result: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = {}
     error: str = ""
     code: str = ""
+
+
+Effect = WakeAt | SendLeases | RenewLeases | Solve | Reply

@@ -95,7 +95,7 @@ class NodeHello(Message, frozen=True, kw_only=True):
     held: tuple[HeldLease, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far the job under a lease is: absolute steps, seconds of stepping in this lease."""
 
     lease: str
@@ -104,7 +104,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     stepping_s: float
 
 
-class Exit(msgspec.Struct, frozen=True, array_like=True):
+class Exit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The processes of a lease are gone and the GPUs are free."""
 
     lease: str
@@ -117,7 +117,7 @@ class Exit(msgspec.Struct, frozen=True, array_like=True):
     detail: str = ""  # the last lines of what a failed attempt printed
 
 
-class NodeReport(Message, frozen=True, kw_only=True):
+class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     """What changed on a node, or what has come to pass at the reporting interval."""
 
     node: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ class Bundle(NamedTuple):
     label: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True):
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job's right to its GPUs. Packed jobs hold two leases on the same GPUs."""
 
     id: str
@@ -94,8 +95,7 @@ def node_of(gpu: GpuId) -> str:
     return gpu.rpartition(":")[0]
 
 
+@lru_cache(maxsize=65536)  # asked some ten times in the life of a lease, and GPUs come again
 def nodes_of(gpus: tuple[GpuId, ...]) -> tuple[str, ...]:
     """The nodes of a gang, each once, in the order of its ranks."""
-    if len(gpus) == 1:
-        return (gpus[0].rpartition(":")[0],)
     return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in gpus))

@@ -12,9 +12,12 @@ from scheduler.rounds.needs import Demand, Stock
 class Floor:
     """Free GPUs by node, and nodes by how many are free."""
 
-    def __init__(self, nodes: list[NodeView], taken: Set[GpuId]) -> None:
+    def __init__(self, nodes: list[NodeView], taken: set[GpuId]) -> None:
         self.nodes = nodes
-        self.free = [[gpu for gpu in node.gpus if gpu not in taken] for node in nodes]
+        self.free = [
+            [] if taken.issuperset(node.gpus) else [gpu for gpu in node.gpus if gpu not in taken]
+            for node in nodes
+        ]
         self._by_free: list[dict[int, None]] | None = None
         self._node_of: dict[GpuId, int] | None = None
 
@@ -58,11 +61,11 @@ class Floor:
     def singles(self, count: int) -> list[GpuId]:
         """So many single GPUs (or all there are), from the nodes with the fewest free ones, so that gangs find room."""
         gpus: list[GpuId] = []
-        for node in sorted(range(len(self.nodes)), key=lambda node: len(self.free[node])):
+        roomy = [node for node, free in enumerate(self.free) if free]
+        for node in sorted(roomy, key=lambda node: len(self.free[node])):
             if len(gpus) == count:
                 break
-            if self.free[node]:
-                gpus += self.take(node, min(count - len(gpus), len(self.free[node])))
+            gpus += self.take(node, min(count - len(gpus), len(self.free[node])))
         return gpus
 
     def find(

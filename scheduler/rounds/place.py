@@ -42,7 +42,7 @@ class Layout:
             kind = kinds[row]
             for job in bundle[0]:
                 now = held.get(job)
-                if now is None or now.bundle[1:] != bundle[1:]:
+                if now is None or (now.bundle != bundle and now.bundle[1:] != bundle[1:]):
                     continue
                 gpus = now.gpus
                 if taken.isdisjoint(gpus) and board.usable[kind].issuperset(gpus) and self.charge(row, gpus):

@@ -29,10 +29,12 @@ def rank(inputs: RoundInputs) -> Ints:
     columns = inputs.candidates
     due = columns.share > 0
     may_run = np.flatnonzero(due | columns.backfill)
-    weighed = inputs.stay_s > 0 or columns.restart_s.any()
-    starts = changes(inputs) if weighed else np.zeros(len(columns), dtype=np.bool_)
+    costly = bool(columns.restart_s.any())
+    starts = changes(inputs) if costly or inputs.stay_s > 0 else np.zeros(len(columns), dtype=np.bool_)
     counted_s = np.where(starts, columns.received_s, np.maximum(columns.received_s - inputs.stay_s, 0.0))
-    worth = np.where(starts, worth_of_starting(columns, inputs.round_s), 1.0)
+    priority = _priority(columns.entitled_s, counted_s)
+    if costly:
+        priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
     due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
     far = due & (due_s > inputs.round_s)
     group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
@@ -41,7 +43,7 @@ def rank(inputs: RoundInputs) -> Ints:
         columns.tie,
         counted_s - columns.entitled_s,
         starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        np.where(far, -due_s, -_priority(columns.entitled_s, counted_s) * worth),
+        np.where(far, -due_s, -priority),
         group.astype(np.int8),
     )
     return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
@@ -61,17 +63,17 @@ def part_given(inputs: RoundInputs) -> Floats:
     does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
+    gpus = np.where(columns.share > 0, columns.gpus, 0.0)
 
     def total_s(each_s: Floats) -> Floats:
-        weights = np.where(columns.share > 0, columns.gpus * each_s, 0.0)
-        totals_s: Floats = np.bincount(columns.worker_type, weights, minlength=types).astype(np.float64)
-        return totals_s
+        return np.asarray(np.bincount(columns.worker_type, gpus * each_s, types), dtype=float)
 
     this_round_s = total_s(columns.share * inputs.round_s)
     promised_s, given_s = total_s(columns.entitled_s) - this_round_s, total_s(columns.received_s)
     part = np.ones(types)
     far = promised_s - given_s > this_round_s + 2.0 * inputs.round_s
-    part[far] = np.round(given_s[far] / promised_s[far], 6)
+    if far.any():
+        part[far] = np.round(given_s[far] / promised_s[far], 6)
     return part
 
 
@@ -89,27 +91,28 @@ def changes(inputs: RoundInputs) -> Bools:
     """Which columns are not what runs now, so that somebody would have to start."""
     columns = inputs.candidates
     row_of = {name: row for row, name in enumerate(inputs.worker_types)}
-    held = [inputs.held.get(job) for job in inputs.jobs]
-    types = np.array(
-        [NOBODY if now is None else row_of.get(now.bundle[1], NOBODY) for now in held], dtype=np.int64
-    )
-    widths = np.array([0 if now is None else now.bundle[2] for now in held], dtype=np.int64)
+    held = list(map(inputs.held.get, inputs.jobs))
+    types = np.array([NOBODY if now is None else row_of.get(now.bundle[1], NOBODY) for now in held])
+    widths = np.array([0 if now is None else now.bundle[2] for now in held])
     first, second = columns.first, columns.second
     same = (types[first] == columns.worker_type) & (widths[first] == columns.gpus)
     pair = np.flatnonzero(second != NOBODY)
-    same[pair] &= (types[second[pair]] == columns.worker_type[pair]) & (
-        widths[second[pair]] == columns.gpus[pair]
-    )
+    if len(pair):
+        same[pair] &= (types[second[pair]] == columns.worker_type[pair]) & (
+            widths[second[pair]] == columns.gpus[pair]
+        )
     moved: Bools = ~same
     bundles, one, other = columns.bundles, first.tolist(), second.tolist()
     usable = {gpu for node in inputs.nodes for gpu in node.gpus}  # who runs on other GPUs has to leave them
     for row in np.flatnonzero(same).tolist():
         label, mine = bundles[row][3], held[one[row]]
-        theirs = mine if other[row] == NOBODY else held[other[row]]
         assert mine is not None
-        assert theirs is not None
-        stays = mine.bundle[3] == theirs.bundle[3] == label and theirs.gpus == mine.gpus
-        moved[row] = not (stays and (mine.pinned or usable.issuperset(mine.gpus)))
+        stays = mine.bundle[3] == label and (mine.pinned or usable.issuperset(mine.gpus))
+        if other[row] != NOBODY:
+            theirs = held[other[row]]
+            assert theirs is not None
+            stays = stays and theirs.bundle[3] == label and theirs.gpus == mine.gpus
+        moved[row] = not stays
     return moved
 
 

@@ -24,7 +24,7 @@ class Gang:
 
     __slots__ = (
         *("lease", "truth", "nodes", "place", "worker_type", "consolidated", "present", "doing"),
-        *("steps", "saved", "stepping_s", "rate", "since_s", "due_s", "version", "fails"),
+        *("steps", "saved", "stepping_s", "rate", "since_s", "runs_to", "version"),
     )
 
     def __init__(self, lease: Lease, truth: JobTruth, worker_type: str) -> None:
@@ -37,7 +37,7 @@ class Gang:
         self.present: dict[str, float] = {}  # nodes whose ranks run, and since when
         self.doing = Doing.GATHERING
         self.steps = self.saved = self.stepping_s = self.rate = self.since_s = 0.0
-        self.due_s = math.inf
+        self.runs_to = truth.runs_to
         self.version = 0  # of its entry on the heap of what is due; older ones are void
 
     def settle(self, now_s: float) -> None:
@@ -49,17 +49,17 @@ class Gang:
         if every_s < math.inf:
             into_s = math.floor((self.stepping_s + span_s) / every_s) * every_s - self.stepping_s
             if into_s >= 0.0:
-                self.saved = max(self.saved, min(self.steps + self.rate * into_s, self.truth.runs_to))
-        self.steps = min(self.steps + self.rate * span_s, self.truth.runs_to)
+                self.saved = max(self.saved, min(self.steps + self.rate * into_s, self.runs_to))
+        self.steps = min(self.steps + self.rate * span_s, self.runs_to)
         self.stepping_s += span_s
         self.since_s = now_s
 
     def ends_itself_s(self) -> float:
         """When it reaches its last step at the present rate."""
-        left = self.truth.runs_to - self.steps
+        left = self.runs_to - self.steps
         return self.since_s + left / self.rate if left > 0 else self.since_s
 
     def has_run_out(self) -> bool:
         """Whether it is at its last step, but for rounding."""
-        to = self.truth.runs_to
+        to = self.runs_to
         return self.steps >= to - 1e-9 * max(1.0, abs(to)) if to < math.inf else False

@@ -242,10 +242,10 @@ class Machines:
     def _act(self, now_s: float, node: Node, action: Action) -> None:
         if isinstance(action, Send):
             self._sends.setdefault(node.spec.name, []).append(action)
-        elif isinstance(action, StartProcess):
-            self._start(now_s, node, node.leases[action.order.lease])
         elif isinstance(action, WakeAt):
             self._wake_at(max(action.at_s, now_s), node)
+        elif isinstance(action, StartProcess):
+            self._start(now_s, node, node.leases[action.order.lease])
         elif isinstance(action, SayHello):
             self._said.append(node.hello(action))
         else:
@@ -346,7 +346,7 @@ class Machines:
 
     def _run_out(self, now_s: float, gang: Gang) -> None:
         """It did its last step."""
-        gang.steps = gang.truth.runs_to
+        gang.steps = gang.runs_to
         if gang.truth.fails_at_steps < gang.truth.steps_total:
             self._end(now_s, gang, "failed", CODE_FAULT)
         else:

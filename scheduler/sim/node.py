@@ -9,7 +9,7 @@ from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Prog
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Lease, nodes_of
 from worker_agent.core import AgentCore
-from worker_agent.orders import Desired, Limits, Order, SayHello, Send
+from worker_agent.orders import Desired, Limits, Order, ProcessExited, Progressed, SayHello, Send
 
 
 class Node:
@@ -36,7 +36,7 @@ class Node:
         """A set of leases as orders: each lease's share of GPUs in this node, by local index."""
         name = self.spec.name
         orders = tuple([order_of(lease, name) for lease in effect.leases])
-        number = max([lease.round_number for lease in effect.leases], default=0)
+        number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
         return Desired(effect.epoch, effect.generation, orders, number)
 
     def hello(self, action: SayHello) -> NodeHello:
@@ -57,14 +57,17 @@ class Node:
             node=self.spec.name,
             generation=self.core.generation,
             started=started,
-            progress=tuple([Progress(one.lease, one.steps, one.saved, one.stepping_s) for one in progress]),
-            exits=tuple(
-                [
-                    Exit(one.lease, one.outcome, one.steps, one.saved, one.stepping_s, one.ran_s, one.code)
-                    for one in exits
-                ]
-            ),
+            progress=tuple(map(_progress, progress)),
+            exits=tuple(map(_exit, exits)),
         )
+
+
+def _progress(said: Progressed) -> Progress:
+    return Progress(said.lease, said.steps, said.saved, said.stepping_s)
+
+
+def _exit(said: ProcessExited) -> Exit:
+    return Exit(said.lease, said.outcome, said.steps, said.saved, said.stepping_s, said.ran_s, said.code)
 
 
 def order_of(lease: Lease, node: str) -> Order:

@@ -81,14 +81,10 @@ class SimWorld:
             first_s = self._sent[0][0]
         if self._next_arrival is not None and self._next_arrival[0] < first_s:
             first_s = self._next_arrival[0]
-        for at_s in self._timers.values():
-            first_s = min(first_s, at_s)
-        return first_s
+        return min(first_s, *self._timers.values()) if self._timers else first_s
 
     def _due(self, now_s: float) -> list[Message]:
-        batch: list[Message] = []
-        if self.machines.next_s() <= now_s:
-            batch += self.machines.advance(now_s)
+        batch: list[Message] = self.machines.advance(now_s)
         while self._sent and self._sent[0][0] <= now_s:
             event = heappop(self._sent)[2]
             if isinstance(event, Message):

@@ -29,13 +29,37 @@ from worker_agent.orders import (
 
 
 def test_progress_comes_at_the_interval_if_there_is_any() -> None:
-    """At multiples of the interval, absolute, and only for leases that made some."""
+    """So long after the start and after each report, absolute, and only for leases that made some."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
     assert agent.tell(10, Progressed("a/1", 7.0, 5.0, 9.0)) == []
     assert agent.tell(999, Tick(), wakes=True) == [WakeAt(1000.0)]
     assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 7.0, 5.0, 9.0),))]
     assert agent.tell(2000, Tick()) == []
+
+
+def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
+    """Each counts from its own start; who is told of before its time is told of with the others from then on."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    agent.run(400, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
+    for at_s, steps in ((900, 7.0), (1900, 8.0)):
+        agent.tell(at_s, Progressed("a/1", steps, 5.0, 9.0))
+        agent.tell(at_s, Progressed("b/1", steps, 5.0, 9.0))
+        (report,) = agent.tell(at_s + 100, Tick())
+        assert isinstance(report, Send)
+        assert [one.lease for one in report.progress] == ["a/1", "b/1"]
+    assert agent.core.report_s == 3000
+
+
+def test_later_exits_do_not_put_off_saying_an_earlier_one_again() -> None:
+    """The interval counts from the first exit that is kept, however many follow."""
+    agent = Agent()
+    agent.run(0, A, order("b", 1))
+    agent.tell(1, exited("a/1"))
+    agent.tell(900, exited("b/1"))
+    assert agent.tell(1001, Tick()) == [Send(5, 1, exits=(exited("a/1"), exited("b/1")))]
+    assert agent.core.report_s == 2001
 
 
 def test_progress_never_goes_back() -> None:
@@ -54,8 +78,8 @@ def test_an_exit_is_said_again_until_it_is_known() -> None:
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
-    assert agent.tell(1000, Tick()) == [Send(3, 1, exits=(exited("a/1"),))]
-    agent.desire(1001, order("b", ends_s=2000))
+    assert agent.tell(1001, Tick()) == [Send(3, 1, exits=(exited("a/1"),))]
+    agent.desire(1002, order("b", ends_s=2000))
     assert agent.exits_kept() == set()
 
 
