@@ -115,7 +115,7 @@ def _role(number: int, who: Caller) -> Role:
 
 def _within(role: Role, own: Role) -> bool:
     """An agent's token is no lesser one than a person's."""
-    return role is own or Role.AGENT not in (role, own) and role <= own
+    return role is own or (Role.AGENT not in (role, own) and role <= own)
 
 
 def _number(role: Role) -> Any:

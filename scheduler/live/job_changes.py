@@ -1,4 +1,4 @@
-"""Which jobs each durable record changed, for all who watch jobs; and how many jobs are in each state, and unfinished by user.
+"""Which jobs each durable record changed, for all who watch; how many are in each state, and whose are unfinished.
 
 A watcher is told names, not copies: whoever reads slowly gets each job as it is when its turn comes, and never falls
 behind by more than there are jobs.

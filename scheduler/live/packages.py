@@ -16,6 +16,7 @@ import secrets
 import stat
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -135,7 +136,7 @@ class Packages:
     def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
         """Remove packages that nobody needs and that have lain for long enough; those that went."""
         now_s = time.time() if now_s is None else now_s
-        gone = []
+        gone: list[str] = []
         for digest in self._sizes.keys() - set(keep):
             try:
                 lain_s = now_s - os.stat(_name(digest), dir_fd=self._folder).st_mtime
@@ -175,7 +176,5 @@ def _write(file: int, sum_: hashlib._Hash, data: bytes) -> None:
 
 
 def _remove(name: str, folder: int) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass

@@ -153,7 +153,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
     """What an operator should know of certificates that end soon."""
-    now = dt.datetime.fromtimestamp(now_s, dt.timezone.utc)
+    now = dt.datetime.fromtimestamp(now_s, dt.UTC)
     said = []
     for name, end in keys.ends().items():
         days = (end - now).days
@@ -262,4 +262,4 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)
+    return dt.datetime.now(dt.UTC)

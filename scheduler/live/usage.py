@@ -42,6 +42,26 @@ CREATE TABLE IF NOT EXISTS used (
 CREATE INDEX IF NOT EXISTS job_by_submission ON job (submitted_s);
 CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s);
 """
+_MINE = "(:user = '' OR user = :user)"
+
+
+def _by(question: str) -> dict[str, str]:
+    """The same question for each column that people may ask by."""
+    return {column: question.replace("WHO", column) for column in ("user", "tenant", "job_type")}
+
+
+_USED = _by(
+    "SELECT WHO, worker_type, sum(gpu_s), sum(cost) FROM used "
+    f"WHERE day >= :first AND day < :last AND {_MINE} GROUP BY 1, 2"
+)
+_SUBMITTED = _by(
+    "SELECT WHO, count(*) FROM job "
+    f"WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND {_MINE} GROUP BY 1"
+)
+_ENDED = _by(
+    "SELECT WHO, state, count(*) FROM job "
+    f"WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND {_MINE} GROUP BY 1, 2"
+)
 
 
 class Row(msgspec.Struct):
@@ -155,31 +175,16 @@ class Usage:
         return sorted(rows.values(), key=lambda row: (-row.cost, -sum(row.gpu_s.values()), row.who))
 
     def _read(self, by: str, first: float, last: float, user: str) -> dict[str, Row]:
-        assert by in ("user", "tenant", "job_type")
         rows: dict[str, Row] = {}
-
-        def row_of(who: str) -> Row:
-            return rows.setdefault(who, Row(who))
-
-        mine, arguments = ("AND user = ?", (user,)) if user else ("", ())
-        for who, kind, gpu_s, cost in self._db.execute(
-            f"SELECT {by}, worker_type, sum(gpu_s), sum(cost) FROM used "
-            f"WHERE day >= ? AND day < ? {mine} GROUP BY 1, 2",
-            (first, last, *arguments),
-        ):
-            row_of(who).gpu_s[kind] = gpu_s
-            row_of(who).cost += cost
-        between = (first * DAY_S, last * DAY_S, *arguments)
-        for who, count in self._db.execute(
-            f"SELECT {by}, count(*) FROM job WHERE submitted_s >= ? AND submitted_s < ? {mine} GROUP BY 1",
-            between,
-        ):
-            row_of(who).jobs = count
-        for who, state, count in self._db.execute(
-            f"SELECT {by}, state, count(*) FROM job WHERE ended_s >= ? AND ended_s < ? {mine} GROUP BY 1, 2",
-            between,
-        ):
-            row = row_of(who)
+        given = {"first": first, "last": last, "user": user, "day_s": DAY_S}
+        for who, kind, gpu_s, cost in self._db.execute(_USED[by], given):
+            row = rows.setdefault(who, Row(who))
+            row.gpu_s[kind] = gpu_s
+            row.cost += cost
+        for who, count in self._db.execute(_SUBMITTED[by], given):
+            rows.setdefault(who, Row(who)).jobs = count
+        for who, state, count in self._db.execute(_ENDED[by], given):
+            row = rows.setdefault(who, Row(who))
             row.completed += count if state == JobState.COMPLETED else 0
             row.failed += count if state == JobState.FAILED else 0
         return rows

@@ -1,7 +1,7 @@
-"""How a job is started, between the protocol and the scheduler, which keeps it as plain data and does not look inside.
+"""How a job is started, between the protocol and the scheduler, which keeps it as plain data and looks no further.
 
-What is checked here is what would otherwise fail on a node, or be dangerous there: strings that no process can be given,
-paths that lead out of where they belong.
+What is checked here is what would otherwise fail on a node, or be dangerous there: strings that no process can be
+given, paths that lead out of where they belong.
 """
 
 from __future__ import annotations
