@@ -181,7 +181,7 @@ def start_file(
         "log_bytes_max": node.log_bytes_max,
         "log_files_max": node.log_files_max,
         "order": msgspec.to_builtins(order),
-        "spec": {"user": details.user, "packed": details.packed},
+        "spec": {"user": details.user, "packed": details.packed, "secrets": sorted(launch.env_from)},
     }
 
 

@@ -96,6 +96,8 @@ class Shim:
         """Set up, run, end, and say how."""
         error = ""
         self._say_who()
+        for text in self.start.get("notes") or ():
+            self.note(text)
         try:
             self._set_up()
             if not self.signalled and not self.killed:

@@ -1,0 +1,177 @@
+"""A live agent in tests: real processes, a link that only remembers, and waiting for what has to become true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.agent.runs import python
+from worker_agent import process_tree
+from worker_agent.launch import Details, NodeFacts
+from worker_agent.orders import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
+from worker_agent.packages import Packages
+from worker_agent.preparing import Workshop
+from worker_agent.rendezvous import Rendezvous
+from worker_agent.runtime import Agent
+from worker_agent.sharing import MpsDaemons
+from worker_agent.users import Users
+
+LIMITS = Limits(report_interval_s=0.3, late_s=0.1, ask_s=1.0, grace_s=0.5)
+PATIENCE_S = 20.0
+T = TypeVar("T")
+
+
+class FakeLink:
+    """Remembers what was said; brings gangs together when told so."""
+
+    def __init__(self) -> None:
+        self.hellos: list[tuple[Held, ...]] = []
+        self.reports: list[Send] = []
+        self.cannot: list[str] = []
+        self.ready: list[tuple[str, int]] = []
+        self.go: asyncio.Future[Rendezvous] | None = None
+        self.package = b""
+
+    def send_hello(self, held: tuple[Held, ...]) -> None:
+        """Remember it."""
+        self.hellos.append(held)
+
+    def send_report(self, report: Send) -> None:
+        """Remember it."""
+        self.reports.append(report)
+
+    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
+        """Wait until the test says go."""
+        self.ready.append((order.lease, len(ports)))
+        self.go = asyncio.get_running_loop().create_future()
+        return await self.go
+
+    def cannot_meet(self, order: Order, why: str) -> None:
+        """Remember it."""
+        self.cannot.append(why)
+
+    async def fetch(self, digest: str) -> AsyncIterator[bytes]:
+        """The one package there is."""
+        if not self.package:
+            raise OSError(f"{digest}: the scheduler has no such package")
+        for at in range(0, len(self.package), 1000):
+            yield self.package[at : at + 1000]
+
+
+class LiveAgent:
+    """An agent in a state directory, its link up."""
+
+    def __init__(self, tmp_path: Path, *, limits: Limits = LIMITS, **more: Any) -> None:
+        self.state, self.link = tmp_path / "state", FakeLink()
+        node = {"worker_type": "v100", "library": tmp_path / "lib", "checkpoints": tmp_path / "checkpoints"}
+        self.workshop = Workshop(
+            node=NodeFacts(**node, environ=dict(os.environ)),
+            users=Users(single_user=True),
+            packages=Packages(self.state / "packages"),
+            mps=MpsDaemons(self.state / "mps"),
+            secrets=tmp_path / "secrets",
+        )
+        self.agent = Agent(self.state, self.workshop, self.link, limits, **more)
+        self.task: asyncio.Task[None] | None = None
+        self.generation = self.agent.core.generation
+
+    async def __aenter__(self) -> LiveAgent:
+        self.task = asyncio.create_task(self.agent.run())
+        await asyncio.sleep(0)  # it takes up what is there before anybody speaks with it
+        self.agent.tell(LinkUp())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.vanish()
+
+    async def vanish(self) -> None:
+        """The agent is gone; its shims are not."""
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.task = None
+            self.agent.close()
+
+    def desire(self, *wanted: tuple[Order, Details], epoch: int = 1) -> None:
+        """The next full set."""
+        self.generation += 1
+        orders = tuple(order for order, _ in wanted)
+        details = {order.lease: about for order, about in wanted}
+        self.agent.desire(Desired(epoch, self.generation, orders), details)
+
+    def exits(self) -> dict[str, ProcessExited]:
+        """Every exit that was reported, by lease."""
+        return {exit.lease: exit for report in self.link.reports for exit in report.exits}
+
+    def started(self) -> set[str]:
+        """Every start that was reported."""
+        return {lease for report in self.link.reports for lease in report.started}
+
+    async def exit(self, lease: str = "17") -> ProcessExited:
+        """Wait for an exit to be reported."""
+        return await until(lambda: self.exits().get(lease))
+
+    async def runs(self, lease: str = "17") -> int:
+        """Wait for a lease to run; the pid of its first leader."""
+        await until(lambda: lease in self.agent.processes.live and self.agent.processes.live[lease].running)
+        pid = self.agent.processes.live[lease].read_own("shim.json")["pids"][0]
+        assert isinstance(pid, int)
+        return pid
+
+    def log(self, lease: str = "17", rank: int = 0) -> str:
+        """What is in a log."""
+        path = self.agent.processes.path(lease) / "logs" / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    async def says(self, text: str, lease: str = "17") -> None:
+        """Wait for a text in the log."""
+        await until(lambda: text in self.log(lease))
+
+
+async def until(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """The first true answer; fails when none comes in time."""
+    end_s = time.monotonic() + within_s
+    while not (answer := what()):
+        assert time.monotonic() < end_s, f"not within {within_s} s"
+        await asyncio.sleep(0.005)
+    return answer
+
+
+def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> tuple[Order, Details]:
+    """An order for some Python code, with all that belongs to it."""
+    launch = {"command": python(code), **more.pop("launch", {})}
+    details = {name: more.pop(name) for name in list(more) if name in Details.__struct_fields__}
+    order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), **more}
+    return (
+        Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order),
+        Details(launch=launch, **details),
+    )
+
+
+def end_all(tmp_path: Path) -> None:
+    """Whatever a failed test has left behind."""
+    for path in (tmp_path / "state" / "runs").glob("*"):
+        for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
+            process_tree.send(process, signal.SIGKILL)
+
+
+async def lonely(tmp_path: Path) -> None:
+    """An agent with two jobs, to be killed: says their pids, and stays."""
+    async with LiveAgent(tmp_path) as node:
+        stays = job("import time; time.sleep(600)", "goes on")
+        ends = job("import sys, time; time.sleep(0.7); sys.exit(9)", "ends", gpus=(1,))
+        node.desire(stays, ends)
+        print(await node.runs("goes on"), await node.runs("ends"), flush=True)
+        await asyncio.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(lonely(Path(sys.argv[1])))

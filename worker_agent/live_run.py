@@ -1,0 +1,190 @@
+"""One run that an agent answers for: what it knows of it, and the files by which it speaks with its shim."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_agent import process_tree
+from worker_agent.endings import Progress, read_progress
+from worker_agent.orders import Order
+from worker_agent.process_tree import Process
+from worker_agent.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, progress_name
+
+LOG = logging.getLogger(__name__)
+_PROGRESS_BYTES_MAX = 64 << 10
+_ROOT = Path(__file__).resolve().parents[1]
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Moments(msgspec.Struct, frozen=True):
+    """The three moments of a lease."""
+
+    ask_s: float
+    signal_s: float
+    kill_s: float
+    why: str = ""
+
+    def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Moments:
+        """Whatever comes first."""
+        moments = min(self.ask_s, ask_s), min(self.signal_s, signal_s), min(self.kill_s, kill_s)
+        return Moments(*moments, self.why or why)
+
+
+class LiveRun:
+    """A run from its order to its reported exit."""
+
+    def __init__(self, order: Order, moments: Moments, directory: RunDirectory | None = None) -> None:
+        self.order, self.moments = order, moments
+        self.directory = directory  # None until everything is written there
+        self.ranks: tuple[int, ...] = ()
+        self.popen: subprocess.Popen[bytes] | None = None  # None after a restart of the agent
+        self.pidfd: int | None = None
+        self.running = False  # said so
+        self.stopping = False
+        self.kills = 0
+        self.progress: Progress | None = None
+        self._versions: dict[int, object] = {}
+
+    @property
+    def files(self) -> RunDirectory:
+        """The directory, for those who know that there is one."""
+        assert self.directory is not None
+        return self.directory
+
+    def read_own(self, name: str) -> dict[str, Any]:
+        """A file that agent or shim wrote; empty where there is none."""
+        return self.files.read(name, owner=os.geteuid()) or {}
+
+    def write_lease(self) -> bool:
+        """Say the moments; False when that is not possible."""
+        if self.directory is None:
+            return True  # said as soon as there is a directory
+        try:
+            say_moments(self.directory, self.order, self.moments)
+        except OSError as error:
+            LOG.error("lease %s: lease.json cannot be written: %s", self.order.lease, error)
+            return False
+        return True
+
+    def look_at_progress(self) -> bool:
+        """Read the lowest rank that says anything; whether it says something new."""
+        for rank in self.ranks:
+            version = self.files.version(progress_name(rank))
+            if version is None:
+                continue
+            if version == self._versions.get(rank):
+                return False
+            self._versions[rank] = version
+            progress = self._progress_of(rank)
+            if progress is not None:
+                new, self.progress = progress != self.progress, progress
+                return new
+        return False
+
+    def last_words(self) -> set[str]:
+        """The states in which the ranks were last."""
+        return {said.state for rank in self.ranks if (said := self._progress_of(rank)) is not None}
+
+    def _progress_of(self, rank: int) -> Progress | None:
+        return read_progress(self.files.read(progress_name(rank), bytes_max=_PROGRESS_BYTES_MAX), self.order)
+
+    # ------------------------------------------------------------------------------------------------- processes
+
+    def shim(self) -> Process | None:
+        """The living shim, by its own words."""
+        said = self.read_own(SHIM)
+        if said.get("boot_id") != process_tree.boot_id():
+            return None
+        shim = Process(int(said["pid"]), int(said["start_ticks"]))
+        return shim if process_tree.alive(shim) else None
+
+    def ran_s(self, now_s: float) -> float:
+        """How long it has run, by the words of its shim."""
+        said = self.read_own(SHIM)
+        return (
+            max(0.0, now_s - float(said["started_s"]))
+            if said.get("boot_id") == process_tree.boot_id()
+            else 0.0
+        )
+
+    def signal_shim(self, signum: int) -> None:
+        """Signal the shim, if it is watched."""
+        if self.pidfd is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, signum)
+
+    def belongings(self) -> list[Process]:
+        """What can be found without the shim: by the pids that it wrote down, and by the environment."""
+        found = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
+        said = self.read_own(SHIM)
+        if said.get("boot_id") == process_tree.boot_id():
+            for pid, start_ticks in zip(said.get("pids", ()), said.get("pids_start_ticks", ()), strict=False):
+                if process_tree.alive(leader := Process(pid, start_ticks)):
+                    found += [leader, *process_tree.descendants(pid)]
+        return list(dict.fromkeys(found))
+
+    def redact(self) -> None:
+        """Secrets are for the run alone: they do not stay with its logs."""
+        start = self.read_own(START)
+        names = start.get("spec", {}).get("secrets")
+        if names:
+            for rank in start["ranks"]:
+                rank["env"] |= dict.fromkeys(names, "(secret)")
+            with contextlib.suppress(OSError):
+                self.files.write(START, start, mode=0o600)
+
+
+def say_moments(directory: RunDirectory, order: Order, moments: Moments) -> None:
+    """Write lease.json."""
+    said = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
+    directory.write(LEASE, said | msgspec.to_builtins(moments))
+
+
+def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
+    """Start the shim of a directory that has all it needs: by exec, in a session of its own, with no file of ours."""
+    logs = directory.open_logs()
+    try:
+        err = os.open("shim.log", _APPEND, 0o600, dir_fd=logs)
+    finally:
+        os.close(logs)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-m", "worker_agent.shim", str(directory.path)],
+            env={"PYTHONPATH": str(_ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=err,
+            stderr=err,
+            start_new_session=True,
+            cwd="/",
+        )
+    finally:
+        os.close(err)
+
+
+def say_refused(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
+    """Nothing can be started, and no shim is needed to say so; it is said where a shim would say it."""
+    start = {"lease": order.lease, "job": order.job, "ranks": [], "order": msgspec.to_builtins(order)}
+    directory.write(START, start, mode=0o600)
+    logs = directory.open_logs()
+    try:
+        with os.fdopen(os.open("rank-0.log", _APPEND, 0o644, dir_fd=logs), "w") as file:
+            file.write(f"[gavel: {error}]\n")
+    finally:
+        os.close(logs)
+    said: dict[str, Any] = {
+        "codes": {},
+        "first": None,
+        "error": error[:1000],
+        "started_s": now_s,
+        "ended_s": now_s,
+    }
+    directory.write(EXIT, said, durable=True)

@@ -1,0 +1,290 @@
+"""The agent's hand on processes: starts shims, tells them by files, and notices how their runs go and end.
+
+Everything is in files (docs/job-directory.md), so that a restarted agent finds it all again. One object, one event
+loop; what may be slow (a package, a flush to disk) runs in a thread. Rules:
+- a run that has a directory is answered for until its exit is reported, whatever happens to agent or shim;
+- no exit is reported before every process that can be found is gone;
+- the moments of a lease move back only to stop, and then never forward again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_agent import process_tree
+from worker_agent.endings import NOTHING, exited, read_ending
+from worker_agent.live_run import LiveRun, Moments, say_moments, say_refused, start_shim
+from worker_agent.orders import Event, Limits, Order, ProcessFound, ProcessStarted, Progressed
+from worker_agent.run_directory import EXIT, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
+
+LOG = logging.getLogger(__name__)
+PROGRESS_INTERVAL_S = 0.5
+STARTING_INTERVAL_S = 0.05
+CLEAN_UP_INTERVAL_S = 0.2
+
+Prepare = Callable[[RunDirectory], dict[str, Any]]
+
+
+class Processes:
+    """All runs of a node."""
+
+    def __init__(
+        self,
+        state: Path,
+        limits: Limits,
+        emit: Callable[[Event], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`emit` is told what happens, in the thread of the event loop."""
+        self.runs_path = state.absolute() / "runs"
+        self.runs_path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.limits, self.emit, self.clock = limits, emit, clock
+        self.live: dict[str, LiveRun] = {}
+        self.untold: set[str] = set()  # ended, and the scheduler may not know
+        self._stirred = asyncio.Event()
+
+    # -------------------------------------------------------------------------------------------------- orders
+
+    async def start(self, order: Order, ends_s: float, prepare: Prepare) -> None:
+        """Start a run: `prepare` fills its directory and says what goes into start.json, in a thread.
+
+        A ValueError of `prepare` is the job's fault, and ends in an exit that says so; any other trouble is the node's.
+        """
+        run = self.live[order.lease] = LiveRun(order, self._moments(ends_s))
+        try:
+            run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
+        except Exception as error:
+            LOG.exception("lease %s: cannot be started", order.lease, exc_info=error)
+            self._close(run)
+            self.emit(exited(order, None))
+            return
+        if run.popen is None:
+            self._shim_gone(run)
+            return
+        run.write_lease()  # it may have moved meanwhile
+        self._watch_shim(run, run.popen.pid)
+        self._stirred.set()
+
+    def renew(self, lease: str, ends_s: float) -> None:
+        """The lease goes on until then; no word to one that is being stopped."""
+        run = self.live.get(lease)
+        if run is not None and not run.stopping:
+            moments = self._moments(ends_s)
+            if moments.ask_s > run.moments.ask_s:
+                run.moments = moments
+                run.write_lease()
+
+    def ask(self, lease: str) -> None:
+        """It shall checkpoint and end by itself."""
+        now_s, limits = self.clock(), self.limits
+        signal_s = now_s + limits.ask_s
+        self._hasten(lease, now_s, signal_s, signal_s + limits.grace_s)
+
+    def signal(self, lease: str) -> None:
+        """Its leaders are signalled now."""
+        now_s = self.clock()
+        self._hasten(lease, now_s, now_s, now_s + self.limits.grace_s)
+
+    def kill(self, lease: str) -> None:
+        """All that belongs to it is killed now; by the agent itself, where the shim has been told before."""
+        now_s = self.clock()
+        run = self._hasten(lease, now_s, now_s, now_s)
+        if run is not None:
+            run.kills += 1
+            run.signal_shim(signal.SIGCONT)
+            if run.kills > 1 and run.directory is not None:
+                process_tree.kill_all(run.belongings)
+
+    def told(self, leases: Iterable[str]) -> None:
+        """The scheduler knows of these exits: a restarted agent need not tell them."""
+        for lease in leases:
+            self.untold.discard(lease)
+            with contextlib.suppress(OSError), RunDirectory(self.path(lease)) as directory:
+                directory.mark(TOLD)
+
+    def path(self, lease: str) -> Path:
+        """The directory of a run."""
+        return self.runs_path / directory_name(lease)
+
+    def _moments(self, ends_s: float) -> Moments:
+        ask_s = ends_s + self.limits.late_s
+        signal_s = ask_s + self.limits.ask_s
+        return Moments(ask_s, signal_s, signal_s + self.limits.grace_s)
+
+    def _hasten(self, lease: str, ask_s: float, signal_s: float, kill_s: float) -> LiveRun | None:
+        """Earlier moments; the shim is told by a signal where its file cannot be written."""
+        run = self.live.get(lease)
+        if run is not None:
+            over = run.moments.ask_s <= self.clock()
+            run.stopping = True
+            why = "its time is over" if over else "the scheduler wants the GPUs back"
+            run.moments = run.moments.or_earlier(ask_s, signal_s, kill_s, why)
+            if not run.write_lease() and signal_s <= self.clock():
+                run.signal_shim(signal.SIGTERM)
+        return run
+
+    def _launch(
+        self, run: LiveRun, prepare: Prepare
+    ) -> tuple[RunDirectory, tuple[int, ...], subprocess.Popen[bytes] | None]:
+        """In a thread: the directory, its files, and the shim."""
+        order = run.order
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.path(order.lease))  # of a start that was broken off: what has a shim was found
+        directory = RunDirectory.create(self.runs_path, order.lease)
+        try:
+            start = prepare(directory)
+        except ValueError as error:
+            say_refused(directory, order, self.clock(), str(error))
+            return directory, (), None
+        if start["uid"] is not None:
+            os.fchown(directory.fd, start["uid"], start["gid"])
+        say_moments(directory, order, run.moments)
+        directory.write(START, start, durable=True, mode=0o600)
+        return directory, tuple(rank["rank"] for rank in start["ranks"]), start_shim(directory)
+
+    # ------------------------------------------------------------------------------------------ after a restart
+
+    def find(self) -> None:
+        """Take up the runs of the agent before this one: those that live, and exits that nobody was told of."""
+        for path in sorted(self.runs_path.iterdir()):
+            try:
+                self._find_one(path)
+            except (OSError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+                LOG.error("%s: left as it is, because it cannot be read: %s", path, error)
+
+    def _find_one(self, path: Path) -> None:
+        directory = RunDirectory(path)
+        if directory.has(TOLD) or _never_started(directory):
+            directory.close()
+            return
+        start = directory.read(START, owner=os.geteuid()) or {}
+        order = msgspec.convert(start["order"], Order)
+        run = LiveRun(order, self._moments(order.ends_s), directory)
+        with contextlib.suppress(msgspec.ValidationError):
+            run.moments = msgspec.convert(run.read_own(LEASE), Moments)
+        run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
+        run.running = True  # the core takes what it is told of for that
+        run.look_at_progress()
+        ran_s, progress = run.ran_s(self.clock()), run.progress or NOTHING
+        order = msgspec.structs.replace(order, ends_s=run.moments.ask_s - self.limits.late_s)
+        self.live[order.lease] = run
+        self.emit(ProcessFound(order, ran_s, progress.steps, progress.saved, progress.stepping_s))
+        self._take_up(run)
+
+    def _take_up(self, run: LiveRun) -> None:
+        """Watch the shim of a run that was found, or report the exit."""
+        shim = run.shim()
+        if shim is not None and not run.files.has(EXIT):
+            self._watch_shim(run, shim.pid)
+        elif run.files.has(EXIT) or run.files.has(SHIM) or _is_free(run.files):
+            self._shim_gone(run)
+        else:  # its shim holds the lock, but has not said its pid yet
+            asyncio.get_running_loop().call_later(STARTING_INTERVAL_S, self._take_up, run)
+
+    # ------------------------------------------------------------------------------------------------- watching
+
+    async def watch(self) -> None:
+        """See how far the runs are, for ever."""
+        while True:
+            for run in list(self.live.values()):
+                self._look(run)
+            starting = any(not run.running for run in self.live.values())
+            self._stirred.clear()
+            with contextlib.suppress(TimeoutError):
+                wait_s = STARTING_INTERVAL_S if starting else PROGRESS_INTERVAL_S
+                await asyncio.wait_for(self._stirred.wait(), wait_s)
+
+    def _look(self, run: LiveRun) -> None:
+        if run.directory is None:
+            return
+        if not run.running and run.read_own(SHIM).get("running"):
+            run.running = True
+            self.emit(ProcessStarted(run.order.lease))
+        if run.running and run.look_at_progress() and run.progress is not None:
+            said = run.progress
+            self.emit(Progressed(run.order.lease, said.steps, said.saved, said.stepping_s))
+
+    def _watch_shim(self, run: LiveRun, pid: int) -> None:
+        try:
+            run.pidfd = os.pidfd_open(pid)
+        except OSError:
+            self._shim_gone(run)
+            return
+        asyncio.get_running_loop().add_reader(run.pidfd, self._shim_gone, run)
+
+    def _shim_gone(self, run: LiveRun) -> None:
+        """Report how it ended, when nothing is left of it."""
+        if self.live.get(run.order.lease) is not run:
+            return  # closed meanwhile
+        self._let_go(run)
+        ending = read_ending(run.read_own(EXIT) or None)
+        if ending is None:
+            if process_tree.kill_all(run.belongings):
+                asyncio.get_running_loop().call_later(CLEAN_UP_INTERVAL_S, self._shim_gone, run)
+                return
+            LOG.error("lease %s: its shim is gone and has left no exit.json", run.order.lease)
+        elif not run.running and not ending.error:
+            self.emit(ProcessStarted(run.order.lease))
+        run.look_at_progress()
+        event = exited(run.order, ending, run.progress, run.last_words(), run.ran_s(self.clock()))
+        run.redact()
+        self._close(run)
+        self.untold.add(run.order.lease)
+        self.emit(event)
+
+    def _let_go(self, run: LiveRun) -> None:
+        if run.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(run.pidfd)
+            os.close(run.pidfd)
+            run.pidfd = None
+        if run.popen is not None:
+            run.popen.poll()
+
+    def _close(self, run: LiveRun) -> None:
+        if run.directory is not None:
+            run.directory.close()
+        self.live.pop(run.order.lease, None)
+
+    def close(self) -> None:
+        """Let go of everything; shims go on."""
+        for run in list(self.live.values()):
+            self._let_go(run)
+            self._close(run)
+
+
+def _never_started(directory: RunDirectory) -> bool:
+    """Whether the agent died before there was a shim, and none will come: the directory is removed then."""
+    if not directory.has(START):
+        shutil.rmtree(directory.path)
+        return True
+    lock = directory.lock()  # a shim that comes late finds it taken, or the file gone
+    if lock is None:
+        return False
+    try:
+        if directory.has(EXIT) or directory.has(SHIM):
+            return False
+        shutil.rmtree(directory.path)
+        return True
+    finally:
+        os.close(lock)
+
+
+def _is_free(directory: RunDirectory) -> bool:
+    """Whether no shim is there."""
+    lock = directory.lock()
+    if lock is not None:
+        os.close(lock)
+    return lock is not None

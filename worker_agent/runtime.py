@@ -1,0 +1,302 @@
+"""The agent's loop: its core between processes on one side and a link on the other. No network in here.
+
+What happens is told to the core as an event, what the core wants is carried out as an action; the live agent differs
+from a simulated one in nothing else. A `Link` (link.py) speaks with the scheduler: it calls `tell` and `desire`, and
+is called with what has to be said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import functools
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from worker_agent.core import AgentCore
+from worker_agent.endings import Ending, exited
+from worker_agent.launch import Details
+from worker_agent.logs import last_lines
+from worker_agent.old_runs import Retention, remove_old_runs
+from worker_agent.orders import (
+    Action,
+    AskToStop,
+    Desired,
+    Event,
+    Held,
+    KillGroup,
+    Limits,
+    Order,
+    ProcessExited,
+    SayHello,
+    Send,
+    SignalLeader,
+    StartProcess,
+    Taken,
+    Tick,
+    WakeAt,
+)
+from worker_agent.preparing import Workshop
+from worker_agent.processes import Prepare, Processes
+from worker_agent.rendezvous import Rendezvous, free_ports, on_this_node
+from worker_agent.run_directory import RunDirectory, directory_name
+
+LOG = logging.getLogger(__name__)
+GANG_TIMEOUT_S = 60.0
+RECALLED = Ending(signalled=True)  # before there was a process
+CLEANING_INTERVAL_S = 600.0
+
+
+class Link(Protocol):
+    """What speaks with the scheduler. What cannot be said now may be lost: it is said again."""
+
+    def send_hello(self, held: tuple[Held, ...]) -> None:
+        """The first word on a new link."""
+
+    def send_report(self, report: Send) -> None:
+        """A report; `Agent.last_lines` has more of failed exits."""
+
+    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
+        """Say that this node is ready (from the first one, with two ports) and wait until all are.
+
+        NobodyStarts when one of them cannot.
+        """
+
+    def cannot_meet(self, order: Order, why: str) -> None:
+        """This node is not ready and will not be: nobody shall start."""
+
+    def fetch(self, digest: str) -> AsyncIterator[bytes]:
+        """A package from the scheduler; OSError when it cannot be had."""
+
+
+class StateLocked(Exception):
+    """Another agent works in this state directory."""
+
+
+class Agent:
+    """One node's agent, but for its link and its GPUs."""
+
+    def __init__(
+        self,
+        state: Path,
+        workshop: Workshop,
+        link: Link,
+        limits: Limits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        retention: Retention | None = None,
+        gang_timeout_s: float = GANG_TIMEOUT_S,
+    ) -> None:
+        """Takes the state directory for itself; StateLocked when another agent has it."""
+        state.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._lock = _take(state / "agent.lock")
+        self._memory = state / "agent.json"
+        epoch, generation = self._remembered()
+        self.core = AgentCore(limits, epoch=epoch, generation=generation)
+        self.processes = Processes(state, self.core.limits, self.tell, clock=clock)
+        self.workshop, self.link, self.clock = workshop, link, clock
+        self.retention, self.gang_timeout_s = retention or Retention(), gang_timeout_s
+        self.details: dict[str, Details] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._coming_up: dict[str, asyncio.Task[None]] = {}
+        self._saved = (epoch, generation)
+        self._closed = False
+
+    async def run(self) -> None:
+        """Take up what the last agent left, then look after processes, for ever. To be started before the link."""
+        self.processes.find()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.processes.watch())
+            tasks.create_task(self._clean())
+
+    def close(self) -> None:
+        """The agent ends; its jobs go on."""
+        self._closed = True
+        for task in self._coming_up.values():
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.processes.close()
+        os.close(self._lock)
+
+    # -------------------------------------------------------------------------------------------------- events
+
+    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
+        """A full set of orders, with what has to be known of each, by lease."""
+        if (event.epoch, event.generation) >= (self.core.epoch, self.core.generation):
+            self.details = dict(details)
+            self._remember(event.epoch, event.generation)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Something happened: do what the core says."""
+        for action in self.core.handle(self.clock(), event):
+            self._carry_out(action)
+        if isinstance(event, ProcessExited):
+            asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
+        elif isinstance(event, Desired | Taken):
+            kept, runs = self.core.exits.kept, self.core.runs
+            self.processes.told([x for x in self.processes.untold if x not in kept and x not in runs])
+        self._renew()
+
+    def last_lines(self, lease: str) -> str:
+        """The end of the output of a run, for people who wonder why it failed."""
+        return last_lines(self.processes.path(lease))
+
+    def _renew(self) -> None:
+        for lease in self.processes.live:
+            run = self.core.runs.get(lease)
+            if run is not None and run.wanted:
+                self.processes.renew(lease, self.core.ends_s(lease))
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, StartProcess):
+            self._start(action.order)
+        elif isinstance(action, AskToStop):
+            if not self._is_recalled(action.lease):
+                self.processes.ask(action.lease)
+        elif isinstance(action, SignalLeader):
+            self.processes.signal(action.lease)
+        elif isinstance(action, KillGroup):
+            self.processes.kill(action.lease)
+        elif isinstance(action, Send):
+            self.link.send_report(action)
+        elif isinstance(action, SayHello):
+            self.link.send_hello(action.held)
+        elif isinstance(action, WakeAt):
+            self._wake_at(action.at_s)
+
+    def _wake_at(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(0.0, at_s - self.clock())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+    def _wake(self) -> None:
+        again_s = self.core.wake_again_s(self.clock())
+        if again_s > self.clock():
+            self._wake_at(again_s)
+        else:
+            self.tell(Tick())
+
+    # ------------------------------------------------------------------------------------------------ coming up
+
+    def _start(self, order: Order) -> None:
+        task = asyncio.get_running_loop().create_task(self._bring_up(order))
+        self._coming_up[order.lease] = task
+        task.add_done_callback(lambda done: self._came_up(order, done))
+
+    def _came_up(self, order: Order, task: asyncio.Task[None]) -> None:
+        self._coming_up.pop(order.lease, None)
+        if self._closed:
+            return
+        if task.cancelled():
+            self._cannot_meet(order, "its lease was recalled")
+            self.tell(exited(order, RECALLED))
+        elif task.exception() is not None:
+            LOG.error("lease %s: cannot be started here", order.lease, exc_info=task.exception())
+            self._cannot_meet(order, str(task.exception()))
+            self.tell(exited(order, None))
+
+    def _is_recalled(self, lease: str) -> bool:
+        """Break the preparations for a run off that has no processes yet; False when there are none to break off."""
+        task = self._coming_up.get(lease)
+        return task is not None and lease not in self.processes.live and task.cancel()
+
+    async def _bring_up(self, order: Order) -> None:
+        """All that comes before processes: a package, and the other nodes of a gang. Ends in a run or an exit."""
+        details = self.details.get(order.lease, Details(launch={}))
+        try:
+            await self._fetch_package(details)
+            self.workshop.account(details)
+            meeting = await self._meet(order)
+        except ValueError as error:  # the job's fault: said in its log
+            self._cannot_meet(order, str(error))
+            prepare = _refusal(error)
+        else:
+            prepare = functools.partial(self.workshop.prepare, order=order, details=details, meeting=meeting)
+        await self.processes.start(order, self.core.ends_s(order.lease), prepare)
+
+    async def _fetch_package(self, details: Details) -> None:
+        digest = self.workshop.missing_package(details)
+        if digest is not None:
+            with tempfile.TemporaryFile(dir=self.workshop.packages.root) as file:
+                async for data in self.link.fetch(digest):
+                    file.write(data)
+                    if file.tell() > self.workshop.packages.limits.archive_bytes_max:
+                        break  # the next line says what is wrong
+                file.seek(0)
+                chunks = iter(lambda: file.read(1 << 20), b"")
+                await asyncio.to_thread(self.workshop.packages.add, digest, chunks)
+
+    async def _meet(self, order: Order) -> Rendezvous:
+        """Where the ranks find each other; for a gang over several nodes, when all of them are ready."""
+        if order.nodes == 1:
+            return on_this_node()
+        ports = free_ports(2) if order.node_rank == 0 else ()
+        async with asyncio.timeout(self.gang_timeout_s):
+            return await self.link.rendezvous(order, ports)
+
+    def _cannot_meet(self, order: Order, why: str) -> None:
+        if order.nodes > 1:
+            self.link.cannot_meet(order, why)
+
+    # ---------------------------------------------------------------------------------------------------- state
+
+    async def _clean(self) -> None:
+        while True:
+            busy = {directory_name(lease) for lease in (*self.processes.live, *self.processes.untold)}
+            runs = self.processes.runs_path
+            await asyncio.to_thread(remove_old_runs, runs, busy, self.retention, time.time())
+            await asyncio.sleep(CLEANING_INTERVAL_S)
+
+    def _remembered(self) -> tuple[int, int]:
+        """The newest set that an agent here was told."""
+        try:
+            said = json.loads(self._memory.read_bytes())
+            return int(said["epoch"]), int(said["generation"])
+        except FileNotFoundError:
+            return 0, 0
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            LOG.error(
+                "%s cannot be read, so that an old set of orders would be believed: %s", self._memory, error
+            )
+            return 0, 0
+
+    def _remember(self, epoch: int, generation: int) -> None:
+        """Not flushed to disk: it is for an agent that is started again, and a machine that is has no processes."""
+        if (epoch, generation) == self._saved:
+            return
+        self._saved = (epoch, generation)
+        aside = self._memory.with_suffix(".new")
+        try:
+            aside.write_text(json.dumps({"epoch": epoch, "generation": generation}))
+            aside.replace(self._memory)
+        except OSError as error:
+            LOG.error("%s cannot be written: %s", self._memory, error)
+
+
+def _refusal(error: ValueError) -> Prepare:
+    def refuse(_: RunDirectory) -> dict[str, Any]:
+        raise error
+
+    return refuse
+
+
+def _take(path: Path) -> int:
+    """Be the only agent here."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise StateLocked(
+            f"{path.parent}: another agent works here; give each one a state directory of its own"
+        ) from None
+    return fd

@@ -1,0 +1,135 @@
+"""Two packed jobs on the same GPUs: side by side through CUDA MPS where the driver has it, in turns where not.
+
+The daemon of MPS serves one set of GPUs and one user; it is started with the first job on the set, and told to quit
+when the last is gone. Whether it is used is a pure decision, and is said in the job's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_agent.users import Account
+
+LOG = logging.getLogger(__name__)
+DAEMON = "nvidia-cuda-mps-control"
+_DAEMON_TIMEOUT_S = 10.0
+_SOCKET_LENGTH_MAX = 80  # a socket's path has 108 bytes, and the daemon adds a name
+
+
+class Sharing(msgspec.Struct, frozen=True):
+    """How the GPUs of one job are shared."""
+
+    mps: bool
+    why: str  # a line for the job's log; empty when nothing is shared
+
+
+def decide(
+    *,
+    packed: bool,
+    devices: Sequence[str],
+    daemon: str | None,
+    exclusive: Sequence[str] = (),
+    mig: bool = False,
+) -> Sharing:
+    """How to share. `daemon`: the path of MPS's, if there is one; `exclusive`: devices that admit one process."""
+    if not packed:
+        return Sharing(False, "")
+    if not devices:
+        return Sharing(False, "another job is on the same GPUs, which are only declared")
+    if mig:
+        return Sharing(False, "another job is on the same GPUs, in time slices: MPS is not used with MIG")
+    if daemon is None:
+        blocked = (
+            f"; GPU {exclusive[0]} admits one process only, so one of them will fail" if exclusive else ""
+        )
+        return Sharing(
+            False, f"another job is on the same GPUs, in time slices: {DAEMON} is not installed{blocked}"
+        )
+    return Sharing(True, "another job is on the same GPUs, side by side through CUDA MPS")
+
+
+class MpsDaemons:
+    """The MPS daemons that are needed now: one per set of GPUs and user."""
+
+    def __init__(
+        self,
+        root: Path,
+        daemon: str | None = None,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    ) -> None:
+        """`root` holds a directory per daemon."""
+        self.root, self._run = root, run
+        self.daemon = daemon or shutil.which(DAEMON)
+        self._users: dict[Path, set[str]] = {}
+        self._of: dict[str, Path] = {}
+        self._mutex = threading.Lock()  # runs are prepared in threads
+
+    def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
+        """The environment of a job that shares these devices; OSError when there is no daemon for it."""
+        name = "-".join(device[:12] for device in sorted(devices)).replace("/", "_")
+        path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
+        if len(str(path)) > _SOCKET_LENGTH_MAX:
+            raise OSError(f"{path}: too long for a socket; give the agent a shorter state directory")
+        with self._mutex:
+            return self._join(lease, path, devices, account)
+
+    def _join(self, lease: str, path: Path, devices: Sequence[str], account: Account) -> dict[str, str]:
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
+        if not self._users.get(path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if account.uid is not None:
+                os.chown(path, account.uid, -1 if account.gid is None else account.gid)
+            self._control(
+                [*self._command(), "-d"], env | {"CUDA_VISIBLE_DEVICES": ",".join(devices)}, account
+            )
+        self._users.setdefault(path, set()).add(lease)
+        self._of[lease] = path
+        return env
+
+    def leave(self, lease: str) -> None:
+        """The job is gone; so is the daemon, if it was the last one."""
+        with self._mutex:
+            self._leave(lease)
+
+    def _leave(self, lease: str) -> None:
+        path = self._of.pop(lease, None)
+        if path is None:
+            return
+        self._users[path].discard(lease)
+        if not self._users[path]:
+            del self._users[path]
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                self._control(self._command(), {"CUDA_MPS_PIPE_DIRECTORY": str(path)}, None, input="quit\n")
+
+    def _command(self) -> list[str]:
+        if self.daemon is None:
+            raise FileNotFoundError(f"{DAEMON} is not installed")
+        return [self.daemon]
+
+    def _control(self, argv: list[str], env: dict[str, str], account: Account | None, **more: Any) -> None:
+        user = {}
+        if account is not None and account.uid is not None:
+            user = {"user": account.uid, "group": account.gid, "extra_groups": list(account.groups)}
+        done = self._run(
+            argv,
+            env={"PATH": os.defpath, **env},
+            capture_output=True,
+            text=True,
+            timeout=_DAEMON_TIMEOUT_S,
+            check=False,
+            **user,
+            **more,
+        )
+        trouble = (done.stderr or done.stdout or "").strip()[-300:]
+        if done.returncode and "already running" not in trouble:  # of an agent before this one
+            raise OSError(f"{DAEMON} ended with {done.returncode}: {trouble}")
