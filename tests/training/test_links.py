@@ -237,7 +237,8 @@ def test_a_crowd_that_says_nothing_keeps_no_rank_out(gang: Gang) -> None:
     for _ in range(2):
         crowd += [gang.connect() for _ in range(STRANGERS_MAX)]
         gang.until(lambda: len(gang.chair._strangers) == STRANGERS_MAX)
-    gang.until(lambda: closed(crowd[0].dup()) if crowd[0].setblocking(False) is None else False)
+    crowd[0].setblocking(False)
+    gang.until(lambda: closed(crowd[0]))
     gang.links[2]._lose()
     gang.until(lambda: len(gang.chair._ranks) == 2)
     gang.links[2].ask(time.monotonic(), 20.0)

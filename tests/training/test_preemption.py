@@ -1,0 +1,193 @@
+"""Real training scripts in processes of their own, under leases that end: nothing is lost, nothing is different."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.training.leases import Process, RunDirectory, alone_on_path, eventually, free_port
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+SCRIPT = Path(__file__).parent / "jobs" / "small_model.py"
+SAMPLES = 61
+
+
+class Job:
+    """A job over its attempts: a working directory, a checkpoint directory, and processes."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.runs: list[RunDirectory] = []
+        self.processes: list[Process] = []
+        self.path = alone_on_path(place)
+
+    def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[str]:
+        """What each rank prints when the script runs by itself."""
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        ranks = [{"RANK": str(rank), "WORLD_SIZE": str(world), **common} for rank in range(world)]
+        place = self.place / "alone"
+        place.mkdir()
+        started = [self._start(rank, [str(steps), *how], place / f"{rank['RANK']}.txt") for rank in ranks]
+        assert [process.wait() for process in started] == [0] * world, started[0].said()
+        return [process.said() for process in started]
+
+    def attempt(self, steps: int, *how: str, world: int = 1, step_s: float = 0.01) -> list[Process]:
+        """The next attempt starts; each rank as if on a node of its own."""
+        number = len(self.runs) + 1
+        self.runs.append(RunDirectory(self.place / f"run-{number}", attempt=number))
+        port, coordinator = free_port(), f"127.0.0.1:{free_port()}"
+        self.processes = []
+        for rank in range(world):
+            environ = self.runs[-1].environ(
+                rank,
+                world,
+                GAVEL_CHECKPOINT_DIR=self.place / "job",
+                GAVEL_COORDINATOR=coordinator,
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                STEP_S=step_s,
+            )
+            output = self.place / f"attempt-{number}-{rank}.txt"
+            self.processes.append(self._start(environ, [str(steps), *how], output))
+        return self.processes
+
+    def _start(self, environ: dict[str, str], arguments: list[str], output: Path) -> Process:
+        return Process([str(SCRIPT), *arguments], environ, output, self.path)
+
+    @property
+    def run(self) -> RunDirectory:
+        """The newest attempt's run directory."""
+        return self.runs[-1]
+
+    def steps_of(self, rank: int = 0) -> list[list[int]]:
+        """Epoch and samples of each step that a rank did, over all attempts."""
+        try:
+            lines = (self.place / f"samples-{rank}.txt").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [[int(word) for word in line.split()] for line in lines]
+
+    def end_after(self, steps: int, signal_after_s: float = 20.0) -> list[int]:
+        """Let the lease end when so many steps have been done in all; the exit codes."""
+        eventually(lambda: len(self.steps_of()) >= steps)
+        self.run.lease(ask_in_s=0.0, signal_after_s=signal_after_s)
+        return [process.wait() for process in self.processes]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job that has not run yet."""
+    made = Job(tmp_path)
+    yield made
+    for process in made.processes:
+        process.kill()
+
+
+def digests(said: list[str]) -> list[str]:
+    """The digest that each rank printed."""
+    return [line.split()[1] for text in said for line in text.splitlines() if line.startswith("digest")]
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("resumable", "0"), ("resumable", "2"), ("plain", "0")])
+def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(job: Job, kind: str, workers: str) -> None:
+    """Twice preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
+    alone = digests(job.without_gavel(50, kind, workers))
+    for after in (7, 30):
+        job.attempt(50, kind, workers)
+        assert job.end_after(after) == [0]
+        done = len(job.steps_of())
+        assert after <= done < 50
+        words = job.run.progress()
+        assert (words["state"], words["steps"], words["saved"]) == ("yielded", done, done)
+    assert job.attempt(50, kind, workers)[0].wait() == 0
+    assert job.run.progress()["state"] == "finished"
+    assert digests([job.processes[0].said()]) == alone
+    every = list(range(SAMPLES))
+    for epoch in range(50 // 16):
+        seen = [sample for number, *samples in job.steps_of() if number == epoch for sample in samples]
+        assert sorted(seen) == every
+
+
+def test_two_ranks_stop_at_one_step_and_go_on_bitwise(job: Job) -> None:
+    """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
+    alone = digests(job.without_gavel(24, world=2))
+    job.attempt(24, world=2)
+    assert job.end_after(6) == [0, 0]
+    stopped = [job.run.progress(rank) for rank in range(2)]
+    assert stopped[0]["steps"] == stopped[1]["steps"] == stopped[0]["saved"] == stopped[1]["saved"] < 24
+    assert [words["state"] for words in stopped] == ["yielded", "yielded"]
+    job.attempt(24, world=2)
+    assert [process.wait() for process in job.processes] == [0, 0]
+    assert digests([process.said() for process in job.processes]) == alone
+    seen = Counter(
+        sample for rank in range(2) for epoch, *samples in job.steps_of(rank) if epoch == 0 for sample in samples
+    )
+    assert set(seen) == set(range(SAMPLES))
+    assert sum(seen.values()) == SAMPLES + 1  # 61 samples, two ranks: one comes twice
+
+
+def test_a_renewed_lease_does_not_stop_the_loop(job: Job) -> None:
+    """A lease that is always about to end and always renewed in time changes nothing."""
+    job.attempt(60, step_s=0.01)
+    job.run.lease(ask_in_s=3.0)
+    eventually(job.steps_of)
+    while job.processes[0].popen.poll() is None:
+        job.run.lease(ask_in_s=0.5)
+    assert job.processes[0].wait() == 0
+    assert len(job.steps_of()) == 60
+    assert job.run.progress()["state"] == "finished"
+
+
+def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:
+    """What the shim sends at `signal_s` ends the script after a checkpoint, not before."""
+    job.attempt(500)
+    eventually(lambda: len(job.steps_of()) >= 5)
+    job.processes[0].popen.send_signal(signal.SIGTERM)
+    assert job.processes[0].wait() == 0
+    words = job.run.progress()
+    assert (words["state"], words["saved"]) == ("yielded", len(job.steps_of()))
+
+
+def test_without_gavel_sigterm_is_what_it_always_was(job: Job) -> None:
+    """Outside Gavel the script dies of SIGTERM at once: nobody has taken the signal over."""
+    process = job._start({"STEP_S": "0.01"}, ["100000"], job.place / "alone.txt")
+    job.processes = [process]
+    eventually(lambda: len(job.steps_of()) >= 3)
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_a_lease_file_that_vanishes_changes_nothing(job: Job) -> None:
+    """Without the file the loop goes on by what it knew; when the file is back, its words hold."""
+    job.attempt(100_000)
+    eventually(lambda: len(job.steps_of()) >= 3)
+    (job.run.path / "lease.json").unlink()
+    before = len(job.steps_of())
+    eventually(lambda: len(job.steps_of()) >= before + 20)
+    assert job.end_after(0) == [0]
+    assert job.run.progress()["state"] == "yielded"
+
+
+def test_a_stale_attempt_cannot_save(job: Job) -> None:
+    """An attempt that was stopped past its lease, and goes on after a newer one began, ends with an error and
+    leaves the newer one's checkpoints alone."""
+    old = job.attempt(100_000)[0]
+    eventually(lambda: len(job.steps_of()) >= 5)
+    old.popen.send_signal(signal.SIGSTOP)
+    old_run = job.run
+    new = job.attempt(100_000)[0]
+    eventually(lambda: "begins at 0" in new.said())
+    old_run.lease(ask_in_s=0.0)
+    old.popen.send_signal(signal.SIGCONT)
+    assert old.wait() == 1
+    assert "StaleAttempt: attempt 2 (epoch 3) has taken over" in old.said()
+    assert old_run.progress()["state"] == "running"
+    assert not [path for path in (job.place / "job").rglob("COMPLETE")]
+    job.run.lease(ask_in_s=0.0)
+    assert new.wait() == 0
+    assert len(list((job.place / "job").rglob("COMPLETE"))) == 1
