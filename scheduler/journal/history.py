@@ -1,0 +1,165 @@
+"""Whether a history keeps the promises: told from the facts alone, and not by the code that made them.
+
+    two_holders     processes on a GPU are those of one job, or of a packed pair on the very same GPUs
+    two_attempts    a job has processes under one lease at a time
+    two_ends        a job ends once, and gets no lease and no other state after that
+    stale_attempt   attempts of a job rise, within an epoch and over all of them
+    unknown         whatever happens, happens to a job, lease or node that is there
+
+A history may begin in the middle, at a snapshot: then what was there before is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scheduler.core.facts import (
+    Fact,
+    GpusFilled,
+    JobMoved,
+    JobSubmitted,
+    LeaseClosed,
+    LeasesStarted,
+    NodeJoined,
+    NodeRemoved,
+    RoundPlanned,
+)
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Move
+from scheduler.model.lease import Lease, nodes_of
+
+ENDS = frozenset({Move.COMPLETE, Move.FAIL, Move.CANCEL})
+STORY_LAST = 12  # facts about the job that are told with a broken promise
+
+
+class Broken(NamedTuple):
+    """A promise that was not kept."""
+
+    promise: str
+    job: str
+    what: str
+    at_s: float
+    story: tuple[str, ...]  # the last facts about the job
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.what}"
+
+
+class History:
+    """Follows the facts, one after the other, and says which promise one of them breaks."""
+
+    def __init__(self, before: SchedulerState | None = None) -> None:
+        self.broken: list[Broken] = []
+        self._partial = before is not None and bool(before.jobs)
+        self._jobs: dict[str, bool] = {}  # whether it has ended
+        self._open: dict[str, Lease] = {}
+        self._running: dict[str, Lease] = {}  # leases with processes
+        self._attempts: dict[str, tuple[int, int]] = {}
+        self._nodes: set[str] = set()
+        self._stories: dict[str, list[str]] = {}
+        if before is not None:
+            self._begin(before)
+
+    def _begin(self, state: SchedulerState) -> None:
+        self._nodes = set(state.nodes)
+        for job in state.jobs.values():
+            self._jobs[job.id] = job.is_terminal
+        for holding in state.leases.values():
+            lease = holding.lease
+            self._open[lease.id] = lease
+            self._attempts[lease.job] = max(
+                self._attempts.get(lease.job, (0, 0)), (lease.epoch, lease.attempt)
+            )
+            if holding.started_s is not None:
+                self._running[lease.id] = lease
+
+    def see(self, now_s: float, fact: Fact) -> None:
+        """The next fact."""
+        match fact:
+            case JobSubmitted():
+                self._tell(fact.job, now_s, "submitted")
+                if fact.job in self._jobs:
+                    self._break("unknown", fact.job, f"job {fact.job} is submitted twice", now_s)
+                self._jobs[fact.job] = False
+            case JobMoved():
+                self._moved(now_s, fact)
+            case NodeJoined():
+                self._nodes.add(fact.spec.name)
+            case NodeRemoved():
+                self._nodes.discard(fact.node)
+            case RoundPlanned() | GpusFilled():
+                for lease in fact.granted:
+                    self._granted(now_s, lease)
+            case LeasesStarted():
+                for name in fact.leases:
+                    self._started(now_s, name)
+            case LeaseClosed():
+                self._closed(now_s, fact)
+
+    def see_all(self, facts: Iterable[tuple[float, Fact]]) -> list[Broken]:
+        """All of a history; what it breaks."""
+        for now_s, fact in facts:
+            self.see(now_s, fact)
+        return self.broken
+
+    def _moved(self, now_s: float, fact: JobMoved) -> None:
+        self._tell(fact.job, now_s, f"{fact.move}{f': {fact.why}' if fact.why else ''}")
+        ended = self._jobs.get(fact.job)
+        if ended is None:
+            self._break("unknown", fact.job, f"job {fact.job} is moved, and was never submitted", now_s)
+        elif ended:
+            self._break(
+                "two_ends", fact.job, f"job {fact.job} had ended and is moved by '{fact.move}'", now_s
+            )
+        self._jobs[fact.job] = bool(ended) or fact.move in ENDS
+
+    def _granted(self, now_s: float, lease: Lease) -> None:
+        job = lease.job
+        self._tell(job, now_s, f"lease {lease.id}, attempt {lease.attempt}, on {', '.join(lease.gpus)}")
+        if job not in self._jobs:
+            self._break("unknown", job, f"lease {lease.id} is of job {job}, which was never submitted", now_s)
+        elif self._jobs[job]:
+            self._break("two_ends", job, f"job {job} had ended and is given lease {lease.id}", now_s)
+        token = lease.epoch, lease.attempt
+        if token <= self._attempts.get(job, (-1, -1)) or lease.attempt <= self._attempts.get(job, (0, -1))[1]:
+            self._break(
+                "stale_attempt", job, f"attempt {lease.attempt} of job {job} is no later than its last", now_s
+            )
+        self._attempts[job] = token
+        for node in nodes_of(lease.gpus):
+            if node not in self._nodes and not self._partial:
+                self._break("unknown", job, f"lease {lease.id} is on node {node}, which never joined", now_s)
+        self._open[lease.id] = lease
+
+    def _started(self, now_s: float, name: str) -> None:
+        lease = self._open.get(name)
+        if lease is None:
+            self._break("unknown", "", f"lease {name} is started, and was not open", now_s)
+            return
+        self._tell(lease.job, now_s, f"lease {name} started")
+        gpus = set(lease.gpus)
+        beside = [other for other in self._running.values() if not gpus.isdisjoint(other.gpus)]
+        for other in beside:
+            if len(beside) > 1 or set(other.gpus) != gpus or other.job == lease.job:
+                what = f"jobs {other.job} and {lease.job} have processes on {', '.join(sorted(gpus & set(other.gpus)))}"
+                self._break("two_holders", lease.job, what, now_s)
+        if any(other.job == lease.job for other in self._running.values()):
+            self._break("two_attempts", lease.job, f"job {lease.job} has processes under two leases", now_s)
+        self._running[name] = lease
+
+    def _closed(self, now_s: float, fact: LeaseClosed) -> None:
+        lease = self._open.pop(fact.exit.lease, None)
+        self._running.pop(fact.exit.lease, None)
+        if lease is None:
+            self._break("unknown", "", f"lease {fact.exit.lease} is closed, and was not open", now_s)
+            return
+        self._tell(lease.job, now_s, f"lease {lease.id} closed: {fact.exit.outcome}")
+
+    def _tell(self, job: str, now_s: float, what: str) -> None:
+        story = self._stories.setdefault(job, [])
+        story.append(f"{now_s:.3f} {what}")
+        del story[:-STORY_LAST]
+
+    def _break(self, promise: str, job: str, what: str, now_s: float) -> None:
+        self.broken.append(Broken(promise, job, what, now_s, tuple(self._stories.get(job, ()))))

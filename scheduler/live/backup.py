@@ -1,0 +1,284 @@
+"""A data directory as one file, and back. While the daemon runs it makes the archive itself: only it reads its journal.
+
+The archive is a compressed tar file: `manifest.json` first, with the checksum of every other file, then these. Each
+database is as it was at one moment; keys go along, so the file is readable for its owner alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import sqlite3
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from scheduler.journal.errors import JournalError
+from scheduler.journal.store import SqliteJournal
+
+FORMAT = 1
+JOURNAL = "journal.db"
+DATABASES = ("access.db", "usage.db")
+BUSY_S = 10.0  # that a database may be locked
+FILES = ("settings.json", "rates.json")
+FOLDERS = ("tls",)
+RESTORED = "restored.json"  # says that records after the backup are lost: docs/journal-format.md
+SIZE_MAX = 2**40
+
+
+class BackupError(Exception):
+    """It cannot be backed up or restored, and why, in one line that says what to do."""
+
+
+class Backup(NamedTuple):
+    """What an archive holds."""
+
+    made_s: float
+    version: str
+    records: int  # the last one of the journal
+    files: dict[str, str]  # name: SHA-256
+    size_bytes: int
+
+
+def backup(
+    folder: Path,
+    archive: Path,
+    version: str,
+    *,
+    packages: bool = False,
+    journal: SqliteJournal | None = None,
+) -> Backup:
+    """Write the archive; an older file of that name is replaced when the new one is safe on disk.
+
+    `journal`: the daemon's, when it is the daemon who does it.
+    """
+    if not (folder / JOURNAL).is_file():
+        raise BackupError(f"there is no {JOURNAL} in {folder}: name the data directory of a scheduler")
+    aside = archive.with_name(archive.name + ".part")
+    try:
+        with TemporaryDirectory(prefix="backup-", dir=archive.parent) as copies:
+            there = Path(copies)
+            names = list(_copied(folder, there, packages, journal))
+            records = _last_record(there / JOURNAL)
+            sums = {name: _sum(there / name) for name in names}
+            manifest = {
+                "format": FORMAT,
+                "made_s": time.time(),
+                "version": version,
+                "records": records,
+                "files": sums,
+            }
+            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
+                    _add_bytes(tar, "manifest.json", json.dumps(manifest, indent=1).encode())
+                    for name in names:
+                        tar.add(there / name, name, recursive=False, filter=_anonymous)
+                file.flush()
+                os.fsync(file.fileno())
+        aside.replace(archive)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise BackupError(f"cannot write {archive}: {(error.strerror or str(error)).lower()}") from None
+    return Backup(manifest["made_s"], version, records, sums, archive.stat().st_size)  # type: ignore[arg-type]
+
+
+def restore(archive: Path, folder: Path) -> Backup:
+    """Make the data directory from the archive: all of it or, when anything is wrong with it, nothing."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BackupError(f"{folder} is not empty: move it away first, or name another data directory")
+    aside = folder.with_name(folder.name + ".restoring")
+    try:
+        aside.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise BackupError(
+            f"{aside} is there: delete it, it is what an interrupted restore has left"
+        ) from None
+    except OSError as error:
+        raise BackupError(f"cannot make {aside}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        found = _unpacked(archive, aside)
+        _write(aside / RESTORED, json.dumps({"made_s": found.made_s, "at_s": time.time()}).encode())
+        if folder.exists():
+            folder.rmdir()
+        aside.rename(folder)
+    except BaseException as error:
+        _remove(aside)
+        if isinstance(error, OSError | EOFError | tarfile.TarError):
+            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise BackupError(f"cannot restore {archive}: {what.lower()}") from None
+        raise
+    return found
+
+
+def _unpacked(archive: Path, folder: Path) -> Backup:
+    with tarfile.open(archive, "r:gz") as tar:
+        first = tar.next()
+        if first is None or first.name != "manifest.json" or first.size > 2**24:
+            raise BackupError(f"{archive} is not a backup of a scheduler: it does not begin with a manifest")
+        manifest = _manifest(archive, _content(tar, first))
+        sums: dict[str, str] = manifest["files"]
+        left = set(sums)
+        while (member := tar.next()) is not None:
+            if not member.isfile() or member.name not in left or not _is_plain(member.name):
+                raise BackupError(
+                    f"{archive} holds '{member.name}', which its manifest does not: it was altered"
+                )
+            target = folder / member.name
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _extracted(tar, member, target) != sums[member.name]:
+                raise BackupError(f"{archive}: {member.name} is damaged; use another backup")
+            left.discard(member.name)
+    if left:
+        raise BackupError(f"{archive} is cut off: {sorted(left)[0]} is missing; use another backup")
+    return Backup(manifest["made_s"], manifest["version"], manifest["records"], sums, archive.stat().st_size)
+
+
+def _manifest(archive: Path, content: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(content)
+        if manifest["format"] > FORMAT:
+            raise BackupError(
+                f"{archive} was made by a newer Gavel ({manifest['version']}): restore it with that"
+            )
+        if not (
+            isinstance(manifest["files"], dict)
+            and JOURNAL in manifest["files"]
+            and isinstance(manifest["records"], int)
+            and isinstance(manifest["version"], str)
+            and isinstance(manifest["made_s"], float)
+        ):
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        raise BackupError(f"{archive}: its manifest cannot be read; use another backup") from None
+    return dict(manifest)
+
+
+def _is_plain(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return not name.startswith("/") and ".." not in parts and bool(re.fullmatch(r"[\w./:-]{1,200}", name))
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return b"" if file is None else file.read()
+
+
+def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    source, digest = tar.extractfile(member), hashlib.sha256()
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        while source is not None and (block := source.read(2**20)):
+            digest.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _copied(folder: Path, there: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
+    """Copies of all that belongs to a data directory; their names."""
+    _copy_journal(folder / JOURNAL, there / JOURNAL, journal)
+    yield JOURNAL
+    for name in DATABASES:
+        if (folder / name).is_file():
+            _copy_database(folder / name, there / name)
+            yield name
+    names = [name for name in FILES if (folder / name).is_file()]
+    for part in (*FOLDERS, "packages") if packages else FOLDERS:
+        if (folder / part).is_dir():
+            names += [f"{part}/{path.name}" for path in sorted((folder / part).iterdir()) if path.is_file()]
+    for name in names:
+        _write(there / name, (folder / name).read_bytes())
+        yield name
+
+
+def _copy_journal(source: Path, target: Path, journal: SqliteJournal | None) -> None:
+    try:
+        if journal is not None:
+            journal.copy_to(target)
+            return
+        with SqliteJournal(source, strict=True) as mine:
+            mine.copy_to(target)
+    except (JournalError, sqlite3.Error) as error:
+        raise BackupError(
+            f"the journal cannot be backed up as it is: {error} (`gavel fsck` says what is wrong)"
+        ) from None
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """As a reader sees it. A reading connection never writes, so it cannot get into the way of the daemon's."""
+    give_up_s = time.monotonic() + BUSY_S
+
+    def patience(status: int, remaining: int, total: int) -> None:
+        if time.monotonic() > give_up_s:
+            raise BackupError(f"{source} is locked by another program; try again")
+
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{_quoted(source)}?mode=ro", uri=True)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            live.backup(copy, pages=4096, progress=patience, sleep=0.01)
+    except sqlite3.Error as error:
+        raise BackupError(f"cannot read {source}: {error}; `gavel fsck` says what is wrong") from None
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _last_record(path: Path) -> int:
+    """Of the copy, which must be a journal and sound as a file."""
+    try:
+        with _opened(path) as journal:
+            return journal.last_seq
+    except JournalError as error:
+        raise BackupError(f"the journal cannot be backed up as it is: {error}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[SqliteJournal]:
+    with SqliteJournal(path, strict=True) as journal:
+        yield journal
+    path.with_name(path.name + ".lock").unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode = 0o600
+    return member
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    folder.rmdir()

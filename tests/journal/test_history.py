@@ -1,0 +1,135 @@
+"""The history checker: silent about what happened, loud about each promise that a forged history breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.core.facts import (
+    Fact,
+    GpusFilled,
+    JobMoved,
+    JobSubmitted,
+    LeaseClosed,
+    LeasesStarted,
+    NodeJoined,
+)
+from scheduler.core.messages import Exit
+from scheduler.core.state import SchedulerState
+from scheduler.journal.history import History
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.lease import Bundle, Lease
+
+
+def lease(name: str, job: str, gpus: str = "n1:0", attempt: int = 1, epoch: int = 1) -> Lease:
+    """A lease on these GPUs."""
+    ids = tuple(gpus.split())
+    return Lease(name, job, Bundle((job,), "v100", len(ids)), attempt, epoch, ids, 1, 60.0)
+
+
+def granted(*leases: Lease) -> Fact:
+    """They are given out."""
+    return GpusFilled(granted=leases)
+
+
+def closed(name: str) -> Fact:
+    """Its processes are gone."""
+    return LeaseClosed(exit=Exit(name, "yielded", 5.0, 5.0, 1.0, 1.0))
+
+
+def moved(job: str, move: Move) -> Fact:
+    """A row of the table."""
+    return JobMoved(job=job, move=move)
+
+
+BEGINNING: tuple[Fact, ...] = (
+    NodeJoined(spec=NodeSpec(name="n1", worker_type="v100", gpus=2)),
+    *(JobSubmitted(job=name, spec=JobSpec()) for name in ("101", "102", "103")),
+)
+GOOD: tuple[Fact, ...] = (
+    granted(lease("1", "101"), lease("2", "102", "n1:1")),
+    LeasesStarted(leases=("1", "2")),
+    granted(lease("3", "103")),  # waits for the exit of 1
+    closed("1"),
+    LeasesStarted(leases=("3",)),
+    granted(lease("4", "101", "n1:0", attempt=2)),  # packed with c
+    LeasesStarted(leases=("4",)),
+    moved("103", Move.COMPLETE),
+    closed("3"),
+    closed("2"),
+)
+
+
+def broken(*facts: Fact) -> list[str]:
+    """Promises that these break, after a beginning that is as it should be."""
+    return [
+        found.promise
+        for found in History().see_all((float(n), f) for n, f in enumerate((*BEGINNING, *facts)))
+    ]
+
+
+def test_a_history_as_it_should_be_breaks_nothing():
+    """Successors wait, pairs share, jobs end."""
+    assert broken(*GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("promise", "facts"),
+    [
+        (
+            "two_holders",
+            (granted(lease("1", "101"), lease("2", "102", "n1:0 n1:1")), LeasesStarted(leases=("1", "2"))),
+        ),
+        (
+            "two_holders",
+            (
+                granted(lease("1", "101"), lease("2", "102"), lease("3", "103")),
+                LeasesStarted(leases=("1", "2", "3")),
+            ),
+        ),
+        (
+            "two_attempts",
+            (granted(lease("1", "101"), lease("2", "101", "n1:1", 2)), LeasesStarted(leases=("1", "2"))),
+        ),
+        ("two_ends", (moved("101", Move.CANCEL), moved("101", Move.COMPLETE))),
+        ("two_ends", (moved("101", Move.CANCEL), granted(lease("1", "101")))),
+        ("stale_attempt", (granted(lease("1", "101")), closed("1"), granted(lease("2", "101")))),
+        (
+            "stale_attempt",
+            (granted(lease("1", "101", epoch=2)), closed("1"), granted(lease("2", "101", attempt=2))),
+        ),
+        ("unknown", (moved("z", Move.CANCEL),)),
+        ("unknown", (granted(lease("1", "z")),)),
+        ("unknown", (granted(lease("1", "101", "n2:0")),)),
+        ("unknown", (closed("1"),)),
+        ("unknown", (LeasesStarted(leases=("1",)),)),
+        ("unknown", (JobSubmitted(job="101", spec=JobSpec()),)),
+    ],
+)
+def test_each_promise_is_missed(promise: str, facts: tuple[Fact, ...]):
+    """One forged fact, and the promise that it breaks is named."""
+    assert promise in broken(*facts)
+
+
+def test_a_broken_promise_comes_with_the_story_of_the_job():
+    """What had happened to the job until then, in order."""
+    (found,) = History().see_all(
+        (float(n), fact)
+        for n, fact in enumerate((*BEGINNING, moved("101", Move.CANCEL), moved("101", Move.COMPLETE)))
+    )
+    assert str(found) == "two_ends: job 101 had ended and is moved by 'complete'"
+    assert found.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
+
+
+def test_a_history_that_begins_at_a_snapshot_believes_it():
+    """What was there before is known, and still cannot be broken."""
+    from scheduler.core.apply import apply
+
+    state = SchedulerState()
+    for n, fact in enumerate((*BEGINNING, granted(lease("1", "101")), LeasesStarted(leases=("1",)))):
+        apply(state, float(n), fact)
+    history = History(state)
+    assert history.see_all([(9.0, closed("1")), (9.0, granted(lease("2", "101", attempt=2)))]) == []
+    assert [found.promise for found in History(state).see_all([(9.0, granted(lease("2", "101")))])] == [
+        "stale_attempt"
+    ]
