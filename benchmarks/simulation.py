@@ -179,7 +179,8 @@ def large(table: Throughputs) -> Core:
     core.handle(0.0, GiveRates(solo=solo))
     kinds = list(CLUSTER)
     for i in range(NODES):
-        spec = NodeSpec(name=f"node-{i:04d}", worker_type=kinds[i % len(kinds)], gpus=GPUS_PER_NODE)
+        kind = kinds[i % len(kinds)]
+        spec = NodeSpec(name=f"node-{i:04d}", worker_type=kind, gpus=GPUS_PER_NODE, storage="shared")
         core.handle(0.0, NodeHello(spec=spec))
     stream = published_jobs("single", rate_per_h=float("inf"), seed=0, throughputs=table)
     specs = [

@@ -161,6 +161,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.LeasesResumed: leases.leases_resumed,
     f.LeasesStarted: leases.leases_started,
     f.ProgressMade: leases.progress_made,
+    f.CheckpointSaved: jobs.checkpoint_saved,
     f.RanksExited: leases.ranks_exited,
     f.LeaseClosed: leases.lease_closed,
 }

@@ -48,12 +48,23 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         del state.active[job.id]
         state.watched.pop(job.id, None)
         state.picky.discard(job.id)
+        state.saved.discard(job.id)
         _open_gates(state, job)
 
 
 _TURNS = frozenset(
     {Move.START, Move.PREEMPT}
 )  # taking turns is what an allocation is for; it needs no new one
+
+
+def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSaved) -> None:
+    """A job has its checkpoint at another place than before."""
+    job = state.jobs[fact.job]
+    job.checkpoint_at = fact.place
+    if not job.is_terminal:
+        state.saved.add(job.id)
+        if len(state.places) > 1:
+            state.stale = True  # there may be fewer ways to run it now
 
 
 def _open_gates(state: SchedulerState, job: Job) -> None:

@@ -148,6 +148,8 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         job = state.jobs[holding.lease.job]
         if job.started_s is None:
             job.started_s = now_s
+            if not job.is_terminal:
+                state.saved.add(job.id)
 
 
 def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> None:

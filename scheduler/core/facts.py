@@ -157,6 +157,13 @@ class ProgressMade(Fact, frozen=True, kw_only=True):
     progress: tuple[Progress, ...]
 
 
+class CheckpointSaved(Fact, frozen=True, kw_only=True):
+    """A job saved at a place (`NodeSpec.place`) that is not where its last checkpoint was: it goes on from there."""
+
+    job: str
+    place: str
+
+
 class RanksExited(Fact, frozen=True, kw_only=True):
     """One node of a gang is done; the lease is closed when all are."""
 
@@ -196,6 +203,7 @@ AnyFact = (
     | LeaseRecalled
     | LeasesStarted
     | ProgressMade
+    | CheckpointSaved
     | RanksExited
     | LeasesResumed
     | LeaseClosed

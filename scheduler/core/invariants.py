@@ -6,6 +6,7 @@ check(state) raises InvariantBroken with every rule that does not hold.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from scheduler.core.state import SchedulerState
@@ -146,6 +147,9 @@ def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
     sizes: dict[str, int] = {}
     for node in state.nodes.values():
         sizes[node.spec.worker_type] = sizes.get(node.spec.worker_type, 0) + node.spec.gpus
+    places = Counter(node.spec.place for node in state.nodes.values())
+    if state.places != places:
+        yield f"places for checkpoints are {state.places}, the nodes have {dict(places)}"
     if state.size_of_type != sizes:
         yield f"GPUs by type are {state.size_of_type}, the nodes have {sizes}"
 

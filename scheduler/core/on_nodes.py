@@ -7,11 +7,13 @@ set of leases that holds now.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
 from scheduler.core import on_jobs, on_rounds
 from scheduler.core.facts import (
+    CheckpointSaved,
     GpusBroken,
     JobMoved,
     LeaseClosed,
@@ -122,19 +124,26 @@ def on_report(out: Outcome, message: NodeReport) -> None:
             return None
         return holding
 
-    made = tuple(
-        p for p in message.progress if (h := held(p.lease)) is not None and _sane(p) and _newer(p, h)
-    )
-    said = dict.fromkeys((*message.started, *(p.lease for p in made)))  # who makes progress has started
-    _started(out, tuple(name for name in said if (h := held(name)) is not None and h.started_s is None))
+    made: tuple[Progress, ...] = ()
+    if message.progress:
+        made = tuple(
+            p for p in message.progress if (h := held(p.lease)) is not None and _sane(p) and _newer(p, h)
+        )
+    if message.started or made:
+        said = dict.fromkeys((*message.started, *(p.lease for p in made)))  # who makes progress has started
+        _started(out, tuple(name for name in said if (h := held(name)) is not None and h.started_s is None))
     if made:
+        _saved(out, node, made)
         out.fact(ProgressMade(progress=made))
     for end in message.exits:
         holding = held(end.lease)
         if holding is None or message.node in holding.exited:
             old_news = True
         else:
-            _exited(out, message.node, holding, _believed(out, end, holding))
+            end = _believed(out, end, holding)
+            if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
+                _saved(out, node, (end,))
+            _exited(out, message.node, holding, end)
     broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
     if broken:
         out.fact(GpusBroken(node=message.node, gpus=broken))
@@ -143,6 +152,21 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if message.exits or broken:
         out.wants_review = True
         on_rounds.kick(out)
+
+
+def _saved(out: Outcome, node: Node, said: Sequence[Progress | Exit]) -> None:
+    """Jobs that have saved where their last checkpoint was not. Rank 0 saves, on the first node of a gang."""
+    place, jobs = node.spec.place, out.state.jobs
+    for one in said:
+        holding = out.state.leases[one.lease]
+        job = jobs[holding.lease.job]
+        if (
+            job.checkpoint_at != place
+            and not job.is_terminal
+            and 0 < one.saved != job.steps_saved
+            and nodes_of(holding.lease.gpus)[0] == node.spec.name
+        ):
+            out.fact(CheckpointSaved(job=job.id, place=place))
 
 
 def _sane(said: Progress | Exit) -> bool:
@@ -272,16 +296,12 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
 def lapse(out: Outcome) -> None:
     """Leases that nobody will report on any more are over."""
     state = out.state
-    for holding in sorted(state.leases.values(), key=lambda h: int(h.lease.id)):
-        if (
-            holding.stop_by_s is not None
-            and holding.stop_by_s <= out.now_s
-            and holding.lease.id in state.leases
-        ):
+    over = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
+    for holding in sorted(over, key=lambda h: int(h.lease.id)):
+        if holding.lease.id in state.leases:
             _close(out, holding, _lost(out, holding), lapsed=True)
-    for name in sorted(state.nodes):
-        node = state.nodes[name]
-        if node.state == NodeState.SILENT and not state.on_node(name):
+    for name in sorted(name for name, node in state.nodes.items() if node.state is NodeState.SILENT):
+        if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     out.leases_stop = True
     out.wants_review = True

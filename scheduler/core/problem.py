@@ -21,6 +21,7 @@ from scheduler.model.throughput import RateKey
 from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
+NOT_PACKABLE = (-1, "")
 NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
 
 
@@ -42,7 +43,10 @@ class Kinds:
     number: dict[KindKey, int] = field(default_factory=dict)
     specs: list[JobSpec] = field(default_factory=list)
     of_job: dict[str, int] = field(default_factory=dict)
-    ways: dict[int, Ways] = field(default_factory=dict)
+    ways: dict[tuple[int, str], Ways] = field(
+        default_factory=dict
+    )  # by kind and place of the last checkpoint
+    types_at: dict[str, set[str]] = field(default_factory=dict)  # worker types of the nodes that see a place
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
@@ -67,7 +71,9 @@ class Kinds:
         self.capacity = np.zeros(len(known))
         self.widest_node = np.zeros(len(known), np.int64)
         self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
+        self.types_at = {}
         for node in state.usable_nodes():
+            self.types_at.setdefault(node.spec.place, set()).add(node.spec.worker_type)
             at, gpus = row[node.spec.worker_type], len(node.gpu_ids)
             self.capacity[at] += gpus
             self.widest_node[at] = max(self.widest_node[at], gpus)
@@ -83,12 +89,16 @@ class Kinds:
             self.of_job[job.id] = kind
         return kind
 
-    def ways_of(self, state: SchedulerState, kind: int) -> Ways:
-        """The ways of a kind, with present rates and nodes."""
-        ways = self.ways.get(kind)
+    def ways_of(self, state: SchedulerState, kind: int, place: str = "") -> Ways:
+        """The ways of a kind, with present rates and nodes. `place`: only on nodes that see it."""
+        ways = self.ways.get((kind, place))
         if ways is None:
-            ways = self.ways[kind] = _ways(state, self, self.specs[kind])
+            ways = self.ways[kind, place] = _ways(state, self, self.specs[kind], place)
         return ways
+
+    def ways_for(self, state: SchedulerState, job: Job) -> Ways:
+        """The ways of a job: those of its kind, where its last checkpoint can be seen."""
+        return self.ways_of(state, self.of(job), state.confined_to(job))
 
 
 def _key(spec: JobSpec) -> KindKey:
@@ -106,10 +116,12 @@ def _key(spec: JobSpec) -> KindKey:
     )
 
 
-def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec) -> Ways:
+def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, place: str) -> Ways:
     rows: list[tuple[int, int, float, bool]] = []
-    anywhere = not (spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    anywhere = not (place or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     nodes = [] if anywhere else state.usable_nodes()
+    if place:
+        nodes = [node for node in nodes if node.spec.place == place]
     for at, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
@@ -139,6 +151,8 @@ def rate_of(
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings
     told = book.told(spec.job_type, gpus, worker_type, spread)
+    if told is not None and not (settings.learn_rates and spec.reports_steps):
+        return told, False
     key = RateKey(spec.job_type, gpus, worker_type, "", spread)
     if told is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
@@ -215,7 +229,7 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     rows: list[tuple[Job, Ways]] = []
     for job in sorted(state.active.values(), key=_id):
         if state.eligible(job, now_s):
-            ways = kinds.ways_of(state, kinds.of(job))
+            ways = kinds.ways_for(state, job)
             if len(ways.rate):
                 rows.append((job, ways))
     size = [len(ways.rate) for _, ways in rows]
@@ -295,18 +309,21 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
 
 def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
     """Pair rates between the kinds of these jobs: of one width, on types that both may use."""
-    mine = [kinds.of(job) if job.spec.packable else -1 for job in jobs]
+    mine = [(kinds.of(job), state.confined_to(job)) if job.spec.packable else NOT_PACKABLE for job in jobs]
     # numbered in order of the rows, so that the answer does not depend on which kinds came up before
-    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k >= 0))}
+    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k is not NOT_PACKABLE))}
     present = list(number)
     rows: list[tuple[int, int, int, int, float, float]] = []
-    for i, a in enumerate(present):
+    for i, (a, here) in enumerate(present):
         spec = kinds.specs[a]
-        for j, b in enumerate(present[i:], i):
+        for j, (b, there) in enumerate(present[i:], i):
             other = kinds.specs[b]
-            if spec.gpus != other.gpus:
+            if spec.gpus != other.gpus or (here and there and here != there):
                 continue
+            place = here or there
             for at, name in enumerate(kinds.worker_types):
+                if place and name not in kinds.types_at.get(place, ()):
+                    continue
                 rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
                 if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
                     rows.append((i, j, at, spec.gpus, *rates))
@@ -327,7 +344,7 @@ def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bund
     kinds.refresh(state)
     out: list[Bundle] = []
     for job in jobs:
-        ways = kinds.ways_of(state, kinds.of(job))
+        ways = kinds.ways_for(state, job)
         for at, gpus in zip(ways.worker_type.tolist(), ways.gpus.tolist(), strict=True):
             if gpus == job.spec.gpus:
                 out.append(Bundle((job.id,), kinds.worker_types[at], gpus))

@@ -9,23 +9,29 @@ import numpy as np
 from scheduler.core import problem
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
-from scheduler.model.jobs import Job
+from scheduler.model.cluster import Node
+from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import Bundle, Holding, Phase
 from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
+NOWHERE = Need(nodes=frozenset())
 TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
 
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
     """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
-    held = {
-        h.lease.job: Held(h.bundle, h.lease.gpus, _pinned(state.jobs[h.lease.job], h, starts_s))
-        for h in state.leases.values()
-        if h.phase != Phase.STOPPING
-    }
-    return _inputs(state, kinds, now_s, held, _stuck(state, now_s), ahead=True)
+    held: dict[str, Held] = {}
+    stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
+    for holding in state.leases.values():
+        lease = holding.lease
+        if holding.phase is not Phase.STOPPING:
+            pinned = _pinned(state.jobs[lease.job].spec, holding, starts_s)
+            held[lease.job] = Held(holding.bundle, lease.gpus, pinned)
+        elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
+            stuck.update(lease.gpus)
+    return _inputs(state, kinds, now_s, held, stuck, ahead=True)
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
@@ -43,23 +49,13 @@ def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInpu
     return _inputs(state, kinds, now_s, held, taken, ahead=False)
 
 
-def _pinned(job: Job, holding: Holding, at_s: float) -> bool:
-    if not job.spec.preemptible:
+def _pinned(spec: JobSpec, holding: Holding, at_s: float) -> bool:
+    if not spec.preemptible:
         return True
-    if job.spec.min_run_s <= 0:
+    if spec.min_run_s <= 0:
         return False
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
-    return at_s < since_s + job.spec.min_run_s - SLACK_S
-
-
-def _stuck(state: SchedulerState, now_s: float) -> set[str]:
-    """GPUs that should have been free by now: they are not planned with until they are."""
-    return {
-        gpu
-        for h in state.leases.values()
-        if h.phase == Phase.STOPPING and h.ends_s is not None and h.ends_s < now_s - SLACK_S
-        for gpu in h.lease.gpus
-    }
+    return at_s < since_s + spec.min_run_s - SLACK_S
 
 
 def _inputs(
@@ -198,11 +194,25 @@ def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.n
 
 def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
     """What jobs ask of their nodes; most ask nothing."""
+    confined = state.saved if len(state.places) > 1 else set()
+    asking = (state.picky | confined).intersection(jobs)
+    if not asking:
+        return {}
+    nodes = state.usable_nodes()
+    seeing: dict[str, list[Node]] = {"": nodes}  # by place of a checkpoint; that of none is anywhere
+    for node in nodes:
+        seeing.setdefault(node.spec.place, []).append(node)
+    plain = {place: Need(nodes=frozenset(n.spec.name for n in seen)) for place, seen in seeing.items()}
     needs: dict[str, Need] = {}
-    for name in sorted(state.picky.intersection(jobs)):
-        spec = state.jobs[name].spec
+    for name in sorted(asking):
+        job = state.jobs[name]
+        spec, place = job.spec, state.confined_to(job)
+        if name not in state.picky:
+            if place:
+                needs[name] = plain.get(place, NOWHERE)
+            continue
         allowed = None
-        if spec.nodes or spec.labels or spec.gpu_memory_gb:
-            allowed = frozenset(node.spec.name for node in state.usable_nodes() if node.fits(spec))
+        if place or spec.nodes or spec.labels or spec.gpu_memory_gb:
+            allowed = frozenset(node.spec.name for node in seeing.get(place, ()) if node.fits(spec))
         needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
     return needs

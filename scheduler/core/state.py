@@ -89,7 +89,7 @@ class SchedulerState:
             "generation_floor",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "dependents", "holders", "claims", "blocks"),
+        *("active", "watched", "picky", "saved", "places", "dependents", "holders", "claims", "blocks"),
         *("gpus_of", "size_of_type", "isolated_rate", "cluster_version"),
     )
 
@@ -116,6 +116,8 @@ class SchedulerState:
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
         self.picky: set[str] = set()  # active ones to which it matters which nodes they get
+        self.saved: set[str] = set()  # active ones that may have a checkpoint, or will when they stop
+        self.places: dict[str, int] = {}  # where checkpoints can be, and how many nodes see each
         self.dependents: dict[str, list[str]] = {}
         self.holders: dict[GpuId, tuple[str, ...]] = {}  # leases that may have processes on it
         self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
@@ -150,6 +152,23 @@ class SchedulerState:
         """All jobs that may be given GPUs now."""
         return {name: job for name, job in self.active.items() if self.eligible(job, now_s)}
 
+    def confined_to(self, job: Job) -> str:
+        """The place whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none."""
+        at = job.checkpoint_at
+        if not at:
+            if len(self.places) <= 1 or job.id not in self.saved:
+                return ""
+            at = self._runs_at(job)
+        return "" if not at or self.places.get(at) == len(self.nodes) else at
+
+    def _runs_at(self, job: Job) -> str:
+        """Where a job that has not saved yet will have done so by the time that it stops."""
+        for name in (job.lease, job.leaving):
+            holding = self.leases.get(name or "")
+            if holding is not None and holding.started_s is not None:
+                return self.nodes[nodes_of(holding.lease.gpus)[0]].spec.place
+        return ""
+
     def lease_end_s(self, holding: Holding) -> float:
         """When a lease ends: with the round, unless it was ended."""
         return self.round.ends_s if holding.ends_s is None else holding.ends_s
@@ -183,6 +202,9 @@ class SchedulerState:
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
         self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
+        self.saved = {
+            job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
+        }
         self.dependents = {}
         for job in self.active.values():
             for other in sorted(job.blocked_by):
@@ -197,7 +219,7 @@ class SchedulerState:
         if self.allocation is not None:
             rates = self.allocation.shares
             self.isolated_rate = dict(zip(rates.jobs, rates.isolated_rate, strict=False))
-        self.gpus_of, self.size_of_type = {}, {}
+        self.gpus_of, self.size_of_type, self.places = {}, {}, {}
         for node in self.nodes.values():
             self.add_node(node)
         self.cluster_version += 1
@@ -209,6 +231,7 @@ class SchedulerState:
         spec = node.spec
         self.gpus_of[spec.name] = node.every_gpu
         self.size_of_type[spec.worker_type] = self.size_of_type.get(spec.worker_type, 0) + spec.gpus
+        self.places[spec.place] = self.places.get(spec.place, 0) + 1
 
     def drop_node(self, node: Node) -> None:
         """A node is gone, or comes back as something else."""
@@ -217,6 +240,9 @@ class SchedulerState:
         self.size_of_type[spec.worker_type] -= spec.gpus
         if not self.size_of_type[spec.worker_type]:
             del self.size_of_type[spec.worker_type]
+        self.places[spec.place] -= 1
+        if not self.places[spec.place]:
+            del self.places[spec.place]
 
     def hold(self, holding: Holding) -> None:
         """The lease's GPUs are in its hands."""

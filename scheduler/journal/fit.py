@@ -34,7 +34,7 @@ def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
             return (fact,) if fact.exit.lease in state.leases else ()
         case f.LeaseRecalled():
             return (fact,) if fact.lease in state.leases else ()
-        case f.JobMoved():
+        case f.JobMoved() | f.CheckpointSaved():
             return (fact,) if fact.job in state.jobs else ()
         case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken():
             return (fact,) if fact.node in state.nodes else ()

@@ -13,6 +13,7 @@ from scheduler.model.lease import GpuId
 
 WORKER_TYPES_MAX = 64
 GPUS_PER_NODE_MAX = 1024
+OWN_DISK = "node:"  # begins the name of the place that only one node sees
 
 
 class NodeState(StrEnum):
@@ -36,13 +37,25 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     cpus: float | None = None  # None: not limited by CPUs
     memory_gb: float | None = None
     gpu_memory_gb: float | None = None
+    storage: str = (
+        ""  # the store for checkpoints that it sees, by a name; empty: its own disk, which nobody else sees
+    )
+
+    @property
+    def place(self) -> str:
+        """Where a job that runs here saves its checkpoints."""
+        return self.storage or OWN_DISK + self.name
 
     def checked(self) -> NodeSpec:
         """This spec, or InvalidSpec naming the first field that cannot be right."""
         for field in ("name", "worker_type"):
             value = getattr(self, field)
-            if not value or len(value) > 256 or any(ord(c) <= 32 or c in ":/\\" for c in value):
+            if not value or not _is_plain(value):
                 raise InvalidSpec(field, f"is {value!r}, must be a plain name without ':', '/' or spaces")
+        if not _is_plain(self.storage):
+            raise InvalidSpec(
+                "storage", f"is {self.storage!r}, must be empty or a plain name without ':', '/' or spaces"
+            )
         if not 1 <= self.gpus <= GPUS_PER_NODE_MAX:
             raise InvalidSpec("gpus", f"is {self.gpus}, must be between 1 and {GPUS_PER_NODE_MAX}")
         for field in ("cpus", "memory_gb", "gpu_memory_gb"):
@@ -50,6 +63,10 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InvalidSpec(field, f"is {value}, must be a finite number from 0 up")
         return self
+
+
+def _is_plain(name: str) -> bool:
+    return len(name) <= 256 and not any(ord(c) <= 32 or c in ":/\\" for c in name)
 
 
 class Node(msgspec.Struct, kw_only=True, omit_defaults=True):

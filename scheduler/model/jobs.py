@@ -240,6 +240,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     node_failures: int = 0
     preemptions: int = 0
     cost_usd: float = 0.0
+    checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere
     blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
     time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)  # the same times the GPUs it held

@@ -14,7 +14,7 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.faults import CapacityStep, NodeEvent, capacity, failures, read_events, strike
 from scheduler.sim.machines import Machines
-from scheduler.sim.simulate import nodes
+from scheduler.sim.simulate import STORAGE, nodes
 from scheduler.sim.world import Event
 from traces.errors import BadRow, nearest
 from traces.time_series import read_capacity, read_prices
@@ -74,7 +74,8 @@ def _capacity_events(
         _check_type(path, kind, cluster)
         most = max(change.gpus for change in changes if change.worker_type == kind)
         for number in range(-(-max(most - cluster[kind], 0) // gpus_per_node)):
-            pool.append(NodeSpec(name=f"{kind}-more-{number}", worker_type=kind, gpus=gpus_per_node))
+            name = f"{kind}-more-{number}"
+            pool.append(NodeSpec(name=name, worker_type=kind, gpus=gpus_per_node, storage=STORAGE))
     steps = [CapacityStep(change.t_s, change.worker_type, change.gpus) for change in changes]
     told = {step.worker_type for step in steps if step.t_s == 0}
     steps += [CapacityStep(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in told]

@@ -30,6 +30,7 @@ from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 from worker_agent.orders import Limits
 
+STORAGE = "shared"  # simulated nodes see each other's checkpoints
 STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
 
 
@@ -244,7 +245,8 @@ def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
         digits = len(str(count - 1))
         for i in range(count):
             size = min(gpus_per_node, gpus - i * gpus_per_node)
-            yield NodeSpec(name=f"{worker_type}-{i:0{digits}d}", worker_type=worker_type, gpus=size)
+            name = f"{worker_type}-{i:0{digits}d}"
+            yield NodeSpec(name=name, worker_type=worker_type, gpus=size, storage=STORAGE)
 
 
 def _arrivals(options: SimOptions) -> Iterator[Arrival]:

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.core.effects import Reply, SendLeases
 from scheduler.core.facts import (
+    CheckpointSaved,
     LeaseClosed,
     LeaseRecalled,
     LeasesResumed,
@@ -80,6 +81,7 @@ def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> N
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
+    desk.claim(CheckpointSaved)
     desk.claim(ProgressMade)
     desk.tell(20, hello())
     end = desk.claim(LeaseClosed, lapsed=False).exit

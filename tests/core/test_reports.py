@@ -11,6 +11,7 @@ import pytest
 from scheduler.core.apply import apply
 from scheduler.core.effects import SendLeases
 from scheduler.core.facts import (
+    CheckpointSaved,
     GpusBroken,
     GpusFilled,
     JobMoved,
@@ -117,6 +118,7 @@ def test_late_progress_does_not_turn_back(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
+    desk.claim(CheckpointSaved)
     desk.claim(ProgressMade)
     desk.report(progress=(Progress(lease, 50.0, 40.0, 5.0),))
     desk.all_claimed()
@@ -131,6 +133,7 @@ def test_progress_says_that_it_started(desk_of: DeskOf) -> None:
     lease = desk.job("1").lease or ""
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
     desk.claim(LeasesStarted, leases=(lease,))
+    desk.claim(CheckpointSaved)
     desk.claim(ProgressMade)
     assert (desk.holding(lease).phase, desk.job("1").started_s) == (Phase.RUNNING, 8)
 
@@ -241,6 +244,7 @@ def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
     """One node's exit frees nothing; the last one's does."""
     desk, lease = gang(desk_of)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
+    desk.claim(CheckpointSaved)
     desk.claim(RanksExited, node="n1")
     desk.wakes(fill=8)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
@@ -260,6 +264,7 @@ def test_a_rank_that_dies_ends_the_attempt_as_it_died(
     """The others are stopped because of it: that they yielded does not make it a preemption."""
     desk, lease = gang(desk_of, retries=0 if outcome == "failed" else 5)
     desk.report("n1", exits=(exited(lease, outcome, 70.0, saved=60.0, code=9),))
+    desk.claim(CheckpointSaved)
     desk.claim(LeaseRecalled, lease=lease, why="a rank on n1 died")
     desk.claim(RanksExited)
     assert {desk.claim(SendLeases).node for _ in "ab"} == {"n1", "n2"}

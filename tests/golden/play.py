@@ -2,7 +2,7 @@
 
     settings NAME=VALUE …             rates TYPE WORKER=STEPS_PER_S …         pair WORKER TYPE TYPE RATE RATE
     truth TYPE WORKER=STEPS_PER_S … (what the scheduler is not told)
-    node NAME WORKER GPUS             submit NAME [gpus=2] [steps=…] [after=NAME] [ended=NAME] [restart=…] …
+    node NAME WORKER GPUS [storage=…] submit NAME [gpus=2] [steps=…] [after=NAME] [ended=NAME] [restart=…] …
     cancel|hold|release|requeue JOB   drain|resume|remove NODE
     lose|back|cut|mend NODE           reclaim NODE NOTICE_S                   fix JOB
     solver works|fails WHY            explain JOB                             kill (the scheduler, and start it again)
@@ -29,7 +29,7 @@ from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.settings import Settings
 from scheduler.sim.physics import JobTruth
 from scheduler.solving import answer
-from tests.golden.words import Words
+from tests.golden.words import SHARED, Words
 from tests.support.core_world import Stage
 from worker_agent.orders import Limits
 
@@ -138,9 +138,10 @@ class Play:
         pairs[worker, a, 1, b, 1], pairs[worker, b, 1, a, 1] = both, both[::-1]
         self.send(GiveRates(pairs=[(worker, a, b, 1, *both)]))
 
-    def do_node(self, name: str, worker: str, gpus: str) -> None:
+    def do_node(self, name: str, worker: str, gpus: str, storage: str = SHARED) -> None:
         """A node joins."""
-        spec = NodeSpec(name=name, worker_type=worker, gpus=int(gpus))
+        storage = storage.removeprefix("storage=")
+        spec = NodeSpec(name=name, worker_type=worker, gpus=int(gpus), storage=storage)
         self.send(lambda now_s: self.stage.machines.join(now_s, spec))
 
     def do_submit(self, name: str, *pairs: str) -> None:

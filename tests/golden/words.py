@@ -8,6 +8,8 @@ from typing import Any
 from scheduler.core import facts as f
 from scheduler.model.lease import Bundle, Lease
 
+SHARED = "shared"  # the store that all nodes of a story see, unless it says otherwise
+
 
 class Words:
     """Remembers which job and which lease is whose."""
@@ -126,6 +128,7 @@ _SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
     f.LeaseRecalled: lambda w, x: f"{w.lease(x.lease)} is recalled{_why(x.why)}",
     f.LeasesStarted: lambda w, x: f"{', '.join(map(w.lease, x.leases))} runs",
     f.ProgressMade: lambda w, x: "; ".join(f"{w.lease(p.lease)}: {p.steps:.0f} steps" for p in x.progress),
+    f.CheckpointSaved: lambda w, x: "" if x.place == SHARED else f"{w.job(x.job)} has saved at {x.place}",
     f.RanksExited: lambda w, x: f"{w.lease(x.exit.lease)}: its ranks on {x.node} are gone",
     f.LeasesResumed: lambda w, x: f"{', '.join(map(w.lease, x.leases))} goes on",
     f.LeaseClosed: Words.closed,

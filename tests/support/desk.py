@@ -42,7 +42,7 @@ PAIRS = [("v100", "cnn", "lm", 1, 9.0, 3.5)]
 
 def node(name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> NodeSpec:
     """A node as it says of itself."""
-    return NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)
+    return NodeSpec(**{"storage": "shared", **more}, name=name, worker_type=worker_type, gpus=gpus)
 
 
 def job(**spec: Any) -> JobSpec:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.core.messages import GiveRates, JobCommand, NodeCommand, NodeSilent
+from scheduler.core.messages import GiveRates, JobCommand, NodeCommand, NodeHello, NodeSilent, Progress
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Dependency
 from tests.support.desk import Desk, exited, job, node
@@ -236,6 +236,21 @@ def too_wide_now() -> Case:
     )
 
 
+def checkpoint_elsewhere() -> Case:
+    """It has saved on the disk of a node that is draining, and no other node sees that."""
+    desk = Desk(node(gpus=1, storage=""))
+    (lease,) = desk.run(job())
+    desk.report(progress=(Progress(lease, 80.0, 60.0, 8.0),))
+    desk.settle()
+    desk.tell(20, NodeHello(spec=node("n2", 1, storage="")), NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.until(359)
+    desk.report(exits=(exited(lease, steps=80.0),))
+    desk.settle()
+    words = ("Its last checkpoint lies on the disk of node n1", "node n1 is draining")
+    return Case(desk, "1", words, ("resume node n1", "in one store that all of them see"))
+
+
 def no_rate() -> Case:
     """It was taken, and then somebody said that its type does not run on these GPUs."""
     desk = Desk(node(worker_type="k80"))
@@ -373,6 +388,7 @@ def turn_of_others() -> Case:
 CASES: Sequence[Callable[[], Case]] = (
     *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
     *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
+    checkpoint_elsewhere,
     *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
     *(minimum_run_of_others, preemption_limit, turn_of_others),
 )

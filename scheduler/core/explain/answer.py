@@ -46,6 +46,9 @@ class Reason(StrEnum):
     EARLIEST_START = "earliest_start"
     NO_NODES = "no_nodes"  # no usable node of a worker type that it may use
     NO_FITTING_NODE = "no_fitting_node"  # usable ones are there, none has what it asks for
+    CHECKPOINT_ELSEWHERE = (
+        "checkpoint_elsewhere"  # only nodes that are away, or busy, see its last checkpoint
+    )
     TOO_WIDE_NOW = "too_wide_now"  # there are some, not enough
     NO_RATE = "no_rate"  # nothing says that it can run there
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"

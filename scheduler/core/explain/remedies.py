@@ -40,7 +40,12 @@ def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...
 
 def about_nodes(scene: Scene) -> tuple[Change, ...]:
     """Nodes that it could use and that are away."""
-    away = [node for pool in scene.pools.values() for node in pool.away if node.fits(scene.job.spec)]
+    away = [
+        node
+        for pool in scene.pools.values()
+        for node in pool.away
+        if scene.place in ("", node.spec.place) and node.fits(scene.job.spec)
+    ]
     return nodes_back(scene.state, sorted(node.spec.name for node in away))
 
 
@@ -108,6 +113,12 @@ def fewer_needs(scene: Scene) -> tuple[Change, ...]:
         (spec.gpu_memory_gb > 0, "gpu_memory_gb", f"ask for GPUs with less than {spec.gpu_memory_gb:g} GB"),
     ]
     return tuple(Change(what=what, text=text) for needed, what, text in asked if needed)
+
+
+def shared_storage(scene: Scene) -> Change:
+    """What lets a job go on from its checkpoint anywhere."""
+    text = "let the nodes keep checkpoints in one store that all of them see (their setting `storage`)"
+    return Change(what="storage", text=text)
 
 
 def rates(scene: Scene) -> tuple[Change, ...]:

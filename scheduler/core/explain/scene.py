@@ -33,6 +33,7 @@ class Pool:
     free: int = 0  # of these, neither held nor promised
     fitting: int = 0  # that the job could use if nobody else were there
     room: int = 0  # free ones that it could use
+    elsewhere: int = 0  # that it could use but for its checkpoint, which their nodes do not see
     widest_node: int = 0
     holdings: list[Holding] = field(default_factory=list)
     away: list[Node] = field(default_factory=list)  # draining, silent, lost
@@ -64,7 +65,8 @@ class Scene:
 
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
-        self.pools = _pools(state, job)
+        self.place = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
+        self.pools = _pools(state, job, self.place)
         self.columns = _columns(state, job, self.pools)
 
     @property
@@ -172,9 +174,9 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
     return max(at_s, now_s)
 
 
-def _pools(state: SchedulerState, job: Job) -> dict[str, Pool]:
+def _pools(state: SchedulerState, job: Job, place: str) -> dict[str, Pool]:
     spec = job.spec
-    picky = bool(spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    picky = bool(place or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     taken = state.holders.keys() | state.claims.keys()
     pools: dict[str, Pool] = {}
@@ -191,6 +193,9 @@ def _pools(state: SchedulerState, job: Job) -> dict[str, Pool]:
         pool.total += len(gpus)
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
+        if place and node.spec.place != place:
+            pool.elsewhere += gpus_for(node, spec)
+            continue
         pool.fitting += gpus_for(node, spec) if picky else len(gpus)
         pool.room += _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
     by_type: dict[str, list[Holding]] = {kind: [] for kind in pools}

@@ -70,12 +70,14 @@ def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
         if holding.phase != Phase.STOPPING and kept_until_s(state, holding) > at_s + 1e-6
         for gpu in holding.lease.gpus
     }
-    usable = {name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec)}
+    usable = {
+        name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec, scene.place)
+    }
     return sum(node_of(gpu) in usable for gpu in kept)
 
 
-def _usable(node: Node, spec: JobSpec) -> bool:
-    return node.state == NodeState.UP and node.fits(spec)
+def _usable(node: Node, spec: JobSpec, place: str) -> bool:
+    return node.state == NodeState.UP and place in ("", node.spec.place) and node.fits(spec)
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:

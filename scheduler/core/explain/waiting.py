@@ -19,9 +19,18 @@ from scheduler.core.explain.claims import Claims, higher_claims
 from scheduler.core.explain.finding import Finding, due_and_received
 from scheduler.core.explain.forecast import boundary_s, kept_until_s
 from scheduler.core.explain.scene import Column, Pool, Scene
-from scheduler.core.explain.start import Start, after_ends, after_jobs, after_minimum_runs, kept_gpus, of_turn
+from scheduler.core.explain.start import (
+    UNKNOWN,
+    Start,
+    after_ends,
+    after_jobs,
+    after_minimum_runs,
+    kept_gpus,
+    of_turn,
+)
 from scheduler.core.explain.wording import jobs, listed, span, when
 from scheduler.core.problem import rate_of
+from scheduler.model.cluster import OWN_DISK, NodeState
 from scheduler.model.lease import Bundle, Phase
 
 NAMED = 8  # other jobs that an explanation names for programs
@@ -104,6 +113,8 @@ def _nowhere(scene: Scene) -> Finding:
     if most is None or not any(pool.total for pool in mine):
         which = f" of a type that it may use ({names})" if mine or spec.worker_types else ""
         return Finding(Reason.NO_NODES, f"There is no usable node{which}.", (), (*back, *wider))
+    if any(pool.fitting + pool.elsewhere >= spec.narrowest for pool in mine if pool.elsewhere):
+        return _checkpoint(scene, mine, (*back, *wider))
     if most.fitting == 0:
         asked = listed([change.what for change in remedies.fewer_needs(scene)])
         text = f"Nodes of {names} are there, but none has what it asks for ({asked})."
@@ -112,6 +123,33 @@ def _nowhere(scene: Scene) -> Finding:
     text = f"It needs {width} of one type, and there are only {there} that it could use now."
     more = Change(what="more_gpus", text=f"{spec.narrowest - most.fitting} more {most.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
+
+
+def _checkpoint(
+    scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
+) -> Finding:
+    """It could run, but the nodes that could run it do not see its last checkpoint."""
+    state, place = scene.state, scene.place
+    seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place == place]
+    lies = (
+        f"in the store {place}"
+        if not place.startswith(OWN_DISK)
+        else f"on the disk of node {place.removeprefix(OWN_DISK)}"
+    )
+    text = f"Its last checkpoint lies {lies}, and it can only go on where that is seen: "
+    away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
+    if not seeing:
+        text += "there is no such node any more."
+    elif len(away) == len(seeing):
+        text += (
+            f"node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
+        )
+    else:
+        there = listed(
+            [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
+        )
+        text += f"on {listed(seeing[:NAMED])}, where {there} are free."
+    return Finding(Reason.CHECKPOINT_ELSEWHERE, text, (), (*changes, remedies.shared_storage(scene)), start)
 
 
 def _has_rate(scene: Scene, worker_type: str) -> bool:
@@ -180,6 +218,9 @@ def _held_back(scene: Scene, column: Column, reserved: Bundle) -> Finding:
 
 
 def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
+    if pool.elsewhere:
+        start = after_ends(scene, pool, column.bundle.gpus)
+        return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
     needs = remedies.fewer_needs(scene)
     asked = listed([change.what for change in needs])
     text = (

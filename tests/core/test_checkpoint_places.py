@@ -1,0 +1,250 @@
+"""Where the last checkpoint of a job lies, and which nodes may therefore have the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.core.apply import apply
+from scheduler.core.explain import Reason, explain
+from scheduler.core.facts import CheckpointSaved, LeaseClosed
+from scheduler.core.messages import NodeCommand, NodeHello, Progress
+from scheduler.core.problem import Kinds, build
+from scheduler.core.state import SchedulerState
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobState
+from scheduler.model.lease import nodes_of
+from tests.support.desk import Desk, exited, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def saved(desk: Desk, lease: str, name: str, steps: float = 50.0) -> None:
+    """A job has saved on a node."""
+    desk.report(name, progress=(Progress(lease, steps, steps, steps / 10.0),))
+
+
+def where(desk: Desk, name: str) -> set[str]:
+    """The nodes that a job has."""
+    return set(nodes_of(desk.holding(desk.job(name).lease or "").lease.gpus))
+
+
+def types_of(desk: Desk, name: str) -> set[str]:
+    """Worker types on which the problem has a column for a job."""
+    problem, _ = build(desk.core.state, Kinds(), desk.now_s)
+    row = problem.jobs.ids.index(name)
+    columns = problem.columns
+    kinds = columns.worker_type[(columns.first == row) | (columns.second == row)]
+    return {problem.worker_types[kind] for kind in kinds.tolist()}
+
+
+# -------------------------------------------------------------------------------------- what is remembered
+
+
+def test_the_first_checkpoint_is_a_fact_and_the_next_at_the_same_place_is_none(desk_of: DeskOf) -> None:
+    """The place is told once, however often the job saves there."""
+    desk = desk_of(node("n1", 1, storage=""))
+    (lease,) = desk.run(job())
+    desk.report(progress=(Progress(lease, 50.0, 0.0, 5.0),))
+    desk.settle()
+    assert desk.job("1").checkpoint_at == ""
+    saved(desk, lease, "n1")
+    assert desk.claim(CheckpointSaved, job="1").place == "node:n1"
+    desk.settle()
+    saved(desk, lease, "n1", 60.0)
+    assert not [fact for fact in desk.facts if isinstance(fact, CheckpointSaved)]
+    desk.settle()
+
+
+def test_what_is_saved_as_a_lease_ends_counts(desk_of: DeskOf) -> None:
+    """Most jobs save when they are stopped: the exit says so."""
+    desk = desk_of(node("n1", 1, storage="nfs"))
+    (lease,) = desk.run(job())
+    desk.report(exits=(exited(lease),))
+    desk.claim(CheckpointSaved, job="1", place="nfs")
+    desk.claim(LeaseClosed)
+    desk.settle()
+    assert desk.job("1").checkpoint_at == "nfs"
+
+
+def test_a_job_that_only_read_its_checkpoint_has_it_where_it_was(desk_of: DeskOf) -> None:
+    """What was saved before and is said again is no new checkpoint."""
+    desk = desk_of(node("n1", 1, storage=""))
+    (lease,) = desk.run(job())
+    saved(desk, lease, "n1")
+    desk.settle()
+    apply(desk.core.state, desk.now_s, CheckpointSaved(job="1", place="nfs"))
+    saved(desk, lease, "n1")
+    desk.settle()
+    assert desk.job("1").checkpoint_at == "nfs"
+
+
+def test_in_a_gang_the_first_node_saves(desk_of: DeskOf) -> None:
+    """Rank 0 is there; what other nodes say of checkpoints is hearsay."""
+    desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
+    (lease,) = desk.run(job(gpus=2))
+    first, second = nodes_of(desk.holding(lease).lease.gpus)
+    saved(desk, lease, second, 40.0)
+    desk.settle()
+    assert desk.job("1").checkpoint_at == ""
+    saved(desk, lease, first, 50.0)
+    desk.settle()
+    assert desk.job("1").checkpoint_at == f"node:{first}"
+
+
+def test_the_place_survives_a_snapshot(desk_of: DeskOf) -> None:
+    """And with it who is confined."""
+    desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
+    (lease,) = desk.run(job(nodes=("n1",)))
+    saved(desk, lease, "n1")
+    desk.settle()
+    again = SchedulerState.restore(desk.core.state.snapshot())
+    assert again.confined_to(again.jobs["1"]) == "node:n1"
+    assert (again.saved, again.places) == (desk.core.state.saved, desk.core.state.places)
+
+
+@pytest.mark.parametrize("storage", ["a b", "a:b", "a/b", "x" * 300])
+def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
+    """It must not pass for the disk of a node."""
+    with pytest.raises(InvalidSpec, match="storage: is"):
+        node(storage=storage).checked()
+
+
+# ------------------------------------------------------------------------------------ where it may go on
+
+
+def stopped(desk_of: DeskOf, *storages: str) -> Desk:
+    """Nodes n1 (v100), n2 (v100), n3 (k80); a job that ran on n1 and saved there, and n1 is full of others' work."""
+    kinds = ("v100", "v100", "k80")
+    nodes = (
+        node(f"n{i}", 1, kind, storage=at) for i, kind, at in zip((1, 2, 3), kinds, storages, strict=True)
+    )
+    desk = desk_of(*nodes)
+    (lease,) = desk.run(job(steps=1e6))
+    assert where(desk, "1") == {"n1"}
+    saved(desk, lease, "n1")
+    desk.settle()
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.until(359.0)
+    desk.report("n1", exits=(exited(lease, steps=60.0),))
+    desk.settle()
+    desk.until(380.0)
+    return desk
+
+
+def test_a_job_goes_on_where_its_checkpoint_is_seen(desk_of: DeskOf) -> None:
+    """n2 sees the same store as n1, n3 does not."""
+    desk = stopped(desk_of, "nfs", "nfs", "")
+    assert types_of(desk, "1") == {"v100"}
+    assert where(desk, "1") == {"n2"}
+
+
+def test_a_store_that_only_the_slow_ones_share(desk_of: DeskOf) -> None:
+    """The faster node is idle, and stays so: there is nothing to go on from."""
+    desk = stopped(desk_of, "nfs", "other", "nfs")
+    assert types_of(desk, "1") == {"k80"}
+    assert where(desk, "1") == {"n3"}
+
+
+def test_a_job_waits_for_the_node_with_its_checkpoint(desk_of: DeskOf) -> None:
+    """Nobody else sees the disk of n1: the job has no column anywhere, and is told why."""
+    desk = stopped(desk_of, "", "", "")
+    assert desk.job("1").state == JobState.PREEMPTED
+    assert desk.job("1").lease is None
+    assert build(desk.core.state, Kinds(), desk.now_s)[0].jobs.ids == ()
+    said = explain(desk.core.state, "1")
+    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on the disk of node n1" in said.text
+    assert {change.what for change in said.would_change} >= {"resume_node", "storage"}
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="resume"))
+    desk.settle()
+    desk.until(desk.now_s + 30.0)
+    assert where(desk, "1") == {"n1"}
+
+
+def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf) -> None:
+    """Another v100 is free, but the checkpoint is on the one that somebody holds: that is the reason."""
+    desk = stopped(desk_of, "", "", "")
+    desk.submit(job(nodes=("n1",), steps=1e6, preemptible=False))
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="resume"))
+    desk.settle()
+    state = desk.core.state
+    state.jobs["1"].spec = job(steps=1e6, earliest_start_s=desk.now_s + 40.0)
+    desk.until(desk.now_s + 30.0)
+    state.jobs["1"].spec = job(steps=1e6)
+    assert where(desk, "2") == {"n1"}
+    desk.until(desk.now_s + 400.0)
+    said = explain(state, "1")
+    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on n1, where 0 of 1 v100 are free" in said.text
+
+
+def test_a_job_that_runs_is_kept_where_it_will_have_saved(desk_of: DeskOf) -> None:
+    """It has not saved yet, and will when it is stopped: its next lease is not planned for where nobody sees that."""
+    desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
+    (lease,) = desk.run(job(steps=1e6))
+    assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.until(359.0)
+    assert desk.job("1").lease is None
+    assert explain(desk.core.state, "1").reason == Reason.STOPPING
+    desk.report("n1", exits=(exited(lease, "failed", 0.0),))
+    desk.settle()
+    desk.until(400.0)
+    assert desk.job("1").state == JobState.FAILED
+
+
+def test_a_run_that_saved_nothing_binds_nobody(desk_of: DeskOf) -> None:
+    """The node of a job died before its first checkpoint: it begins anew, anywhere."""
+    desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
+    (lease,) = desk.run(job(steps=1e6))
+    desk.report("n1", exits=(exited(lease, "node_failed", 0.0),), broken_gpus=(0,))
+    desk.settle()
+    desk.until(30.0)
+    assert where(desk, "1") == {"n2"}
+
+
+def test_where_all_nodes_see_one_store_nobody_is_confined(desk_of: DeskOf) -> None:
+    """It costs nothing there, and a round is planned as if there were no places."""
+    desk = stopped(desk_of, "nfs", "nfs", "nfs")
+    state = desk.core.state
+    assert state.confined_to(state.jobs["1"]) == ""
+    assert types_of(desk, "1") == {"v100", "k80"}
+    desk.tell(desk.now_s, NodeHello(spec=node("n4", 1, storage="")))
+    desk.settle()
+    assert state.confined_to(state.jobs["1"]) == "nfs"
+
+
+def test_a_job_without_a_place_goes_anywhere(desk_of: DeskOf) -> None:
+    """A journal of before says nothing of places: its jobs are as free as they were."""
+    desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
+    (lease,) = desk.run(job(steps=1e6))
+    state = desk.core.state
+    closed = LeaseClosed(exit=exited(lease, steps=60.0))
+    apply(state, desk.now_s, closed)
+    assert (state.jobs["1"].steps_saved, state.jobs["1"].checkpoint_at) == (60.0, "")
+    assert state.confined_to(state.jobs["1"]) == ""
+
+
+def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
+    """Two jobs with checkpoints on different disks are no pair."""
+    desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""), policy="las+packing")
+    desk.submit(job(steps=1e6, nodes=("n1",)), job(steps=1e6, job_type="lm", nodes=("n2",)))
+    _, pairs = build(desk.core.state, Kinds(), desk.now_s)
+    assert pairs is not None
+    assert len(pairs.first) > 0
+    desk.until(8.0)
+    leases = [desk.job(name).lease or "" for name in ("1", "2")]
+    for name, lease in zip(("n1", "n2"), leases, strict=True):
+        desk.report(name, started=(lease,))
+        desk.settle()
+    for name, lease in zip(("n1", "n2"), leases, strict=True):
+        saved(desk, lease, name)
+        desk.settle()
+    _, pairs = build(desk.core.state, Kinds(), desk.now_s)
+    assert pairs is not None
+    both = {(a, b) for a, b in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True) if a != b}
+    assert both == set()
