@@ -70,4 +70,32 @@ def config(example: bool, path: str | None, agent: bool) -> None:
         raise Fault("say --example or --check FILE")
 
 
-COMMANDS: list[click.Command] = [serve, config]
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name or address by which people and nodes reach this machine; may be given several times.",
+)
+@click.option("--user", metavar="NAME", help="Whom the first token is for.  [default: you]")
+@click.option(
+    "--port", type=click.IntRange(1, 65534), default=7070, show_default=True, help="Where to listen."
+)
+@click.option("--token-file", type=click.Path(), metavar="FILE", help="Write the token there, not here.")
+@click.option("--renew", is_flag=True, help="Only a new certificate for the server.")
+@click.option(
+    "--token", "again", is_flag=True, help="Only another admin's token; the scheduler must be stopped."
+)
+def init(**options: Any) -> None:
+    """Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.
+
+    Without --host it can be reached from this machine only. What is there already is never overwritten.
+    """
+    from gavel.cli.init import init
+
+    init(**options)
+
+
+COMMANDS: list[click.Command] = [serve, config, init]

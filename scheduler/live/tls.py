@@ -219,6 +219,11 @@ def _builder(
     )
 
 
+def check_hosts(hosts: Sequence[str]) -> None:
+    """InvalidSpec where one of these cannot be the name or address of a machine."""
+    _names(hosts)
+
+
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     found: list[x509.GeneralName] = []
     for host in dict.fromkeys((*hosts, "localhost", "127.0.0.1")):

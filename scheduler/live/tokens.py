@@ -92,7 +92,7 @@ class Access:
 
     def create(self, user: str, role: Role, valid_s: float, note: str = "") -> tuple[Token, str]:
         """A new token, and the secret, which is said this once."""
-        _check_user(user)
+        check_user(user)
         if len(note) > 256 or not note.isprintable():
             raise InvalidSpec("note", "must be at most 256 characters, without line breaks")
         id_, secret, salt, hash_ = _fresh()
@@ -198,6 +198,7 @@ def _hash(salt: bytes, secret: str) -> bytes:
     return hashlib.sha256(salt + secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def _check_user(user: str) -> None:
+def check_user(user: str) -> None:
+    """InvalidSpec where this cannot be the name of a user."""
     if not user or len(user) > 64 or not user.isprintable() or any(c in ": /\\" for c in user):
         raise InvalidSpec("user", "must be a user name of at most 64 characters, without ':', '/' or spaces")

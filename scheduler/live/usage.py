@@ -42,25 +42,25 @@ CREATE TABLE IF NOT EXISTS used (
 CREATE INDEX IF NOT EXISTS job_by_submission ON job (submitted_s);
 CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s);
 """
-_MINE = "(:user = '' OR user = :user)"
 
 
 def _by(question: str) -> dict[str, str]:
     """The same question for each column that people may ask by."""
-    return {column: question.replace("WHO", column) for column in ("user", "tenant", "job_type")}
+    mine = "(:user = '' OR user = :user)"
+    return {who: question.replace("WHO", who).replace("MINE", mine) for who in ("user", "tenant", "job_type")}
 
 
 _USED = _by(
     "SELECT WHO, worker_type, sum(gpu_s), sum(cost) FROM used "
-    f"WHERE day >= :first AND day < :last AND {_MINE} GROUP BY 1, 2"
+    "WHERE day >= :first AND day < :last AND MINE GROUP BY 1, 2"
 )
 _SUBMITTED = _by(
     "SELECT WHO, count(*) FROM job "
-    f"WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND {_MINE} GROUP BY 1"
+    "WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND MINE GROUP BY 1"
 )
 _ENDED = _by(
     "SELECT WHO, state, count(*) FROM job "
-    f"WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND {_MINE} GROUP BY 1, 2"
+    "WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND MINE GROUP BY 1, 2"
 )
 
 
