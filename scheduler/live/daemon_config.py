@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler.config import Said, environment, load_config
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.pace import Pace
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings
 
@@ -49,6 +51,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     solver_time_limit_s: float = 20.0  # after so long a policy answers with the best it has
     log_level: str = "info"  # "debug", "info", "warning" or "error"
     log_json: bool = False  # one JSON object per line instead of text
+    people: PeopleConfig = PeopleConfig()  # What people may do, and how much of it.
+    agents: Pace = Pace()  # How often agents speak, and how long the scheduler is patient.
     keeping: Keeping = Keeping()  # How the journal is kept short.
     scheduler: Settings = Settings()  # How jobs are scheduled.
 

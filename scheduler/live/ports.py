@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,7 +17,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
-from scheduler.live.daemon_config import Address
+from scheduler.config import ConfigError
+from scheduler.live.daemon_config import Address, DaemonConfig
+from scheduler.live.links import Links
+from scheduler.live.log_relay import LogRelay
+from scheduler.live.tls import Keys
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,29 @@ NAMES = tuple(
     for file in (jobs_pb2, cluster_pb2, agents_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
+
+
+class Reach:
+    """Nodes, as the services for people see them: what they print, and what is known of them."""
+
+    def __init__(self, links: Links, relay: LogRelay) -> None:
+        self.seen = links.seen
+        self.read_logs = relay.read_logs
+
+
+def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> grpc.ServerCredentials:
+    """TLS with the server's certificate; from agents one of ours is asked for."""
+    try:
+        if config.tls_certificate:
+            pair = Path(config.tls_key).read_bytes(), Path(config.tls_certificate).read_bytes()
+        else:
+            pair = keys.server()
+        authority = keys.ca_pem if agents else None
+    except OSError as error:
+        raise ConfigError(
+            f"tls: cannot read {error.filename}: {(error.strerror or str(error)).lower()}; `gavel init` makes keys"
+        ) from None
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=agents)
 
 
 class PortTaken(Exception):

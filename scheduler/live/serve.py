@@ -16,13 +16,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.config import ConfigError
 from scheduler.core.core import Core
 from scheduler.core.messages import Configure, GiveRates, SetPrices
@@ -30,18 +31,27 @@ from scheduler.drive import drive
 from scheduler.journal.errors import JournalError
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
+from scheduler.live.agents_service import AgentsService
+from scheduler.live.attempts import Attempts
 from scheduler.live.clock import Clock
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.feed import Feed
+from scheduler.live.joining import joining
+from scheduler.live.links import Links
 from scheduler.live.log_lines import log_to
-from scheduler.live.ports import Port, PortTaken
+from scheduler.live.log_relay import LogRelay
+from scheduler.live.people import People
+from scheduler.live.ports import Port, PortTaken, Reach, Service, credentials
 from scheduler.live.solver import SolverProcess
+from scheduler.live.tls import Keys
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 
 log = logging.getLogger("gavel.scheduler")
 STOP_S = 5.0  # that calls in flight may take when the daemon stops
+DRIFT_S = 5.0  # that the wall clock may be from ours
+REPORT_MAX = 20  # lines about a damaged journal that are shown
 
 
 class Daemon:
@@ -70,7 +80,8 @@ class Daemon:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
         recovered = recover_scheduler(journal)
-        for line in recovered.report():
+        self._journal_report = recovered.report()[:REPORT_MAX]
+        for line in self._journal_report:
             log.warning("journal: %s", line)
         self.feed = Feed(journal)
         core = Core(recovered.state)
@@ -94,12 +105,55 @@ class Daemon:
         )
 
     async def _open_ports(self, closing: AsyncExitStack) -> None:
-        """Everything is ready but the loop: calls that come now wait for it."""
-        config = self.config
-        port = Port(())
-        await port.open(address_of("listen", config.listen), "--listen")
+        """Everything that is reached from outside. Calls that come before the loop runs wait for it."""
+        config, world, folder = self.config, self.world, self.folder
+        listen = address_of("listen", config.listen)
+        keys = Keys(folder / "tls")
+        world.links = links = Links(world, config.agents)
+        attempts = Attempts(folder / "attempts.db")
+        closing.callback(attempts.close)
+        attempts.note(holding.lease for holding in world.state.leases.values())
+        relay = LogRelay(links, attempts, world.state)
+        self.feed.listen(attempts.listen)
+        self.feed.listen(relay.listen)
+        reach = Reach(links, relay)
+        people = People(world, self.feed, reach, folder, config.people, config.auth, self._warnings)
+        await closing.enter_async_context(people)
+        closing.push_async_callback(_cancelled, asyncio.create_task(links.watch(), name="links"))
+        services = people.services()
+        if config.tls:
+            own = AgentsService(links, relay, people.packages, certificates=True)
+            port = Port([_agents(own)], credentials=credentials(config, keys, agents=True))
+            wanted = (
+                address_of("agents_listen", config.agents_listen) if config.agents_listen else listen.next()
+            )
+            await port.open(wanted, "agents_listen")
+            closing.push_async_callback(port.close, STOP_S)
+            self.agents_listen = port.address
+            assert people.access is not None, "the settings were checked: with TLS there are tokens"
+            join = joining(people.access, keys, lambda: str(self.agents_listen))
+            services.append(_agents(AgentsService(links, relay, people.packages, joining=join)))
+        else:
+            services.append(_agents(AgentsService(links, relay, people.packages)))
+        given = credentials(config, keys) if config.tls else None
+        port = Port(services, [people.guard], given)
+        await port.open(listen, "--listen")
         closing.push_async_callback(port.close, STOP_S)
-        self.listen = self.agents_listen = port.address
+        self.listen = port.address
+        self.agents_listen = self.agents_listen or port.address
+
+    def _warnings(self) -> Sequence[str]:
+        """What an operator should know, beside what the services find."""
+        found = list(self._journal_report)
+        drift_s = self.world.clock.drift_s
+        if abs(drift_s) > DRIFT_S:
+            found.append(
+                f"the wall clock was set by {drift_s:+.0f} s since the start; times are shown by the old one "
+                "until the daemon is restarted"
+            )
+        if self.config.auth == "none":
+            found.append("everybody on this machine is an admin (auth = 'none')")
+        return found
 
     def _configure(self, is_first: bool) -> None:
         """What the file says holds once, when it has changed: what people have set since then stays."""
@@ -140,6 +194,10 @@ class Daemon:
         if notify := os.environ.get("NOTIFY_SOCKET"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
                 manager.sendto(b"READY=1", notify.replace("@", "\0", 1))
+
+
+def _agents(service: AgentsService) -> Service:
+    return agents_pb2_grpc.add_AgentsServicer_to_server, service
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

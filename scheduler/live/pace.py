@@ -1,0 +1,31 @@
+"""How often agents speak, and how long the scheduler is patient with them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from scheduler.model.errors import InvalidSpec
+
+PROOF_S = 10.0
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times between the scheduler and its agents."""
+
+    report_interval_s: float = 10.0  # between two reports of an agent; changes are reported at once
+    silence_s: float = 30.0  # a link on which nothing was heard for so long is given up
+    duplicate_s: float = 5.0  # an agent has so long to show that it still holds its name
+    gang_s: float = 60.0  # from the first node of a gang that is ready to the last
+    proof_s: float = PROOF_S  # for showing that two nodes share their checkpoint directory
+
+    def checked(self) -> Pace:
+        """This, or InvalidSpec naming the field that cannot be right."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidSpec(field, f"is {value}, must be above 0")
+        if self.silence_s < 2 * self.report_interval_s:
+            raise InvalidSpec("silence_s", f"is {self.silence_s:g}, must be at least twice report_interval_s")
+        return self
