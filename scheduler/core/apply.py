@@ -34,8 +34,15 @@ def _configured(state: SchedulerState, now_s: float, fact: f.Configured) -> None
 
 def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) -> None:
     state.epoch = fact.epoch
+    state.doubtful = False
     for holding in state.leases.values():
         holding.mixed = True  # nobody heard what happened in between
+
+
+def _records_lost(state: SchedulerState, now_s: float, fact: f.RecordsLost) -> None:
+    state.epoch = fact.epoch
+    state.next_job, state.next_lease = fact.next_job, fact.next_lease
+    state.doubtful = True
 
 
 def _rates_given(state: SchedulerState, now_s: float, fact: f.RatesGiven) -> None:
@@ -144,6 +151,7 @@ def _allocation_failed(state: SchedulerState, now_s: float, fact: f.AllocationFa
 _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.Configured: _configured,
     f.EpochStarted: _epoch_started,
+    f.RecordsLost: _records_lost,
     f.RatesGiven: _rates_given,
     f.PricesSet: _prices_set,
     f.JobSubmitted: jobs.job_submitted,

@@ -80,9 +80,17 @@ class Core:
                 on_nodes.lapse(out)
 
     def take_over(self, now_s: float) -> Outcome:
-        """A process begins to speak for this state: a new epoch, and everything said again that may be lost."""
-        out = Outcome(self.state, max(now_s, self.state.now_s))
-        out.fact(EpochStarted(epoch=self.state.epoch + 1))
+        """A process begins to speak for this state: a new epoch, and everything said again that may be lost.
+
+        Where records are lost nobody knows what runs: each node is silent until it has said so itself.
+        """
+        state = self.state
+        out = Outcome(state, max(now_s, state.now_s))
+        doubtful = state.doubtful
+        out.fact(EpochStarted(epoch=state.epoch + 1))
+        if doubtful:
+            for name in sorted(state.nodes):
+                on_nodes.on_silent(out, NodeSilent(node=name))
         out.effects.extend(self.resync(out.now_s))
         return out
 

@@ -32,6 +32,15 @@ class EpochStarted(Fact, frozen=True, kw_only=True):
     epoch: int
 
 
+class RecordsLost(Fact, frozen=True, kw_only=True):
+    """Records of this journal were lost: what they may have used is not used again, and what runs is not known."""
+
+    records: int
+    epoch: int  # the last that may have been used
+    next_job: int
+    next_lease: int
+
+
 class RatesGiven(Fact, frozen=True, kw_only=True):
     """Rows of the throughput table: job type, GPUs, worker type, steps per second."""
 
@@ -187,6 +196,7 @@ class LeaseClosed(Fact, frozen=True, kw_only=True):
 AnyFact = (
     Configured
     | EpochStarted
+    | RecordsLost
     | RatesGiven
     | PricesSet
     | JobSubmitted

@@ -65,6 +65,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     allocation: AllocationAdopted | None
     shares: ShareRows
     rates: RateRows
+    doubtful: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -87,6 +88,7 @@ class SchedulerState:
             "next_lease",
             "nodes",
             "generation_floor",
+            "doubtful",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "watched", "picky", "saved", "places", "dependents", "holders", "claims", "blocks"),
@@ -112,6 +114,7 @@ class SchedulerState:
         self.allocation: AllocationAdopted | None = None
         self.shares = ShareTable()
         self.rates = RateBook()
+        self.doubtful = False  # records were lost: nodes may run what nobody here knows of
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for

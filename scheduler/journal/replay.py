@@ -69,12 +69,15 @@ class Rules(Generic[S]):
     check: Callable[[S], object] = lambda state: None  # raises when the state contradicts itself
     fit: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
     # what a fact comes to after a record was lost: without what it says of things that nobody knows
+    lost: Callable[[S, int], tuple[float, Fact]] | None = None
+    # the fact that so many records are lost, and its time: from then on nobody takes their numbers for unused
 
 
 def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recovered[S]:
     """The state that the journal adds up to. Damage never raises, unless `strict`; see `Recovered.damage`.
 
-    After damage the journal gets a snapshot of the result, so that the next start does not have to find it again.
+    After damage the journal gets a snapshot of the result, so that the next start does not have to find it again. It
+    says with a fact how many records are lost, so that nobody ever uses their numbers again.
     """
     damage: list[Damage] = []
     with _no_garbage_collection():
@@ -93,6 +96,11 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
         if lost:
             replay.carry_on(_records(stream, damage))
             lost = sum(found.lost for found in damage)
+    if lost and rules.lost is not None:
+        now_s, fact = rules.lost(replay.state, lost)
+        rules.apply(replay.state, now_s, fact)
+        if not journal.read_only:
+            journal.append(now_s, [fact])  # before the snapshot: who starts from that has to know it, too
     if damage and not journal.read_only:
         journal.set_aside([found for found in damage if not found.known])
         journal.write_snapshot(journal.last_seq, replay.state.snapshot())

@@ -111,6 +111,7 @@ _SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
     f.RatesGiven: lambda w, x: "",
     f.PricesSet: lambda w, x: "",
     f.EpochStarted: lambda w, x: f"a scheduler takes over, epoch {x.epoch}",
+    f.RecordsLost: lambda w, x: f"{x.records} records are lost",
     f.JobSubmitted: Words.submitted,
     f.JobMoved: lambda w, x: f"{w.job(x.job)}: {x.move}{_why(x.why)}",
     f.NodeJoined: lambda w, x: f"node {x.spec.name} joins with {x.spec.gpus} {x.spec.worker_type}",

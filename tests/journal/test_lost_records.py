@@ -1,0 +1,163 @@
+"""A scheduler that starts from a journal with holes: nothing that the lost records may have used is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.core import Core
+from scheduler.core.effects import SendLeases
+from scheduler.core.facts import EpochStarted, Fact, LeasesResumed, NodeMoved, RecordsLost
+from scheduler.core.invariants import check
+from scheduler.core.messages import HeldLease, NodeHello, Woke
+from scheduler.core.state import SchedulerState
+from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.record import Damage, Record
+from scheduler.journal.recovery import IDS_PER_RECORD_MAX, recover_scheduler
+from scheduler.journal.replay import Recovered
+from scheduler.journal.store import SqliteJournal
+from scheduler.model.cluster import NodeState
+from scheduler.model.lease import Phase
+from tests.support.desk import Desk, job, node
+
+LATER_S = 400.0
+
+
+class Holed(MemoryJournal):
+    """A journal in memory some of whose records are lost."""
+
+    lost: frozenset[int] = frozenset()
+
+    def scan(self, after: int = 0) -> Iterator[Record | Damage]:
+        """Damage in the place of what is lost."""
+        for record in super().scan(after):
+            assert isinstance(record, Record)
+            yield Damage(record.seq, record.seq, "lost") if record.seq in self.lost else record
+
+
+class Kept(Desk):
+    """A desk that remembers its records."""
+
+    def __init__(self, *nodes: object, **changed: object) -> None:
+        self.records: list[tuple[float, list[Fact]]] = []
+        super().__init__(*nodes, **changed)  # type: ignore[arg-type]
+
+    def _take(self, outcome):  # type: ignore[no-untyped-def]
+        self.records.append((outcome.now_s, list(outcome.facts)))
+        return super()._take(outcome)
+
+
+def lived() -> Kept:
+    """Two nodes, and jobs that run on n1; another scheduler has taken over once."""
+    desk = Kept(node("n1", 2), node("n2", 2))
+    desk.take_over(0.0)
+    desk.settle()
+    desk.run(job(steps=1e6, nodes=("n1",)), job(steps=1e6, nodes=("n1",)))
+    desk.submit(job(steps=1e6))
+    return desk
+
+
+def journal_of(desk: Kept, lost: int) -> Holed:
+    """What it wrote, the last so many records lost."""
+    journal = Holed()
+    for now_s, facts in desk.records:
+        journal.append(now_s, facts)
+    journal.lost = frozenset(range(journal.last_seq - lost + 1, journal.last_seq + 1))
+    return journal
+
+
+def recovered_from(desk: Kept, lost: int) -> Recovered[SchedulerState]:
+    """The state that is left."""
+    recovered = recover_scheduler(journal_of(desk, lost))
+    assert recovered.lost_records == lost
+    return recovered
+
+
+@pytest.mark.parametrize("lost", [1, 2, 5])
+def test_nothing_that_may_have_been_used_is_used_again(lost: int) -> None:
+    """The next epoch is one beyond all that lost records can have started; job and lease numbers go on well above."""
+    desk = lived()
+    before = desk.core.state
+    state = recovered_from(desk, lost).state
+    known_epoch = max(f.epoch for _, facts in desk.records for f in facts if isinstance(f, EpochStarted))
+    core = Core(state)
+    outcome = core.take_over(LATER_S)
+    (started,) = [fact for fact in outcome.facts if isinstance(fact, EpochStarted)]
+    assert started.epoch == known_epoch + lost + 1
+    assert state.next_job >= before.next_job + IDS_PER_RECORD_MAX - 10
+    assert state.next_lease >= before.next_lease + IDS_PER_RECORD_MAX - 10
+    check(state)
+
+
+def test_without_loss_nothing_is_skipped() -> None:
+    """A whole journal: the next number is the next number, and nodes are believed."""
+    desk = lived()
+    recovered = recovered_from(desk, 0)
+    core = Core(recovered.state)
+    outcome = core.take_over(LATER_S)
+    assert [type(fact) for fact in outcome.facts] == [EpochStarted]
+    assert (core.state.epoch, core.state.next_job) == (2, 4)
+
+
+def test_a_start_that_is_cut_short_forgets_nothing(tmp_path: Path) -> None:
+    """Recovered, and killed before it took over: the next start keeps as far away from what was lost."""
+    path = tmp_path / "journal.db"
+    with SqliteJournal(path) as journal:
+        for now_s, facts in lived().records:
+            journal.append(now_s, facts)
+        last = journal.last_seq
+        journal.set_aside([Damage(last, last, "for the test")])
+    for _ in range(3):
+        with SqliteJournal(path) as journal:
+            recovered = recover_scheduler(journal)
+            assert recovered.state.doubtful
+            assert recovered.state.next_job >= IDS_PER_RECORD_MAX
+            first = recovered.state.next_job
+    assert first < 2 * IDS_PER_RECORD_MAX, "counted once, not once for each start"
+    with SqliteJournal(path) as journal:
+        core = Core(recover_scheduler(journal).state)
+        journal.append(LATER_S, core.take_over(LATER_S).facts)
+    with SqliteJournal(path) as journal:
+        again = recover_scheduler(journal)
+        assert (again.lost_records, again.state.doubtful) == (0, False)
+        assert [f for _, f in journal.read() if isinstance(f, RecordsLost)] != []
+
+
+def taken_over() -> Core:
+    """A scheduler that knows that it lost a record."""
+    core = Core(recovered_from(lived(), 1).state)
+    outcome = core.take_over(20.0)
+    silent = [fact.node for fact in outcome.facts if isinstance(fact, NodeMoved)]
+    assert set(silent) == {"n1", "n2"}
+    assert not [effect for effect in outcome.effects if isinstance(effect, SendLeases)]
+    check(core.state)
+    return core
+
+
+def test_no_gpu_is_free_before_its_node_has_spoken() -> None:
+    """A lost record may have granted it: nobody is placed there, whatever the state says."""
+    core = taken_over()
+    for what in ("tick", "plan", "fill"):
+        outcome = core.handle(30.0, Woke(what=what))
+        assert not [fact for fact in outcome.facts if getattr(fact, "granted", ())]
+    assert not core.state.usable_nodes()
+
+
+def test_a_node_that_says_what_it_runs_is_believed() -> None:
+    """What it still runs goes on, and its other GPUs can be had."""
+    core = taken_over()
+    held = tuple(
+        HeldLease(lease=name, steps=10.0, ran_s=5.0)
+        for name, holding in core.state.leases.items()
+        if holding.phase == Phase.STOPPING
+    )
+    assert len(held) == 2
+    outcome = core.handle(25.0, NodeHello(spec=node("n1", 2), held=held))
+    (resumed,) = [fact for fact in outcome.facts if isinstance(fact, LeasesResumed)]
+    assert set(resumed.leases) == {lease.lease for lease in held}
+    assert core.state.nodes["n1"].state == NodeState.UP
+    core.handle(26.0, NodeHello(spec=node("n2", 2)))
+    assert core.state.nodes["n2"].state == NodeState.UP
+    check(core.state)
