@@ -1,0 +1,183 @@
+"""The service that agents call: their stream, the logs they send, the packages they fetch, and how a node joins.
+
+Every stream has a reader and a writer of its own; what they carry is decided in `links.py`. With certificates, a node
+is who its certificate says; without, on loopback alone, who it says it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from scheduler.live.links import Links
+from scheduler.live.log_relay import LogRelay
+from scheduler.live.node_link import NodeLink
+from scheduler.live.status import FORBIDDEN, INVALID, CallFailed, failure, status_of
+from scheduler.live.wire_agents import goodbye
+
+log = logging.getLogger(__name__)
+
+HELLO_S = 20.0  # that an agent may take to say its name
+Context = aio.ServicerContext[pb.AgentMessage, pb.SchedulerMessage]
+
+
+class PackageStore(Protocol):
+    """Where work directories are kept."""
+
+    def read(self, digest: str) -> AsyncIterator[bytes]:
+        """The content, in pieces."""
+        ...
+
+
+Joining = Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]
+
+
+async def _nobody_joins(_: pb.JoinRequest) -> pb.JoinResponse:
+    raise CallFailed(INVALID, "this scheduler works without certificates: agents need not join")
+
+
+class AgentsService(agents_pb2_grpc.AgentsServicer):
+    """Agents, for one server. `certificates`: every caller but of Join has to show one."""
+
+    def __init__(
+        self,
+        links: Links,
+        relay: LogRelay,
+        packages: PackageStore,
+        *,
+        certificates: bool = False,
+        joining: Joining = _nobody_joins,
+    ) -> None:
+        self._links, self._relay, self._packages = links, relay, packages
+        self._certificates, self._joining = certificates, joining
+
+    async def Join(self, request: pb.JoinRequest, context: aio.ServicerContext) -> pb.JoinResponse:  # type: ignore[override]
+        """A one-time token against a certificate."""
+        return await self._joining(request)
+
+    # ----------------------------------------------------------------------------------------------- the stream
+
+    async def Link(self, requests: object, context: Context) -> None:  # type: ignore[override]
+        """One node's stream, until either side ends it."""
+        with _Told(context) as told:
+            await self._link(context)
+        await told.abort()
+
+    async def _link(self, context: Context) -> None:
+        try:
+            first = await asyncio.wait_for(context.read(), HELLO_S)
+        except TimeoutError:
+            raise CallFailed(INVALID, f"no Hello came within {HELLO_S:g} s") from None
+        if first is aio.EOF:
+            return
+        if first.WhichOneof("body") != "hello":
+            raise CallFailed(INVALID, "the first message of a link has to be Hello", "hello")
+        wrong = self._wrong_name(context, first.hello.node)
+        if wrong:
+            await context.write(goodbye("refused", wrong))
+            return
+        link = self._links.open(first, context.peer())
+        admission = asyncio.create_task(self._links.admit(link), name=f"admit {link.name}")
+        reader = asyncio.create_task(self._read(link, context, admission), name=f"read {link.name}")
+        writer = asyncio.create_task(self._write(link, context), name=f"write {link.name}")
+        tasks: list[asyncio.Task[Any]] = [admission, reader, writer]
+        try:
+            await asyncio.wait({admission, reader, writer, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+            if admission.done() and admission.exception() is None:
+                await asyncio.wait({reader, writer, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._links.gone(link, _why(tasks))
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()  # raises what the caller is to be told
+
+    async def _read(self, link: NodeLink, context: Context, admission: asyncio.Task[bool]) -> None:
+        """Until it is welcome, an agent may answer questions, and nothing else."""
+        while (message := await context.read()) is not aio.EOF:
+            if link.welcome or message.WhichOneof("body") in ("storage_checked", "alive"):
+                self._links.on_message(link, message)
+            elif not admission.done():
+                raise CallFailed(INVALID, "between Hello and Welcome an agent says nothing of its own")
+
+    async def _write(self, link: NodeLink, context: Context) -> None:
+        """Until the last word; an agent that does not read holds up nobody but itself."""
+        while (message := await link.outbox.get()) is not None:
+            await context.write(self._links.stamped(link, message))
+
+    def _wrong_name(self, context: Context, node: str) -> str:
+        """Why the caller may not speak for this node; empty: it may."""
+        if not self._certificates:
+            return ""
+        names = _common_names(context)
+        if f"node:{node}" in names:
+            return ""
+        return f"its certificate is for {', '.join(names) or 'nobody'}, and not for node:{node}: join with that name"
+
+    # --------------------------------------------------------------------------------------- logs and packages
+
+    async def SendLogs(  # type: ignore[override]
+        self, requests: AsyncIterator[pb.SentLogs], context: aio.ServicerContext
+    ) -> pb.SendLogsResponse:
+        """What LogsWanted asked for. The reader's pace is the sender's pace."""
+        with _Told(context) as told:
+            self._must_be_a_node(context)
+            await self._relay.receive(requests, _common_names(context) if self._certificates else None)
+        await told.abort()
+        return pb.SendLogsResponse()
+
+    async def FetchPackage(  # type: ignore[override]
+        self, request: pb.FetchPackageRequest, context: aio.ServicerContext
+    ) -> AsyncIterator[pb.PackageData]:
+        """A work directory that a job of this node needs."""
+        with _Told(context) as told:
+            self._must_be_a_node(context)
+            async for data in self._packages.read(request.digest):
+                yield pb.PackageData(data=data)
+        await told.abort()
+
+    def _must_be_a_node(self, context: aio.ServicerContext) -> None:
+        if self._certificates and not any(name.startswith("node:") for name in _common_names(context)):
+            raise CallFailed(FORBIDDEN, "only nodes may do that, with the certificate that they joined with")
+
+
+class _Told:
+    """Turns what goes wrong into a status with details, where no guard stands before the service."""
+
+    def __init__(self, context: aio.ServicerContext) -> None:
+        self._context = context
+        self._failed: CallFailed | None = None
+
+    def __enter__(self) -> _Told:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception) and not isinstance(error, aio.AbortError):
+            self._failed = failure(error)
+            return True
+        return False
+
+    async def abort(self) -> None:
+        """End the call with what went wrong, if anything did."""
+        if self._failed is not None and not self._context.done():
+            await self._context.abort_with_status(status_of(self._failed))
+
+
+def _common_names(context: aio.ServicerContext) -> list[str]:
+    names = context.auth_context().get("x509_common_name") or ()
+    return [name.decode(errors="replace") for name in names]
+
+
+def _why(tasks: list[asyncio.Task[Any]]) -> str:
+    """Why a link ended by itself."""
+    for task in tasks:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            return f"{type(task.exception()).__name__}: {task.exception()}"
+    return "the agent closed it"

@@ -1,0 +1,314 @@
+"""The agent's end of the stream to the scheduler: connects, says hello, and connects again, for ever.
+
+    connect → Hello → Welcome → orders down, reports up → the link breaks → wait → connect …
+
+Rules:
+- only a Goodbye ends it; whatever else goes wrong is tried again, later and later, and never by all nodes at once;
+- times of leases count from when they were sent, not from when they were read;
+- what was not taken when a link breaks is not kept here: the agent's core says it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from worker_agent.launch import Details
+from worker_agent.log_serving import LogServing
+from worker_agent.orders import Desired, Event, Held, LinkDown, LinkUp, Order, Send, Taken
+from worker_agent.outgoing import Outgoing
+from worker_agent.rendezvous import NobodyStarts, Rendezvous
+from worker_agent.storage import CheckpointStorage
+from worker_agent.targets import Target
+from worker_agent.wire import desired_of, renewed_of
+
+LOG = logging.getLogger(__name__)
+BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
+WELCOME_S = 45.0  # a proof of shared storage, or another agent of this name, may have to be waited for
+
+
+class Dismissed(Exception):
+    """The scheduler said goodbye: `reason` is its code."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Node(Protocol):
+    """What the link tells: `worker_agent.runtime.Agent`."""
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+
+    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
+        """A full set of orders."""
+
+    def last_lines(self, lease: str) -> str:
+        """The end of what a run printed."""
+
+
+class GrpcLink:
+    """A link to one scheduler. Made first, then the agent with it, then `run(agent)`."""
+
+    def __init__(
+        self,
+        target: Target,
+        hello: Callable[[], pb.Hello],
+        *,
+        storage: CheckpointStorage | None = None,
+        logs: LogServing | None = None,
+        on_welcome: Callable[[pb.Welcome], None] = lambda welcome: None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`hello`: this node as it is now, without what it holds."""
+        self._target, self._hello = target, hello
+        self._storage, self._logs, self._on_welcome = storage, logs, on_welcome
+        self._clock, self._chance = clock, chance or random.Random()
+        self._node: Node | None = None
+        self._outgoing: Outgoing | None = None
+        self._stub: agents_pb2_grpc.AgentsStub | None = None
+        self._silence_s, self._heard_s = WELCOME_S, 0.0
+        self._welcomed = False
+        self._health: pb.Health | None = None
+        self._ready: dict[str, pb.GangReady] = {}  # said again on a new link, until the order is gone
+        self._gathering: dict[str, asyncio.Future[Rendezvous]] = {}
+
+    # ------------------------------------------------------------------------------------------- for the agent
+
+    def send_hello(self, held: tuple[Held, ...]) -> None:
+        """The first word on a new link."""
+        if self._outgoing is not None:
+            hello = self._hello()
+            hello.held.extend(pb.HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in held)
+            self._outgoing.hello(hello)
+
+    def send_report(self, report: Send) -> None:
+        """A report; it is lost when there is no link."""
+        if self._outgoing is not None:
+            self._outgoing.report(report)
+
+    def send_health(self, health: pb.Health) -> None:
+        """How the GPUs are; said again on every new link."""
+        self._health = health
+        if self._outgoing is not None:
+            self._outgoing.health(health)
+
+    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
+        """Say that this node is ready and wait until all are; NobodyStarts when one of them cannot."""
+        going: asyncio.Future[Rendezvous] = asyncio.get_running_loop().create_future()
+        self._gathering[order.lease] = going
+        master, coordinator = ports or (0, 0)
+        self._say_ready(pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator))
+        try:
+            return await going
+        finally:
+            self._gathering.pop(order.lease, None)
+
+    def cannot_meet(self, order: Order, why: str) -> None:
+        """This node is not ready and will not be: nobody shall start."""
+        self._say_ready(pb.GangReady(lease=order.lease, failed=why[:500] or "it cannot start"))
+
+    def _say_ready(self, ready: pb.GangReady) -> None:
+        self._ready[ready.lease] = ready
+        if self._outgoing is not None:
+            self._outgoing.ready(ready)
+
+    async def fetch(self, digest: str) -> AsyncIterator[bytes]:
+        """A package from the scheduler; OSError when it cannot be had."""
+        if self._stub is None:
+            raise OSError(f"package {digest} cannot be fetched: the scheduler cannot be reached")
+        call = self._stub.FetchPackage(pb.FetchPackageRequest(digest=digest), metadata=self._target.metadata)
+        try:
+            async for part in call:
+                yield part.data
+        except aio.AioRpcError as error:
+            raise OSError(f"package {digest} cannot be fetched: {error.details()}") from None
+        finally:
+            call.cancel()
+
+    # ------------------------------------------------------------------------------------------------- the link
+
+    async def run(self, node: Node) -> None:
+        """Keep a link until the scheduler says goodbye, which is raised as Dismissed."""
+        self._node = node
+        failures = 0
+        while True:
+            self._welcomed = False
+            why = await self._once(node)
+            failures = 0 if self._welcomed else failures + 1
+            ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), BACKOFF_MAX_S)
+            wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)
+            LOG.warning(
+                "no link to the scheduler at %s: %s; again in %.1f s", self._target.address, why, wait_s
+            )
+            await asyncio.sleep(wait_s)
+
+    async def _once(self, node: Node) -> str:
+        """One connection, from beginning to end; why it ended."""
+        try:
+            channel = self._target.channel()
+        except OSError as error:
+            return str(error)
+        stub = agents_pb2_grpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.Link(metadata=self._target.metadata)
+        told = False
+        try:
+            await asyncio.wait_for(call.wait_for_connection(), WELCOME_S)
+            self._outgoing, self._stub = Outgoing(node.last_lines, self._clock), stub
+            self._silence_s, self._heard_s = WELCOME_S, self._clock()
+            told = True
+            node.tell(LinkUp())
+            return await self._converse(call, node)
+        except aio.AioRpcError as error:
+            return _words(error)
+        except TimeoutError:
+            return "no connection in time"
+        finally:
+            self._outgoing = self._stub = None
+            call.cancel()
+            if self._logs is not None:
+                self._logs.stop_all()
+            if told:
+                node.tell(LinkDown())
+            await channel.close()
+
+    async def _converse(self, call: Any, node: Node) -> str:
+        """Read, write and watch; whichever ends first says why."""
+        tasks = [
+            asyncio.create_task(self._read(call, node)),
+            asyncio.create_task(self._write(call)),
+            asyncio.create_task(self._watch()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # a reader that ended knows more than a writer that failed for it
+            first = next(task for task in tasks if task in done)
+            if first is tasks[1] and first.exception() is not None:
+                with contextlib.suppress(TimeoutError):
+                    return await asyncio.wait_for(asyncio.shield(tasks[0]), 1.0)
+            return first.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, call: Any, node: Node) -> str:
+        while (message := await call.read()) is not aio.EOF:
+            now_s = self._heard_s = self._clock()
+            base_s = min(now_s, message.agent_s) if message.agent_s else now_s
+            self._on_message(message, base_s, node)
+        status = await call.code()
+        if status is grpc.StatusCode.OK:
+            return "the scheduler closed it"
+        return _words_of(status, await call.details())
+
+    async def _write(self, call: Any) -> str:
+        outgoing = self._outgoing
+        assert outgoing is not None
+        while True:
+            await call.write(await outgoing.get())
+
+    async def _watch(self) -> str:
+        """Say something now and then, and notice when nothing is heard."""
+        while True:
+            await asyncio.sleep(min(1.0, self._silence_s / 10))
+            now_s, outgoing = self._clock(), self._outgoing
+            if now_s - self._heard_s > self._silence_s:
+                return f"nothing was heard for {self._silence_s:g} s"
+            if self._welcomed and outgoing is not None and now_s - outgoing.said_s > self._silence_s / 3:
+                outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
+
+    # --------------------------------------------------------------------------------------------- what is heard
+
+    def _on_message(self, message: pb.SchedulerMessage, base_s: float, node: Node) -> None:
+        outgoing = self._outgoing
+        assert outgoing is not None
+        match message.WhichOneof("body"):
+            case "desired":
+                event, details = desired_of(message.desired, base_s)
+                for lease in [lease for lease in self._ready if lease not in details]:
+                    del self._ready[lease]
+                node.desire(event, details)
+            case "renewed":
+                node.tell(renewed_of(message.renewed, base_s))
+            case "taken":
+                for number in outgoing.taken(message.taken.number):
+                    node.tell(Taken(number))
+            case "alive":
+                outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
+            case "welcome":
+                self._on_welcomed(message.welcome, outgoing)
+            case "gang_go":
+                self._on_go(message.gang_go)
+            case "logs_wanted" if self._logs is not None and self._stub is not None:
+                self._logs.on_wanted(message.logs_wanted, self._stub, self._target.metadata)
+            case "storage_check":
+                self._check(message.storage_check, outgoing)
+            case "goodbye":
+                raise Dismissed(message.goodbye.reason, message.goodbye.text)
+
+    def _on_welcomed(self, welcome: pb.Welcome, outgoing: Outgoing) -> None:
+        self._welcomed = True
+        self._silence_s = welcome.silence_s or WELCOME_S
+        LOG.info(
+            "linked to the scheduler at %s (%s, epoch %d)",
+            *(self._target.address, welcome.scheduler_version, welcome.epoch),
+        )
+        self._on_welcome(welcome)
+        for ready in self._ready.values():
+            outgoing.ready(ready)
+        if self._health is not None:
+            outgoing.health(self._health)
+        outgoing.welcome()
+
+    def _on_go(self, go: pb.GangGo) -> None:
+        going = self._gathering.get(go.lease)
+        if going is None or going.done():
+            return  # it runs already, or is given up
+        if go.failed:
+            going.set_exception(NobodyStarts(go.failed))
+        else:
+            going.set_result(Rendezvous(go.master_address, go.master_port, go.coordinator_port))
+
+    def _check(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
+        async def answered() -> None:
+            if self._storage is None:
+                said = pb.StorageChecked(check=check.check, error="this node has no checkpoint directory")
+            else:
+                said = await self._storage.act(check)
+            outgoing.answer(pb.AgentMessage(storage_checked=said))
+
+        task = asyncio.get_running_loop().create_task(answered())
+        _checking.add(task)
+        task.add_done_callback(_checking.discard)
+
+
+_checking: set[asyncio.Task[None]] = set()
+
+
+def _words(error: aio.AioRpcError) -> str:
+    return _words_of(error.code(), error.details())
+
+
+def _words_of(status: grpc.StatusCode, details: str | None) -> str:
+    """For the log, with what to do where that is known."""
+    text = (details or status.name.lower()).splitlines()[0][:500]
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return f"the token is refused: {text}; see --token-file"
+    if status is grpc.StatusCode.PERMISSION_DENIED:
+        return f"refused: {text}"
+    if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
+        return f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
+    return text

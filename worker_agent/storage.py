@@ -1,0 +1,118 @@
+"""The checkpoint directory's identity, and the nonces that prove who else sees it.
+
+All files lie directly in the directory, under names that jobs do not use; none is opened through a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+
+from protos.gavel.v1 import agents_pb2 as pb
+
+LOG = logging.getLogger(__name__)
+
+ID_FILE = ".gavel-storage"
+LOOK_S = 3.0  # that a file of another node may take to show, on file systems that cache
+LOOK_INTERVAL_S = 0.2
+STALE_S = 600.0  # of a nonce whose check was never finished
+_PREFIX = ".gavel-check-"
+_ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class StorageError(Exception):
+    """The checkpoint directory cannot be used: with what to do."""
+
+
+class CheckpointStorage:
+    """One checkpoint directory."""
+
+    def __init__(self, folder: Path, look_s: float = LOOK_S) -> None:
+        self.folder, self._look_s = folder, look_s
+        self._checks: set[str] = set()
+
+    def identity(self) -> str:
+        """The id that lies in the directory; it is made by whoever comes first. StorageError when there can be none."""
+        path = self.folder / ID_FILE
+        try:
+            self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._remove_stale()
+            with contextlib.suppress(FileExistsError):
+                _write(path, secrets.token_hex(16))
+            found = _read(path)
+            for _ in range(20):
+                if _ID.fullmatch(found):
+                    break
+                time.sleep(0.05)  # another node is writing it
+                found = _read(path)
+        except OSError as error:
+            raise StorageError(
+                f"checkpoint directory {self.folder}: {error.strerror or error}; choose one that this user can write "
+                "to with --checkpoint-dir"
+            ) from None
+        if not _ID.fullmatch(found):
+            raise StorageError(f"{path} holds no id: remove the file, and another one is made")
+        return found
+
+    async def act(self, check: pb.StorageCheck) -> pb.StorageChecked:
+        """Do as the scheduler asks; whatever goes wrong is part of the answer."""
+        if not _ID.fullmatch(check.check) or not _ID.fullmatch(check.nonce):
+            return pb.StorageChecked(check=check.check[:128], error="this is no name of a check")
+        try:
+            found = await self._act(check, self.folder / f"{_PREFIX}{check.check}")
+        except OSError as error:
+            return pb.StorageChecked(check=check.check, error=error.strerror or str(error))
+        return pb.StorageChecked(check=check.check, found=found)
+
+    async def _act(self, check: pb.StorageCheck, path: Path) -> bool:
+        match check.action:
+            case pb.StorageCheck.ACTION_WRITE:
+                await asyncio.to_thread(_write, path, check.nonce)
+                return True
+            case pb.StorageCheck.ACTION_READ:
+                until_s = time.monotonic() + self._look_s
+                while await asyncio.to_thread(_read_if_there, path) != check.nonce:
+                    if time.monotonic() >= until_s:
+                        return False
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+                return True
+            case pb.StorageCheck.ACTION_REMOVE:
+                await asyncio.to_thread(path.unlink, True)
+                return False
+        return False
+
+    def _remove_stale(self) -> None:
+        """Nonces of checks whose scheduler was gone before it could have them removed."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(_PREFIX):
+                    with contextlib.suppress(OSError):
+                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_S:
+                            os.unlink(entry.path)
+
+
+def _write(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, _CREATE, 0o644), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> str:
+    with os.fdopen(os.open(path, _READ), "rb") as file:
+        return file.read(256).decode("ascii", "replace").strip()
+
+
+def _read_if_there(path: Path) -> str | None:
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,78 @@
+"""Where the scheduler is, and how an agent shows who it is: by certificate, by token, or, on loopback, not at all."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import grpc
+import msgspec
+from grpc import aio
+
+MESSAGE_BYTES_MAX = 16 << 20
+CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
+OPTIONS = (
+    (
+        "grpc.use_local_subchannel_pool",
+        1,
+    ),  # a new channel connects anew, and waits for no earlier one's backoff
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+class TargetError(OSError):
+    """The scheduler cannot be spoken to like this: with what to do."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A scheduler's address for agents."""
+
+    address: str  # "host:port"
+    certificates: Path | None = None  # the directory with ca.pem, node.pem and node.key
+    token: str = ""  # of the role agent, where there are no certificates
+    server_name: str = ""  # in the scheduler's certificate, when it is not the host of the address
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+
+    def channel(self) -> aio.Channel:
+        """A new connection. TargetError where keys cannot be read, or plain words would leave this machine."""
+        options = list(OPTIONS)
+        if self.server_name:
+            options.append(("grpc.ssl_target_name_override", self.server_name))  # type: ignore[arg-type]
+        if self.certificates is None:
+            if not is_loopback(self.address):
+                raise TargetError(
+                    f"{self.address} is another machine, and this node has no certificate: get one with "
+                    "`gavel agent join`"
+                )
+            return aio.insecure_channel(self.address, options=options)
+        parts = []
+        for name in (CA, KEY, CERTIFICATE):
+            try:
+                parts.append((self.certificates / name).read_bytes())
+            except OSError as error:
+                raise TargetError(
+                    f"{self.certificates / name}: {error.strerror}; join with `gavel agent join`"
+                ) from None
+        return aio.secure_channel(self.address, grpc.ssl_channel_credentials(*parts), options=options)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address stays on this machine."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
