@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -112,7 +113,7 @@ class Usage:
             "PRAGMA synchronous = NORMAL"
         )  # what a power cut undoes is booked again at the start
         self._db.executescript(_SCHEMA)
-        self._lock = asyncio.Lock()
+        self._lock = threading.Lock()  # a task may be cancelled while its thread writes on
 
     async def run(self) -> None:
         """Book what has changed, until cancelled."""
@@ -129,16 +130,16 @@ class Usage:
 
     def close(self) -> None:
         """Let the file go."""
-        self._db.close()
+        with self._lock:
+            self._db.close()
 
     async def _book(self, jobs: Sequence[Job]) -> None:
         for at in range(0, len(jobs), BATCH):
             found = [_found(job, self._world.now_s()) for job in jobs[at : at + BATCH]]
-            async with self._lock:
-                await asyncio.to_thread(self._write, found)
+            await asyncio.to_thread(self._write, found)
 
     def _write(self, found: Sequence[Found]) -> None:
-        with self._db:
+        with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for one in found:
                 self._write_one(one)
@@ -169,21 +170,24 @@ class Usage:
         await self._book([job for job in self._world.state.jobs.values() if not job.is_terminal])
         first = -math.inf if since_s is None else math.floor(since_s / DAY_S)
         last = math.inf if until_s is None else math.ceil(until_s / DAY_S)  # not that day any more
-        async with self._lock:
-            rows = await asyncio.to_thread(self._read, by, first, last, user)
+        rows = await asyncio.to_thread(self._read, by, first, last, user)
         _add_running(rows, self._world.state, self._world.now_s(), by, (first * DAY_S, last * DAY_S), user)
         return sorted(rows.values(), key=lambda row: (-row.cost, -sum(row.gpu_s.values()), row.who))
 
     def _read(self, by: str, first: float, last: float, user: str) -> dict[str, Row]:
         rows: dict[str, Row] = {}
         given = {"first": first, "last": last, "user": user, "day_s": DAY_S}
-        for who, kind, gpu_s, cost in self._db.execute(_USED[by], given):
+        with self._lock:
+            used = self._db.execute(_USED[by], given).fetchall()
+            submitted = self._db.execute(_SUBMITTED[by], given).fetchall()
+            ended = self._db.execute(_ENDED[by], given).fetchall()
+        for who, kind, gpu_s, cost in used:
             row = rows.setdefault(who, Row(who))
             row.gpu_s[kind] = gpu_s
             row.cost += cost
-        for who, count in self._db.execute(_SUBMITTED[by], given):
+        for who, count in submitted:
             rows.setdefault(who, Row(who)).jobs = count
-        for who, state, count in self._db.execute(_ENDED[by], given):
+        for who, state, count in ended:
             row = rows.setdefault(who, Row(who))
             row.completed += count if state == JobState.COMPLETED else 0
             row.failed += count if state == JobState.FAILED else 0

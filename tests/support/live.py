@@ -34,6 +34,7 @@ from scheduler.live.log_source import NodeSeen
 from scheduler.live.people import SERVER_OPTIONS, People
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
+from scheduler.model.lease import Phase
 from scheduler.solving import answer
 
 DEADLINE_S = 20.0
@@ -43,6 +44,24 @@ def spec(**fields: Any) -> jobs_pb2.JobSpec:
     """A job that can be submitted as it is."""
     launch = fields.pop("launch", None) or jobs_pb2.Launch(command=["true"])
     return jobs_pb2.JobSpec(**fields, launch=launch)
+
+
+def with_daemon(**options: Any) -> Callable[[Callable[[Live], Awaitable[None]]], Callable[[Path], None]]:
+    """The test is a story on a daemon of its own, made with these options."""
+
+    def decorate(story: Callable[[Live], Awaitable[None]]) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
+            async def run() -> None:
+                async with Live(tmp_path, **options) as live:
+                    await story(live)
+
+            asyncio.run(run())
+
+        test.__name__, test.__doc__ = story.__name__, story.__doc__
+        test.__module__ = story.__module__
+        return test
+
+    return decorate
 
 
 class Problem(Exception):
@@ -236,6 +255,17 @@ class Live:
         said = NodeReport(node=node, generation=generation, started=started, progress=progress, exits=exits)
         self.world.tell(said, durable.set)
         await asyncio.wait_for(durable.wait(), DEADLINE_S)
+
+    async def run_job(self, job: str, node: str = "n1") -> str:
+        """The processes of this job run, as far as the scheduler is told; its lease."""
+        await self.until(lambda: self._sent(job))
+        lease = self.world.state.jobs[job].lease or ""
+        await self.report(node, started=(lease,))
+        return lease
+
+    def _sent(self, job: str) -> bool:
+        holding = self.world.state.leases.get(self.world.state.jobs[job].lease or "")
+        return holding is not None and holding.phase == Phase.SENT
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for this to hold; it is looked at after every turn of the loop."""

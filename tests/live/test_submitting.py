@@ -1,0 +1,255 @@
+"""Submission over a real connection: what is taken, what is refused and which field is named, keys, limits, previews."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.limits import PeopleConfig
+from tests.support.live import Live, problem_of, spec, with_daemon
+
+Launch, Code = pb.Launch, grpc.StatusCode
+
+
+def submit(*specs: pb.JobSpec, key: str = "") -> pb.SubmitJobsRequest:
+    """A submission."""
+    return pb.SubmitJobsRequest(specs=specs, idempotency_key=key)
+
+
+@with_daemon()
+async def test_jobs_are_taken_in_order_with_arrays_and_dependencies(live: Live) -> None:
+    """Ids come back in the order of the specs; an array is a job for each index; what was asked for can be read back."""
+    jobs = live.jobs("ann")
+    asked = spec(
+        name="train", gpus=2, steps=10.5, array=[0, 3], labels={"disk": "ssd"}, weight=2.0, preemptible=False
+    )
+    assert ["1", "2_0", "2_3"] == list((await jobs.SubmitJobs(submit(spec(), asked))).jobs)
+    later = spec(after=[pb.Dependency(job="2", when=pb.Dependency.WHEN_ENDED)])
+    await jobs.SubmitJobs(submit(later))
+    kept = (await jobs.GetJob(pb.GetJobRequest(job="2_3"))).spec
+    assert (2, 10.5, 2.0, False, "ann") == (kept.gpus, kept.steps, kept.weight, kept.preemptible, kept.user)
+    assert not kept.HasField("deadline_s")
+    assert ["true"] == list(kept.launch.command)
+    assert ["2_0", "2_3"] == list((await jobs.GetJob(pb.GetJobRequest(job="3"))).blocked_by)
+
+
+@with_daemon()
+async def test_how_a_job_starts_comes_back_as_it_was_given(live: Live) -> None:
+    """Every field of Launch survives the scheduler, which does not look inside."""
+    launch = Launch(
+        script="echo a\necho b",
+        setup="pip install x",
+        venv="/opt/venv",
+        workdir="/data/ann",
+        env={"LR": "0.1", "EMPTY": ""},
+        env_from={"KEY": "s3-key"},
+        checkpoint_dir="/ckpt/ann",
+        ranks=Launch.RANKS_PER_NODE,
+    )
+    await live.jobs().SubmitJobs(submit(spec(launch=launch)))
+    assert launch == (await live.jobs().GetJob(pb.GetJobRequest(job="1"))).spec.launch
+
+
+NAN, INF = float("nan"), float("inf")
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"gpus": 0}, "gpus"),
+    ({"gpus": 4_000_000_000}, "gpus"),
+    ({"gpus": 2, "gpus_min": 3, "gpus_max": 4}, "gpus"),
+    ({"gpus_min": 0}, "gpus_min"),
+    ({"steps": NAN}, "steps"),
+    ({"steps": -1.0}, "steps"),
+    ({"weight": 0.0}, "weight"),
+    ({"weight": INF}, "weight"),
+    ({"deadline_s": -5.0}, "deadline_s"),
+    ({"earliest_start_s": NAN}, "earliest_start_s"),
+    ({"time_limit_s": 0.0}, "time_limit_s"),
+    ({"min_run_s": -1.0}, "min_run_s"),
+    ({"cpus": INF}, "cpus"),
+    ({"memory_gb": -1.0}, "memory_gb"),
+    ({"gpu_memory_gb": NAN}, "gpu_memory_gb"),
+    ({"restart_cost_s": INF}, "restart_cost_s"),
+    ({"max_cost": 0.0}, "max_cost"),
+    ({"rates": {"v100": NAN}}, "rates.v100"),
+    ({"rates": {"": 1.0}}, "rates"),
+    ({"name": "a\nb"}, "name"),
+    ({"name": "x" * 257}, "name"),
+    ({"job_type": "a\0b"}, "job_type"),
+    ({"tenant": "\x1b[2J"}, "tenant"),
+    ({"worker_types": ["v100", ""]}, "worker_types[1]"),
+    ({"worker_types": ["a"], "excluded_worker_types": ["a"]}, "excluded_worker_types"),
+    ({"nodes": ["\n"]}, "nodes[0]"),
+    ({"labels": {"k": "a\tb"}}, "labels.k"),
+    ({"array": [1, 1]}, "array"),
+    ({"array": list(range(10)), "after": [pb.Dependency(job="99")]}, "after"),
+    ({"after": [pb.Dependency(job="")]}, "after[0].job"),
+    ({"after": [pb.Dependency(job="1", when=9)]}, "after[0].when"),  # type: ignore[arg-type]
+    ({"launch": Launch(ranks=7, command=["x"])}, "launch.ranks"),  # type: ignore[arg-type]
+    ({"launch": Launch(setup="x")}, "launch.command"),
+    ({"launch": Launch(command=["x"], script="y")}, "launch.script"),
+    ({"launch": Launch(command=[""])}, "launch.command[0]"),
+    ({"launch": Launch(command=["x", "a\0b"])}, "launch.command[1]"),
+    ({"launch": Launch(command=["x" * 200_000])}, "launch.command[0]"),
+    ({"launch": Launch(command=["x" * 100_000] * 11)}, "launch.env"),
+    ({"launch": Launch(script="\0")}, "launch.script"),
+    ({"launch": Launch(command=["x"], env={"A=B": "1"})}, "launch.env"),
+    ({"launch": Launch(command=["x"], env={"1A": "1"})}, "launch.env"),
+    ({"launch": Launch(command=["x"], env={"A": "\0"})}, "launch.env.A"),
+    ({"launch": Launch(command=["x"], env_from={"A": "../etc/shadow"})}, "launch.env_from.A"),
+    ({"launch": Launch(command=["x"], env={"A": "1"}, env_from={"A": "s"})}, "launch.env_from.A"),
+    ({"launch": Launch(command=["x"], upload="sha256:../../x")}, "launch.upload"),
+    ({"launch": Launch(command=["x"], upload=f"sha256:{'0' * 64}")}, "launch.upload"),
+    ({"launch": Launch(command=["x"], checkpoint_dir="ckpt")}, "launch.checkpoint_dir"),
+    ({"launch": Launch(command=["x"], checkpoint_dir="/a/../b")}, "launch.checkpoint_dir"),
+    ({"launch": Launch(command=["x"], workdir="a/b")}, "launch.workdir"),
+    ({"launch": Launch(command=["x"], workdir="/a/..")}, "launch.workdir"),
+    ({"launch": Launch(command=["x"], venv="..")}, "launch.venv"),
+]
+
+
+@with_daemon()
+async def test_every_wrong_field_is_named(live: Live) -> None:
+    """INVALID_ARGUMENT, the path of the field, one line; nothing is taken of a submission with one wrong job."""
+    jobs = live.jobs()
+    for fields, field in WRONG:
+        for place, specs in ((0, [spec(**fields)]), (1, [spec(), spec(**fields), spec()])):
+            found = await problem_of(jobs.SubmitJobs(submit(*specs)))
+            told = (Code.INVALID_ARGUMENT, "invalid", f"specs[{place}].{field}")
+            assert told == (found.code, found.reason, found.field), fields
+            assert "\n" not in found.text
+            assert len(found.text) < 300
+    found = await problem_of(jobs.SubmitJobs(submit()))
+    assert (Code.INVALID_ARGUMENT, "specs") == (found.code, found.field)
+    assert {} == live.world.state.jobs
+
+
+@with_daemon()
+async def test_an_impossible_job_is_refused_at_once(live: Live) -> None:
+    """More GPUs than any type has, a type that is not there: refused with the field, not left waiting."""
+    await live.node("n1", gpus=2)
+    for fields, field in (({"gpus": 3}, "gpus"), ({"worker_types": ["a100"]}, "worker_types")):
+        found = await problem_of(live.jobs().SubmitJobs(submit(spec(**fields))))
+        assert (Code.INVALID_ARGUMENT, f"specs[0].{field}") == (found.code, found.field)
+
+
+@with_daemon()
+async def test_the_same_key_is_the_same_job(live: Live) -> None:
+    """Sent again: the same ids. With other specs: a clear error. Another person's key is another key."""
+    ann, bob = live.jobs("ann"), live.jobs("bob")
+    first = await ann.SubmitJobs(submit(spec(name="a"), key="k"))
+    assert first == await ann.SubmitJobs(submit(spec(name="a"), key="k"))
+    found = await problem_of(ann.SubmitJobs(submit(spec(name="b"), key="k")))
+    told = (Code.ALREADY_EXISTS, "key_reused", "idempotency_key")
+    assert told == (found.code, found.reason, found.field)
+    assert "'k'" in found.text
+    assert ["2"] == list((await bob.SubmitJobs(submit(spec(name="b"), key="k"))).jobs)
+    for key in ("x" * 257, "a\nb"):
+        assert "idempotency_key" == (await problem_of(ann.SubmitJobs(submit(spec(), key=key)))).field
+
+
+@with_daemon()
+async def test_fifty_clients_race_one_key(live: Live) -> None:
+    """P2: whoever comes first, one job comes of it, and everybody learns the same id."""
+    clients = [live.jobs() for _ in range(50)]
+    answers = await asyncio.gather(*(jobs.SubmitJobs(submit(spec(), key="race")) for jobs in clients))
+    assert {"1"} == {job for answer in answers for job in answer.jobs}
+    assert ["1"] == list(live.world.state.jobs)
+
+
+def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_path: Path) -> None:
+    """P1, P2: what was answered is in the journal; a client whose answer was lost asks again, and gets the same job."""
+
+    async def story() -> None:
+        with SqliteJournal(tmp_path / "journal.db") as journal:
+            async with Live(tmp_path, journal=journal) as live:
+                first = await live.jobs().SubmitJobs(submit(spec(), spec(array=[0, 1]), key="k"))
+                lost = live.jobs().SubmitJobs(submit(spec(name="lost"), key="l"))
+                await live.until(lambda: len(live.world.state.jobs) == 4)
+                lost.cancel()
+            async with Live(tmp_path, journal=journal) as live:
+                assert first == await live.jobs().SubmitJobs(submit(spec(), spec(array=[0, 1]), key="k"))
+                again = await live.jobs().SubmitJobs(submit(spec(name="lost"), key="l"))
+                assert ["3"] == list(again.jobs)
+                assert ["1", "2_0", "2_1", "3"] == list(live.world.state.jobs)
+
+    asyncio.run(story())
+
+
+@with_daemon(config=PeopleConfig(jobs_unfinished_max=3))
+async def test_nobody_has_more_unfinished_jobs_than_allowed(live: Live) -> None:
+    """RESOURCE_EXHAUSTED with RetryInfo; others and retries are not touched; what ends makes room."""
+    ann = live.jobs("ann")
+    await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
+    found = await problem_of(ann.SubmitJobs(submit(spec())))
+    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (found.code, found.reason)
+    assert found.retry_s
+    await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
+    await live.jobs("bob").SubmitJobs(submit(spec()))
+    await ann.CommandJob(pb.CommandJobRequest(job="1_1", action=pb.CommandJobRequest.ACTION_CANCEL))
+    await ann.SubmitJobs(submit(spec()))
+
+
+@with_daemon(config=PeopleConfig(submissions_per_s=0.5, submissions_burst=2))
+async def test_nobody_submits_faster_than_allowed(live: Live) -> None:
+    """A burst, then the rate; the answer says when to come again."""
+    jobs = live.jobs()
+    await jobs.SubmitJobs(submit(spec(), spec()))
+    found = await problem_of(jobs.SubmitJobs(submit(spec())))
+    assert Code.RESOURCE_EXHAUSTED == found.code
+    assert found.retry_s is not None
+    assert 1.0 < found.retry_s <= 2.0
+
+
+@with_daemon()
+async def test_a_message_that_is_too_large_is_refused(live: Live) -> None:
+    """100 MB are not read; the next call is answered as ever."""
+    jobs = live.jobs()
+    with pytest.raises(grpc.RpcError) as caught:
+        await jobs.SubmitJobs(submit(spec(launch=Launch(script="x" * 100_000_000))))
+    assert Code.RESOURCE_EXHAUSTED == caught.value.code()  # type: ignore[attr-defined]
+    await jobs.SubmitJobs(submit(spec()))
+
+
+@with_daemon()
+async def test_a_preview_takes_nothing(live: Live) -> None:
+    """Refused and why; where it could run, on which nodes, at which rate, and when: as a submission would find it."""
+    await live.node("n1", gpus=2, worker_type="v100", labels={"disk": "ssd"})
+    await live.node("n2", gpus=4, worker_type="a100")
+    asked = [
+        spec(rates={"v100": 5.0}, worker_types=["v100"]),
+        spec(gpus=9),
+        spec(labels={"disk": "ssd"}),
+        spec(launch=Launch()),
+        spec(after=[pb.Dependency(job="3")]),
+    ]
+    fits, wide, picky, empty, after = (
+        await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=asked))
+    ).previews
+    (place,) = fits.places
+    assert ("v100", 1, 2, 2, 5.0, False, ["n1"]) == (
+        *(place.worker_type, place.gpus, place.gpus_fitting, place.gpus_free),
+        *(place.rate, place.rate_guessed, list(place.nodes)),
+    )
+    assert fits.accepted
+    assert fits.HasField("expected_start")
+    assert (False, "gpus") == (wide.accepted, wide.refused_field)
+    assert {"v100": 2} == {place.worker_type: place.gpus_fitting for place in picky.places}
+    assert (False, "launch.command") == (empty.accepted, empty.refused_field)
+    assert (False, "after") == (after.accepted, after.refused_field)
+    assert {} == live.world.state.jobs
+    assert {} == live.world.state.active
+
+
+@with_daemon()
+async def test_a_scheduler_that_stops_says_so(live: Live) -> None:
+    """UNAVAILABLE, with a time to come again; what was acknowledged stays."""
+    await live.jobs().SubmitJobs(submit(spec()))
+    live.world.stop()
+    found = await problem_of(live.jobs().SubmitJobs(submit(spec())))
+    assert (Code.UNAVAILABLE, "stopping") == (found.code, found.reason)
+    assert found.retry_s
