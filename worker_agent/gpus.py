@@ -1,0 +1,93 @@
+"""What a node has to offer: GPUs of one worker type, measured by NVML (nvml.py) or declared (declared.py)."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+# product names as drivers tell them, by the first pattern that fits; what is not here becomes a name of its own
+_PRODUCTS = (
+    (r"\bGH200\b", "gh200"),
+    (r"\bGB200\b", "gb200"),
+    (r"\bB200\b", "b200"),
+    (r"\bH200\b", "h200"),
+    (r"\bH100\b", "h100"),
+    (r"\bA100\b", "a100"),
+    (r"\bV100\b", "v100"),
+    (r"\bP100\b", "p100"),
+    (r"\bK80\b", "k80"),
+    (r"\bL40S\b", "l40s"),
+    (r"\bL40\b", "l40"),
+    (r"\bL4\b", "l4"),
+    (r"\bT4\b", "t4"),
+    (r"\bA10G\b", "a10g"),
+    (r"\bA10\b", "a10"),
+    (r"\bA40\b", "a40"),
+    (r"\bA30\b", "a30"),
+    (r"\bGeForce RTX (\d{4})( Ti| SUPER)?\b", r"rtx\1\2"),
+)
+_MAKER = re.compile(r"\b(nvidia|tesla|geforce|graphics device)\b", re.IGNORECASE)
+_FORM = re.compile(r"[-\s](pcie|sxm\d?|nvl|hbm\d\w?|\d+gb)\b", re.IGNORECASE)
+
+
+class InventoryError(ValueError):
+    """The GPUs of this node cannot be offered as they are: why, and what to do."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU. `device`: what CUDA_VISIBLE_DEVICES calls it; empty for one that is only declared."""
+
+    index: int
+    name: str
+    device: str = ""
+    memory_gb: float = 0.0
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of a node, all of one worker type."""
+
+    worker_type: str
+    gpus: tuple[Gpu, ...]
+    speed: float | None = None  # of declared ones
+    driver_version: str = ""
+    mps_possible: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """As CUDA calls them; nothing where they are declared."""
+        return tuple(gpu.device for gpu in self.gpus if gpu.device)
+
+
+class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU does. `broken`: a fatal error, in words; it stays out of service."""
+
+    index: int
+    memory_used_gb: float = 0.0
+    temperature_c: float = 0.0
+    broken: str = ""
+
+
+def worker_type_of(product: str) -> str:
+    """The worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100."""
+    for pattern, name in _PRODUCTS:
+        found = re.search(pattern, product)
+        if found:
+            return re.sub(r"[^a-z0-9]", "", found.expand(name).lower())
+    rest = _FORM.sub(" ", _MAKER.sub(" ", product))
+    return re.sub(r"[^a-z0-9]+", "-", rest.lower()).strip("-") or "gpu"
+
+
+def of_one_type(names: list[str]) -> str:
+    """The worker type of a node's GPUs; InventoryError when there are several."""
+    types: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        types.setdefault(worker_type_of(name), []).append(index)
+    if len(types) > 1:
+        shown = "; ".join(f"{name}: GPUs {','.join(map(str, indices))}" for name, indices in types.items())
+        raise InventoryError(
+            f"this node has GPUs of several types ({shown}), and an agent offers one: start an agent for each, with"
+            " its own node name, state directory and CUDA_VISIBLE_DEVICES"
+        )
+    return next(iter(types))

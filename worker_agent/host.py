@@ -1,0 +1,64 @@
+"""CPUs and memory that this agent may use: of the machine, within the limits of its container."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_GB = 1e9
+_UNLIMITED_BYTES = 1 << 60  # cgroup v1 says "no limit" by a number near 2^63
+
+
+def cpus(root: Path = Path("/")) -> float:
+    """How many CPUs: those of the affinity mask, or less where a quota says so."""
+    found = float(len(os.sched_getaffinity(0)))
+    for folder in _groups(root, "cpu"):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = _quota(folder)
+            if quota > 0:
+                found = min(found, quota / period)
+    return found
+
+
+def memory_gb(root: Path = Path("/")) -> float:
+    """How much memory: the machine's, or less where a limit says so."""
+    found = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found = 1024.0 * int(next(line for line in lines if line.startswith("MemTotal:")).split()[1])
+    for folder in _groups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                limit = int((folder / name).read_text())
+                if 0 < limit < _UNLIMITED_BYTES:
+                    found = min(found, float(limit))
+    return found / _GB
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The directories of this process's control groups, from the innermost out: of version 2, then of version 1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    base = root / "sys/fs/cgroup"
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            top = base
+        elif controller in controllers.split(","):
+            top = base / controllers
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts), -1, -1):
+            yield top.joinpath(*parts[:depth])
+
+
+def _quota(folder: Path) -> tuple[float, float]:
+    with contextlib.suppress(FileNotFoundError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return float(quota), float(period)
+    return float((folder / "cpu.cfs_quota_us").read_text()), float((folder / "cpu.cfs_period_us").read_text())
