@@ -39,7 +39,15 @@ class Journal(Protocol):
         ...
 
 
-async def drive(core: Core, world: World, journal: Journal) -> None:
+class Keeper(Protocol):
+    """Who keeps the journal short. `scheduler.journal.keeping` has one."""
+
+    def batch_done(self, facts: int) -> None:
+        """So many facts became durable, and the state is what all records add up to."""
+        ...
+
+
+async def drive(core: Core, world: World, journal: Journal, keeper: Keeper | None = None) -> None:
     """Run until the world ends. A batch of messages is one record: all of it is durable before any effect leaves."""
     while (batch := await world.next()) is not None:
         outcome = core.handle_all(*batch)
@@ -47,3 +55,5 @@ async def drive(core: Core, world: World, journal: Journal) -> None:
             journal.append(outcome.now_s, outcome.facts)
         for effect in outcome.effects:
             world.perform(effect)
+        if keeper is not None and outcome.facts:  # last: nobody waits longer because of it
+            keeper.batch_done(len(outcome.facts))
