@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -228,15 +229,22 @@ class LeasedIterator(Generic[Batch]):
             )
         elif self._every_s is not None:
             threading.Thread(
-                target=_ask_to_save, args=(self._gate, self._every_s), name="gavel-every", daemon=True
+                target=_ask_to_save,
+                args=(weakref.ref(self._gate), self._every_s),
+                name="gavel-every",
+                daemon=True,
             ).start()
 
 
-def _ask_to_save(gate: Gate, every_s: float) -> None:
+def _ask_to_save(known: weakref.ref[Gate], every_s: float) -> None:
     pause = threading.Event()
     while not pause.wait(every_s):
+        gate = known()
+        if gate is None:
+            return
         if gate.looping:
             gate.decide(gate.promise(every_s, then_stop=False), stop=False)
+        del gate
 
 
 def _check(steps: int | None, every_s: float | None, every_steps: int | None) -> None:

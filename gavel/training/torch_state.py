@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from gavel.training.errors import CheckpointError
 
-_ARRAY = "__numpy__"
+_ARRAY, _BYTES = "__numpy__", "__bytes__"
 
 
 def check(name: str, thing: Any) -> None:
@@ -60,7 +60,9 @@ def read(path: Any) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as fault:  # whatever PyTorch makes of a file that is none of ours
-        raise CheckpointError(f"cannot read the checkpoint {path}: {fault}") from fault
+        # its own words advise to run what the file says
+        why = "it holds more than data" if type(fault).__name__ == "UnpicklingError" else fault
+        raise CheckpointError(f"cannot read the checkpoint {path}: {why}") from None
     if not isinstance(state, dict):
         raise CheckpointError(f"cannot read the checkpoint {path}: it holds no states")
     return state
@@ -87,7 +89,7 @@ def _plain(value: Any, where: str) -> Any:
     import torch
 
     if value is None or isinstance(
-        value, (bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+        value, (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
     ):
         return value
     if isinstance(value, torch.Tensor):
@@ -96,7 +98,9 @@ def _plain(value: Any, where: str) -> Any:
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
-        return {_ARRAY: [value.dtype.str, list(value.shape), value.tobytes()]}
+        return {_ARRAY: [value.dtype.str, list(value.shape), _tensor(value.tobytes())]}
+    if isinstance(value, (bytes, bytearray)):
+        return {_BYTES: _tensor(value)}
     if isinstance(value, dict):
         pairs = [
             (_plain(key, f"a key of {where}"), _plain(part, f"{where}[{key!r}]"))
@@ -112,13 +116,21 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
+def _tensor(data: bytes | bytearray) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
 def _original(value: Any) -> Any:
-    """Arrays as arrays again."""
+    """Arrays and bytes as they were."""
     if isinstance(value, dict):
         if value.keys() == {_ARRAY}:
             numpy = importlib.import_module("numpy")
             kind, shape, data = value[_ARRAY]
-            return numpy.frombuffer(data, dtype=kind).reshape(shape).copy()
+            return numpy.frombuffer(bytes(data.tolist()), dtype=kind).reshape(shape).copy()
+        if value.keys() == {_BYTES}:
+            return bytes(value[_BYTES].tolist())
         for key, part in value.items():
             value[key] = _original(part)
         return value

@@ -24,17 +24,17 @@ class Job:
         self.place = place
         self.runs: list[RunDirectory] = []
         self.processes: list[Process] = []
+        self.others: list[Process] = []
         self.path = alone_on_path(place)
 
-    def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[str]:
-        """What each rank prints when the script runs by itself."""
+    def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[Process]:
+        """The script by itself, beside the attempts."""
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = [{"RANK": str(rank), "WORLD_SIZE": str(world), **common} for rank in range(world)]
         place = self.place / "alone"
         place.mkdir()
-        started = [self._start(rank, [str(steps), *how], place / f"{rank['RANK']}.txt") for rank in ranks]
-        assert [process.wait() for process in started] == [0] * world, started[0].said()
-        return [process.said() for process in started]
+        self.others = [self._start(rank, [str(steps), *how], place / f"{rank['RANK']}.txt") for rank in ranks]
+        return self.others
 
     def attempt(self, steps: int, *how: str, world: int = 1, step_s: float = 0.01) -> list[Process]:
         """The next attempt starts; each rank as if on a node of its own."""
@@ -84,20 +84,29 @@ def job(tmp_path: Path) -> Iterator[Job]:
     """A job that has not run yet."""
     made = Job(tmp_path)
     yield made
-    for process in made.processes:
+    for process in [*made.processes, *made.others]:
         process.kill()
 
 
-def digests(said: list[str]) -> list[str]:
-    """The digest that each rank printed."""
-    return [line.split()[1] for text in said for line in text.splitlines() if line.startswith("digest")]
+def digests(processes: list[Process]) -> list[str]:
+    """The digest that each rank printed at its end."""
+    assert [process.wait() for process in processes] == [0] * len(processes), processes[0].said()
+    lines = [line for process in processes for line in process.said().splitlines()]
+    found = [line.split()[1] for line in lines if line.startswith("digest")]
+    assert len(found) == len(processes)
+    return found
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("resumable", "0"), ("resumable", "2"), ("plain", "0")])
-def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(job: Job, kind: str, workers: str) -> None:
-    """Twice preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
-    alone = digests(job.without_gavel(50, kind, workers))
-    for after in (7, 30):
+@pytest.mark.parametrize(
+    ("kind", "workers", "ends"),
+    [("resumable", "0", (7, 30)), ("resumable", "2", (21,)), ("plain", "0", (21,))],
+)
+def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
+    job: Job, kind: str, workers: str, ends: tuple[int, ...]
+) -> None:
+    """Preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
+    alone = job.without_gavel(50, kind, workers)
+    for after in ends:
         job.attempt(50, kind, workers)
         assert job.end_after(after) == [0]
         done = len(job.steps_of())
@@ -106,7 +115,7 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(job: Job, kind: str
         assert (words["state"], words["steps"], words["saved"]) == ("yielded", done, done)
     assert job.attempt(50, kind, workers)[0].wait() == 0
     assert job.run.progress()["state"] == "finished"
-    assert digests([job.processes[0].said()]) == alone
+    assert digests(job.processes) == digests(alone)
     every = list(range(SAMPLES))
     for epoch in range(50 // 16):
         seen = [sample for number, *samples in job.steps_of() if number == epoch for sample in samples]
@@ -115,17 +124,20 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(job: Job, kind: str
 
 def test_two_ranks_stop_at_one_step_and_go_on_bitwise(job: Job) -> None:
     """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
-    alone = digests(job.without_gavel(24, world=2))
+    alone = job.without_gavel(24, world=2)
     job.attempt(24, world=2)
     assert job.end_after(6) == [0, 0]
     stopped = [job.run.progress(rank) for rank in range(2)]
     assert stopped[0]["steps"] == stopped[1]["steps"] == stopped[0]["saved"] == stopped[1]["saved"] < 24
     assert [words["state"] for words in stopped] == ["yielded", "yielded"]
     job.attempt(24, world=2)
-    assert [process.wait() for process in job.processes] == [0, 0]
-    assert digests([process.said() for process in job.processes]) == alone
+    assert digests(job.processes) == digests(alone)
     seen = Counter(
-        sample for rank in range(2) for epoch, *samples in job.steps_of(rank) if epoch == 0 for sample in samples
+        sample
+        for rank in range(2)
+        for epoch, *samples in job.steps_of(rank)
+        if epoch == 0
+        for sample in samples
     )
     assert set(seen) == set(range(SAMPLES))
     assert sum(seen.values()) == SAMPLES + 1  # 61 samples, two ranks: one comes twice

@@ -75,7 +75,9 @@ def test_it_asks_for_nothing_that_came_later(path: Path) -> None:
     """Neither names nor arguments that the standard library of Python 3.9 does not have."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names |= {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     assert names & NEWER == set()
     words = {
         word.arg
@@ -84,5 +86,9 @@ def test_it_asks_for_nothing_that_came_later(path: Path) -> None:
         for word in node.keywords
     }
     assert words & {"strict", "slots", "kw_only"} == set()
-    outside = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    outside = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+    ]
     assert [ast.unparse(node) for node in outside if isinstance(node.args[1], ast.BinOp)] == []

@@ -1,0 +1,111 @@
+"""What the agent says through the environment and through `lease.json`, right and wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gavel.training.environment import Run, ranks_of, run_of, speed_of, steps_of
+from gavel.training.errors import EnvironmentFault
+from gavel.training.lease import Lease, LeaseFile, parse
+from gavel.training.progress import Progress
+from tests.training.leases import RunDirectory
+
+
+def test_a_rank_knows_who_it_is(tmp_path: Path) -> None:
+    """All of it from the variables of docs/job-directory.md."""
+    environ = RunDirectory(tmp_path).environ(1, 2, GAVEL_STEPS="50", GAVEL_COORDINATOR="[::1]:29400")
+    assert run_of(environ) == Run(tmp_path, "12", "17", 3, 2, 1, 2, 50, ("::1", 29400))
+
+
+def test_without_a_run_directory_there_is_no_gavel() -> None:
+    """Ranks may be there all the same: under another launcher."""
+    environ = {"RANK": "1", "WORLD_SIZE": "4"}
+    assert run_of(environ) is None
+    assert ranks_of(environ) == (1, 4)
+    assert ranks_of({}) == (0, 1)
+    assert (steps_of({}), speed_of({})) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GAVEL_STEPS", "many"),
+        ("GAVEL_STEPS", "-1"),
+        ("GAVEL_STEPS", "1e3"),
+        ("GAVEL_STEPS", "9" * 19),
+        ("GAVEL_EPOCH", "three"),
+        ("GAVEL_ATTEMPT", "²"),
+        ("RANK", "2"),
+        ("WORLD_SIZE", "two"),
+        ("GAVEL_COORDINATOR", "10.0.0.5"),
+        ("GAVEL_COORDINATOR", ":1"),
+        ("GAVEL_COORDINATOR", "host:0"),
+        ("GAVEL_COORDINATOR", "host:70000"),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str) -> None:
+    """The error says which variable, its value, and what was expected."""
+    environ = {**RunDirectory(tmp_path).environ(1, 2), name: value}
+    with pytest.raises(EnvironmentFault, match=f"{name} is '?{value}"):
+        run_of(environ)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "fast", "inf", "nan"])
+def test_a_wrong_speed_is_named(value: str) -> None:
+    """A GPU that stands still, or is faster than everything, cannot be meant."""
+    with pytest.raises(EnvironmentFault, match=f"GAVEL_SPEED is '{value}'"):
+        speed_of({"GAVEL_SPEED": value})
+
+
+GOOD = {"ask_s": 1.0, "signal_s": 2, "kill_s": 3.5, "why": "drained", "later": [1]}
+
+
+def test_a_lease_is_three_moments() -> None:
+    """Keys that are not known are ignored; a missing reason is none."""
+    assert parse(json.dumps(GOOD).encode()) == Lease(1.0, 2.0, 3.5, "drained")
+    assert parse(b'{"ask_s": 1, "signal_s": 2, "kill_s": 3, "why": 7}') == Lease(1.0, 2.0, 3.0, "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"null", b"[1]", b'"x"', b"\xff\xfe", b"[" * 60_000, *(
+        json.dumps({**GOOD, "ask_s": value}).encode() for value in (None, "1", True, float("nan"), float("inf"))
+    )],
+)  # fmt: skip
+def test_what_makes_no_sense_is_no_lease(data: bytes) -> None:
+    """Half a file, other data, and numbers that are none."""
+    assert parse(data) is None
+
+
+def test_what_was_known_holds(tmp_path: Path) -> None:
+    """A file that vanishes or is damaged changes nothing; a new one counts at once."""
+    path = tmp_path / "lease.json"
+    file = LeaseFile(path)
+    assert file.read() is None
+    path.write_text(json.dumps(GOOD))
+    assert file.read() == Lease(1.0, 2.0, 3.5, "drained")
+    path.write_text("nonsense")
+    assert file.read() == Lease(1.0, 2.0, 3.5, "drained")
+    path.unlink()
+    assert file.read() == Lease(1.0, 2.0, 3.5, "drained")
+    path.write_text(json.dumps({**GOOD, "ask_s": 1.5}))
+    assert file.read() == Lease(1.5, 2.0, 3.5, "drained")
+
+
+def test_progress_is_written_once_a_second_and_then_no_more(tmp_path: Path) -> None:
+    """The file is replaced at most once a second; after the last word, never again."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.write_if_due(100.0, 1)
+    assert list(tmp_path.iterdir()) == []
+    progress.begin(saved=0)
+    for now_s, steps in ((100.0, 1), (100.9, 2), (101.0, 3)):
+        progress.write_if_due(now_s, steps)
+        words = json.loads((tmp_path / "progress-0.json").read_text())
+        assert words["steps"] == (1 if now_s < 101 else 3)
+    progress.end("yielded", 4)
+    progress.write_if_due(1e9, 5)
+    assert json.loads((tmp_path / "progress-0.json").read_text())["steps"] == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["progress-0.json"]

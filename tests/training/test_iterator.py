@@ -1,0 +1,400 @@
+"""The loop as a script sees it, outside Gavel and under a lease of this process."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.training import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    LeasedIterator,
+    NoLength,
+    StaleAttempt,
+    TrainingError,
+    end,
+    report,
+    time_left_s,
+)
+from tests.training.leases import RunDirectory, eventually, under_a_lease
+
+
+class Notes:
+    """A checkpoint in memory: what was saved, and when saving is to fail."""
+
+    def __init__(self, step: int = 0, **faults: Exception) -> None:
+        self.step, self.saved, self.fault = step, [], faults.get("fault")
+
+    def load(self) -> int:
+        """The step to go on from."""
+        return self.step
+
+    def save(self, step: int) -> None:
+        """Note it, or fail."""
+        if self.fault is not None:
+            raise self.fault
+        self.saved.append(step)
+
+
+class Keeping(Notes):
+    """The same, which keeps the position too, as a TorchCheckpoint does."""
+
+    def __init__(self, states: dict[bool, Any] | None = None, step: int = 0) -> None:
+        super().__init__(step)
+        self.parts: dict[bool, Any] = {}
+        self.states = states or {}
+
+    def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
+        """Take a part of the position."""
+        self.parts[of_rank] = part
+
+    def load(self) -> int:
+        """Give the parts their states."""
+        for of_rank, state in self.states.items():
+            self.parts[of_rank].load_state_dict(state)
+        return self.step
+
+    def save(self, step: int) -> None:
+        """Take the states."""
+        super().save(step)
+        self.states = {of_rank: part.state_dict() for of_rank, part in self.parts.items()}
+        self.step = step
+
+    def again(self) -> Keeping:
+        """What the next process finds."""
+        return Keeping(self.states, self.step)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    """A lease that this process runs under."""
+    directory = RunDirectory(tmp_path / "run")
+    with under_a_lease(directory.environ()):
+        yield directory
+
+
+# ------------------------------------------------------------------------------------------ outside Gavel
+
+
+def test_without_a_number_of_steps_it_is_the_loader() -> None:
+    """One pass each time, nothing saved, as if the wrapper were not there."""
+    notes = Notes()
+    steps = LeasedIterator("abc", checkpoint=notes)
+    assert [*steps, *steps] == list("abcabc")
+    assert (notes.saved, steps.step, steps.epoch, steps.finished) == ([], 6, 2, True)
+
+
+def test_with_a_number_of_steps_it_goes_round() -> None:
+    """Passes follow each other until all steps are done; then there is a checkpoint, and no more steps."""
+    notes = Notes()
+    steps = LeasedIterator("abc", checkpoint=notes, steps=7)
+    assert "".join(steps) == "abcabca"
+    assert (notes.saved, steps.finished, list(steps)) == ([7], True, [])
+
+
+def test_the_job_file_may_give_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`GAVEL_STEPS` is the number of steps where the script gives none; its own word goes first."""
+    monkeypatch.setenv("GAVEL_STEPS", "4")
+    assert "".join(LeasedIterator("abc", checkpoint=Notes())) == "abca"
+    assert "".join(LeasedIterator("abc", checkpoint=Notes(), steps=2)) == "ab"
+
+
+def test_it_goes_on_in_the_middle_of_a_pass() -> None:
+    """From the step alone, where the loader has a length: passes and batches that are done are left out."""
+    steps = LeasedIterator("abc", checkpoint=Notes(step=4), steps=7)
+    assert (steps.step, steps.epoch, "".join(steps)) == (4, 1, "bca")
+
+
+def test_all_done_is_done() -> None:
+    """A job that is started again after its last step does nothing, and says so."""
+    notes = Notes(step=7)
+    steps = LeasedIterator("abc", checkpoint=notes, steps=7)
+    assert (list(steps), notes.saved, steps.finished) == ([], [], True)
+
+
+def test_epochs_are_counted_and_gone_on_with() -> None:
+    """`epochs()` gives the passes that are left, the broken one first."""
+    steps = LeasedIterator("abc", checkpoint=Notes(step=4))
+    assert [(epoch, "".join(steps)) for epoch in steps.epochs(3)] == [(1, "bc"), (2, "abc")]
+    assert (steps.step, steps.finished) == (9, True)
+
+
+def test_epochs_end_with_the_steps() -> None:
+    """Where both are given, the first that is reached ends it."""
+    notes = Notes()
+    steps = LeasedIterator("abc", checkpoint=notes, steps=4)
+    assert [(epoch, "".join(steps)) for epoch in steps.epochs(9)] == [(0, "abc"), (1, "a")]
+    assert notes.saved == [4]
+
+
+def test_a_pass_may_be_left_early() -> None:
+    """A script that breaks out of a pass begins the next one with the next epoch."""
+    steps = LeasedIterator("abc", checkpoint=Notes())
+    seen = []
+    for epoch in steps.epochs(2):
+        for batch in steps:
+            seen.append((epoch, batch))
+            if batch == "b":
+                break
+    assert seen == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+
+
+def test_epochs_without_steps_are_told() -> None:
+    """A script that forgets the inner loop is told so instead of turning for ever."""
+    with pytest.raises(TrainingError, match="no step was done"):
+        list(LeasedIterator("abc", checkpoint=Notes()).epochs(2))
+
+
+def test_it_saves_every_so_many_steps() -> None:
+    """Periodic checkpoints, and none twice."""
+    notes = Notes()
+    list(LeasedIterator("abcd", checkpoint=notes, steps=6, every_steps=3))
+    assert notes.saved == [3, 6]
+
+
+def test_it_saves_every_so_often() -> None:
+    """Outside Gavel too, time brings checkpoints about."""
+    notes = Notes()
+    steps = LeasedIterator("abcd", checkpoint=notes, steps=10**9, every_s=0.01)
+    for _ in steps:
+        if len(notes.saved) >= 2:
+            break
+    assert notes.saved == sorted(set(notes.saved))
+
+
+def test_synthetic_data_is_the_first_batch() -> None:
+    """The first batch for as many steps as there are; the loader gives no second one."""
+    asked = []
+
+    def loader() -> Iterator[int]:
+        for number in range(3):
+            asked.append(number)
+            yield number
+
+    assert list(LeasedIterator(loader(), checkpoint=Notes(), synthetic=True, steps=5)) == [0] * 5
+    assert asked == [0]
+    assert list(LeasedIterator("abc", checkpoint=Notes(), synthetic=True)) == ["a"] * 3
+    with pytest.raises(NoLength, match="give steps="):
+        list(LeasedIterator(loader(), checkpoint=Notes(), synthetic=True))
+
+
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_a_loader_without_batches_is_told(synthetic: bool) -> None:
+    """An empty data set is an error, not an endless loop."""
+    with pytest.raises(TrainingError, match="list gave no batch: is the data set empty"):
+        list(LeasedIterator([], checkpoint=Notes(), steps=3, synthetic=synthetic))
+
+
+class NoEnd:
+    """Batches without a length: a new generator each time."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abcde")
+
+
+def test_a_loader_without_length_needs_a_checkpoint_that_keeps_the_position() -> None:
+    """From a number of steps alone nobody can tell where such a loader was; the error says what to do."""
+    with pytest.raises(NoLength, match="NoEnd has no length.*pass a TorchCheckpoint"):
+        LeasedIterator(NoEnd(), checkpoint=Notes(step=2))
+    keeping = Keeping()
+    assert "".join(LeasedIterator(NoEnd(), checkpoint=keeping, steps=7)) == "abcdeab"
+    assert "".join(LeasedIterator(NoEnd(), checkpoint=keeping.again(), steps=12)) == "cdeab"
+
+
+def test_a_loader_with_a_state_is_asked_for_it() -> None:
+    """A loader that can say where it is, is not run through again."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.at, self.starts = 0, 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.starts += 1
+            while self.at < 6:
+                self.at += 1
+                yield self.at
+            self.at = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    keeping = Keeping()
+    assert list(LeasedIterator(Own(), checkpoint=keeping, steps=4)) == [1, 2, 3, 4]
+    assert list(LeasedIterator(Own(), checkpoint=keeping.again(), steps=9)) == [5, 6, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"steps": -1}, "steps is -1: expected a whole number from 0 up"),
+        ({"steps": 2.5}, "steps is 2.5"),
+        ({"steps": True}, "steps is True"),
+        ({"every_steps": 0}, "every_steps is 0: expected a whole number from 1 up"),
+        ({"every_s": 0}, "every_s is 0: expected seconds above 0"),
+        ({"every_s": float("nan")}, "every_s is nan"),
+    ],
+)
+def test_wrong_numbers_are_refused(words: dict[str, Any], said: str) -> None:
+    """A number that cannot be meant is refused by its name."""
+    with pytest.raises(ValueError, match=said):
+        LeasedIterator("abc", checkpoint=Notes(), **words)
+
+
+@pytest.mark.parametrize("step", [None, -1, 1.5, True, "3"])
+def test_a_checkpoint_has_to_say_its_step(step: Any) -> None:
+    """What load() returns is checked where it comes from."""
+    with pytest.raises(CheckpointError, match="expected the step, 0 for a fresh start"):
+        LeasedIterator("abc", checkpoint=Notes(step=step))
+
+
+# -------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_in_between_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk in mid-run is told, and the job goes on; at the end it is an error."""
+    full = Notes(fault=OSError(errno.ENOSPC, "No space left on device"))
+    steps = LeasedIterator("abcd", checkpoint=full, steps=4, every_steps=2)
+    with pytest.raises(OSError, match="No space left"):
+        list(steps)
+    assert "no checkpoint of step 2 (the last one is of step 0): [Errno 28] No space left" in caplog.text
+
+
+def test_parts_that_others_did_not_write_end_no_rank(caplog: pytest.LogCaptureFixture) -> None:
+    """A last checkpoint that stays incomplete for others' sake is told; this rank ends in peace."""
+    alone = Notes(fault=IncompleteCheckpoint("the part of rank 1 is not there"))
+    list(LeasedIterator("abcd", checkpoint=alone, steps=4))
+    assert "the part of rank 1 is not there" in caplog.text
+
+
+def test_a_stale_attempt_ends() -> None:
+    """That a newer attempt runs is no fault to go on with, wherever it is noticed."""
+    stale = Notes(fault=StaleAttempt("attempt 3 has taken over"))
+    with pytest.raises(StaleAttempt, match="attempt 3"):
+        list(LeasedIterator("abcd", checkpoint=stale, steps=4, every_steps=2))
+
+
+# -------------------------------------------------------------------------------------------- under a lease
+
+
+def test_it_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
+    """Asked to end, the loop saves after the step that it is in; the last word says what is safe."""
+    notes = Notes()
+    steps = LeasedIterator(range(10), checkpoint=notes, steps=10**9)
+    seen = 0
+    for _ in steps:
+        seen += 1
+        if seen == 5:
+            run.lease(ask_in_s=0.0)
+            eventually(lambda: steps._gate.limit <= 5)
+    assert (seen, notes.saved, steps.finished) == (5, [5], False)
+    assert list(steps) == []
+    words = run.progress()
+    assert {key: words[key] for key in ("epoch", "attempt", "steps", "saved", "state")} == {
+        "epoch": 3,
+        "attempt": 2,
+        "steps": 5,
+        "saved": 5,
+        "state": "yielded",
+    }
+
+
+def test_progress_of_a_resumed_job_never_goes_back(run: RunDirectory) -> None:
+    """Until the checkpoint is loaded nothing is told; then the steps of earlier leases count."""
+    steps = LeasedIterator(range(10), checkpoint=Notes(step=1000), steps=1001)
+    first = eventually(run.progress)
+    assert (first["steps"], first["saved"], first["state"]) == (1000, 1000, "running")
+    list(steps)
+    assert (run.progress()["steps"], run.progress()["state"]) == (1001, "finished")
+
+
+def test_a_lease_that_is_over_before_the_loop_begins(run: RunDirectory) -> None:
+    """No step is done, no checkpoint is made, and the last word is said."""
+    notes = Notes(step=3)
+    steps = LeasedIterator(range(10), checkpoint=notes, steps=10)
+    run.lease(ask_in_s=0.0)
+    eventually(lambda: steps._gate.stopping)
+    assert (list(steps), notes.saved, run.progress()["state"]) == ([], [], "yielded")
+
+
+def test_epochs_end_with_the_lease(run: RunDirectory) -> None:
+    """Inside `epochs()`, an end in the middle of a pass ends both loops; the code after it is not misled."""
+    steps = LeasedIterator("abc", checkpoint=Notes())
+    begun = []
+    for epoch in steps.epochs(5):
+        begun.append(epoch)
+        for _ in steps:
+            if epoch == 1:
+                run.lease(ask_in_s=0.0)
+                eventually(lambda: steps._gate.limit <= steps.step + 1)
+    assert (begun, steps.step, steps.finished) == ([0, 1], 4, False)
+
+
+def test_all_epochs_are_all(run: RunDirectory) -> None:
+    """After the last epoch there is a checkpoint, and the job is finished."""
+    notes = Notes()
+    steps = LeasedIterator("abc", checkpoint=notes)
+    assert ["".join(steps) for _ in steps.epochs(2)] == ["abc", "abc"]
+    assert (notes.saved, run.progress()["state"]) == ([6], "finished")
+
+
+def test_under_a_lease_a_loader_without_length_is_refused_at_once(run: RunDirectory) -> None:
+    """Not only after the first preemption, when it would be too late."""
+    with pytest.raises(NoLength):
+        LeasedIterator(NoEnd(), checkpoint=Notes())
+
+
+def test_it_saves_every_so_often_under_a_lease(run: RunDirectory) -> None:
+    """Periodic checkpoints by time are agreed on by the ranks, of which this is the only one."""
+    notes = Notes()
+    for _ in LeasedIterator("ab", checkpoint=notes, steps=10**9, every_s=0.06):
+        if len(notes.saved) == 2:
+            break
+    words = eventually(lambda: run.progress() if run.progress().get("saved") else None)
+    assert words["saved"] in notes.saved
+
+
+def test_saving_is_no_stepping(run: RunDirectory) -> None:
+    """`stepping_s` is the time since the first step began, without what checkpoints took."""
+
+    class Slow(Notes):
+        def save(self, step: int) -> None:
+            threading.Event().wait(0.2)
+
+    list(LeasedIterator("ab", checkpoint=Slow(), steps=4, every_steps=2))
+    assert 0 < run.progress()["stepping_s"] < 0.2
+
+
+def test_an_own_loop_knows_its_time(run: RunDirectory) -> None:
+    """A script without the iterator asks how long it has, says how far it is, and how it ended."""
+    assert 3000 < time_left_s() <= 3600
+    report(41, saved=40)
+    assert eventually(run.progress)["steps"] == 41
+    run.lease(ask_in_s=0.0)
+    eventually(lambda: time_left_s() == 0.0)
+    end(42, saved=42, finished=False)
+    words = run.progress()
+    assert (words["steps"], words["saved"], words["state"]) == (42, 42, "yielded")
+
+
+def test_an_own_loop_outside_gavel() -> None:
+    """Outside Gavel there is all the time in the world, and nobody to tell."""
+    assert time_left_s() == float("inf")
+    report(1)
+    end(1, saved=1, finished=True)
+
+
+def test_trouble_with_the_progress_file_disturbs_nobody(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run directory that cannot be written any more is told once; training goes on."""
+    (run.path / "progress-0.json.new").mkdir()
+    assert len(list(LeasedIterator("ab", checkpoint=Notes(), steps=50))) == 50
+    assert caplog.text.count("cannot report progress") == 1

@@ -1,0 +1,80 @@
+"""Steps that wait: their length, their sum, and what happens after a pause. Time is the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from gavel.training import pace, pacing
+from gavel.training.errors import EnvironmentFault
+
+
+class Clock:
+    """A clock that moves when somebody sleeps, a little too far each time."""
+
+    def __init__(self) -> None:
+        self.now_s, self.slept_s = 1000.0, []
+
+    def monotonic(self) -> float:
+        """Now."""
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        """Sleep, and wake a little late."""
+        self.slept_s.append(duration_s)
+        self.now_s += duration_s + 0.003
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A fresh time-table, in virtual time."""
+    made = Clock()
+    monkeypatch.setattr(pacing, "time", made)
+    monkeypatch.setattr(pacing, "_speed", None)
+    monkeypatch.setattr(pacing, "_due_s", None)
+    return made
+
+
+@pytest.mark.parametrize(("speed", "step_s"), [("1", 0.1), ("0.5", 0.2), ("4", 0.025)])
+def test_steps_take_their_time_at_the_speed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, speed: str, step_s: float
+) -> None:
+    """A hundred steps take a hundred times a step: waking late does not add up."""
+    monkeypatch.setenv("GAVEL_SPEED", speed)
+    for _ in range(100):
+        clock.now_s += 0.001
+        pace(0.1)
+    assert clock.now_s - 1000.0 == pytest.approx(100 * step_s, abs=0.005)
+
+
+def test_after_a_pause_nothing_is_caught_up_on(clock: Clock) -> None:
+    """After a long pause each step takes its full time again."""
+    pace(0.1)
+    clock.now_s += 60.0
+    before_s = clock.now_s
+    for _ in range(10):
+        pace(0.1)
+    assert clock.now_s - before_s == pytest.approx(1.0, abs=0.005)
+
+
+def test_a_checkpoint_takes_no_time_from_the_next_step(clock: Clock) -> None:
+    """After a checkpoint, however short, the next step is a whole one."""
+    pace(0.1)
+    clock.now_s += 0.05
+    pacing.start_over()
+    before_s = clock.now_s
+    pace(0.1)
+    assert clock.now_s - before_s == pytest.approx(0.1, abs=0.005)
+
+
+@pytest.mark.parametrize("step_s", [-1.0, float("nan"), float("inf")])
+def test_a_step_that_cannot_be_is_refused(clock: Clock, step_s: float) -> None:
+    """Negative and endless steps are refused."""
+    with pytest.raises(ValueError, match="expected the seconds of a step"):
+        pace(step_s)
+
+
+def test_a_wrong_speed_is_told(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is named."""
+    monkeypatch.setenv("GAVEL_SPEED", "fast")
+    with pytest.raises(EnvironmentFault, match="GAVEL_SPEED is 'fast'"):
+        pace(0.1)

@@ -1,0 +1,132 @@
+"""Every sample once per epoch, whoever goes on: order, ranks, preemptions, and what loaders fetch ahead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.training import CheckpointError, LeasedIterator, ResumableSampler
+from gavel.training.position import Position
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+from tests.training.test_iterator import Keeping  # noqa: E402
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("samples", "world"), [(12, 3), (13, 3), (2, 3), (1, 1), (7, 1)])
+def test_ranks_share_an_epoch_as_with_distributed_sampler(samples: int, world: int, drop_last: bool) -> None:
+    """Unshuffled, each rank gets what PyTorch's own sampler would give it, and as many."""
+    for rank in range(world):
+        ours = ResumableSampler(range(samples), shuffle=False, rank=rank, world=world, drop_last=drop_last)
+        theirs = DistributedSampler(range(samples), world, rank, shuffle=False, drop_last=drop_last)
+        if not drop_last or samples >= world:
+            assert list(ours) == list(theirs)
+            assert len(ours) == len(theirs)
+
+
+def test_the_order_follows_from_seed_and_epoch() -> None:
+    """Same seed and epoch, same order; another of either, another order; always each sample once."""
+    orders = {}
+    for seed, epoch in ((0, 0), (0, 1), (5, 0)):
+        sampler = ResumableSampler(range(50), seed=seed)
+        sampler.set_epoch(epoch)
+        orders[seed, epoch] = list(sampler)
+        assert list(sampler) == orders[seed, epoch]
+        assert sorted(orders[seed, epoch]) == list(range(50))
+    assert len({tuple(order) for order in orders.values()}) == 3
+
+
+@given(
+    samples=st.integers(1, 80),
+    leases=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 9)), max_size=6),
+)
+def test_each_sample_once_over_preemptions_and_widths(
+    samples: int, leases: list[tuple[int, int, int]]
+) -> None:
+    """An epoch that is done in pieces, each with another number of ranks and another batch, gives every sample;
+    twice only those that fill up the last round of ranks, at most one less than there are ranks."""
+    seen: Counter[int] = Counter()
+    state: dict[str, Any] = ResumableSampler(range(samples), seed=3).state_dict()
+    for world, size, steps in [*leases, (2, 3, 10**6)]:
+        for rank in range(world):
+            sampler = ResumableSampler(range(samples), rank=rank, world=world)
+            sampler.load_state_dict(state)
+            given_out = list(sampler)
+            seen.update(given_out[: steps * size])
+            sampler.advance(min(steps * size, len(given_out)))
+        state = sampler.state_dict()
+    assert set(seen) == set(range(samples))
+    assert sum(seen.values()) - samples <= max(2, *(world for world, _, _ in [*leases, (2, 0, 0)])) - 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_fetched_and_not_used_comes_again(workers: int) -> None:
+    """Loaders fetch ahead; the position is that of the loop. Over three leases each epoch is exact."""
+    keeping, seen = Keeping(), []
+    for until in (3, 4, 12):
+        data = list(range(20))
+        loader = DataLoader(data, batch_size=4, sampler=ResumableSampler(data, seed=1), num_workers=workers)
+        steps = LeasedIterator(loader, checkpoint=keeping, steps=until)
+        assert steps.step == keeping.step
+        seen += [sample for batch in steps for sample in batch.tolist()]
+        keeping = keeping.again()
+    assert sorted(seen[:20]) == sorted(seen[20:40]) == list(range(20))
+    assert len(seen) == 48
+
+
+def test_a_shuffling_loader_without_our_sampler_goes_on_too() -> None:
+    """The pass begins again with the random numbers that it began with; what was consumed is skipped."""
+
+    def seen_over(*leases: int) -> list[int]:
+        torch.manual_seed(7)
+        keeping, seen = Keeping(), []
+        for until in leases:
+            loader = DataLoader(list(range(20)), batch_size=4, shuffle=True)
+            for batch in LeasedIterator(loader, checkpoint=keeping, steps=until):
+                seen += batch.tolist()
+            keeping = keeping.again()
+        return seen
+
+    once = seen_over(13)
+    assert sorted(once[:20]) == list(range(20))
+    assert seen_over(3, 13)[:20] == once[:20]
+
+
+def test_other_data_than_before_is_told() -> None:
+    """A position in one data set means nothing in another."""
+    state = ResumableSampler(range(10)).state_dict()
+    with pytest.raises(CheckpointError, match="the data set has 11 samples, and had 10"):
+        ResumableSampler(range(11)).load_state_dict(state)
+
+
+def test_an_epoch_goes_on_in_the_order_that_it_began() -> None:
+    """A seed that was changed in the script counts for later runs, not in the middle of an order."""
+    begun = ResumableSampler(range(10), seed=1)
+    other = ResumableSampler(range(10), seed=2)
+    other.load_state_dict(begun.state_dict())
+    assert list(other) == list(begun)
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_cannot_be_is_refused(rank: int, world: int) -> None:
+    """Ranks go from 0 to world - 1."""
+    with pytest.raises(ValueError, match=f"rank is {rank}, world is {world}"):
+        ResumableSampler(range(10), rank=rank, world=world)
+
+
+@pytest.mark.parametrize(("world", "batch", "told"), [(1, 9, False), (3, 3, False), (2, 4, True)])
+def test_a_change_of_ranks_without_our_sampler(
+    caplog: pytest.LogCaptureFixture, world: int, batch: int, told: bool
+) -> None:
+    """Nine batches were consumed by three ranks: others go on at the nearest batch before, and say so."""
+    position = Position(range(20), world)
+    position.load_state_dict({"epoch": 1, "batch": 3, "world": 3, "sampler": None})
+    assert position.state_dict() == {"epoch": 1, "batch": batch, "world": world, "sampler": None}
+    assert ("some samples of this epoch come again" in caplog.text) == told

@@ -1,0 +1,221 @@
+"""What training with PyTorch has, saved and given back; and files that are not what they should be."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.training import CheckpointError, StaleAttempt, TorchCheckpoint
+from tests.training.leases import RunDirectory
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+class Own:
+    """An object of the user's, with any state."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        """Its state."""
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take one."""
+        self.state = state
+
+
+def trained() -> dict[str, Any]:
+    """A model and what goes with it, after some steps."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2]),
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9),
+        ],
+        milestones=[3],
+    )
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 3)).pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    generator = torch.Generator().manual_seed(random.getrandbits(32))
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "scaler": scaler,
+        "generator": generator,
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def state_of(thing: Any) -> Any:
+    """The state of anything."""
+    return thing.get_state() if isinstance(thing, torch.Generator) else thing.state_dict()
+
+
+def test_all_that_training_has_comes_back(tmp_path: Path) -> None:
+    """Model, optimizer, chained schedulers, scaler, generator: bit for bit in fresh objects."""
+    before, after = trained(), trained()
+    TorchCheckpoint(tmp_path, **before).save(5)
+    assert not same(state_of(before["model"]), state_of(after["model"]))
+    assert TorchCheckpoint(tmp_path, **after).load() == 5
+    assert [name for name in before if not same(state_of(before[name]), state_of(after[name]))] == []
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    """Python's, NumPy's and PyTorch's generators give what they would have given."""
+    checkpoint = TorchCheckpoint(tmp_path, own=Own(1))
+
+    def draws() -> list[float]:
+        return [random.random(), random.gauss(0, 1), np.random.normal(), torch.rand(1).item()]
+
+    np.random.normal()
+    checkpoint.save(1)
+    expected = draws()
+    draws()
+    checkpoint.load()
+    assert draws() == expected
+
+
+ANY_STATE = {
+    "none": None,
+    "numbers": [True, 2, 3.5, float("inf"), 1j, 2**70],
+    "text": ("ü", b"\x00\xff", b"", ""),
+    "set": {1, 2},
+    "nested": {"a": [{"b": (1, (2,))}], 3: "key"},
+    "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
+    "empty": np.zeros((0, 2)),
+    "scalar": 1.5,
+    "tensor": torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+def test_states_of_ones_own_come_back(tmp_path: Path) -> None:
+    """Numbers, text, containers, arrays and tensors, as they were; NumPy's scalars as plain numbers."""
+    TorchCheckpoint(tmp_path, own=Own({**ANY_STATE, "scalar": np.float64(1.5)})).save(1)
+    own = Own()
+    TorchCheckpoint(tmp_path, own=own).load()
+    assert own.state.pop("set") == ANY_STATE["set"]
+    assert same(own.state, {key: value for key, value in ANY_STATE.items() if key != "set"})
+
+
+def test_what_cannot_be_stored_safely_is_refused_when_saving(tmp_path: Path) -> None:
+    """Not when it is needed; the message names the place, and the good checkpoint stays."""
+    own = Own({"fine": 1})
+    checkpoint = TorchCheckpoint(tmp_path, own=own)
+    checkpoint.save(1)
+    own.state = {"a": [1, {"b": Own()}]}
+    with pytest.raises(
+        CheckpointError, match=r"own\['a'\]\[1\]\['b'\] is a Own, which cannot be stored safely"
+    ):
+        checkpoint.save(2)
+    assert TorchCheckpoint(tmp_path, own=Own()).load() == 1
+
+
+class Trap:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("was-here"),))
+
+
+def test_a_checkpoint_cannot_run_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A file that was made to do something when it is read, sums and all, is refused."""
+    monkeypatch.chdir(tmp_path)
+    checkpoint = TorchCheckpoint(tmp_path / "job", own=Own(1))
+    checkpoint._store.write(1, "state.pt", lambda file: torch.save({"own": Trap()}, file))
+    checkpoint._store.commit(1, 1.0)
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint .*: it holds more than data"):
+        TorchCheckpoint(tmp_path / "job", own=Own()).load()
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_other_objects_than_before_are_told(tmp_path: Path) -> None:
+    """A name that the checkpoint does not know, and a model of another shape, say what to do."""
+    TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 3)).save(1)
+    with pytest.raises(CheckpointError, match="no state of 'scaler'; it has model: name the same objects"):
+        TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 3), scaler=Own()).load()
+    with pytest.raises(CheckpointError, match=r"does not fit model: [\s\S]*size mismatch"):
+        TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 4)).load()
+
+
+def test_only_what_has_a_state_can_be_named(tmp_path: Path) -> None:
+    """A number that was passed by mistake is refused at once."""
+    with pytest.raises(TypeError, match=r"epochs is a int: expected something with state_dict\(\)"):
+        TorchCheckpoint(tmp_path, epochs=3)
+
+
+def test_outside_gavel_a_directory_is_needed() -> None:
+    """Without one there is nowhere to save."""
+    with pytest.raises(CheckpointError, match="Outside Gavel, give a directory"):
+        TorchCheckpoint(own=Own())
+
+
+def test_under_a_lease_the_jobs_directory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's own word is for outside; the path carries epoch and attempt, and a claim is made."""
+    for name, value in RunDirectory(tmp_path / "run").environ(GAVEL_CHECKPOINT_DIR=tmp_path / "job").items():
+        monkeypatch.setenv(name, value)
+    checkpoint = TorchCheckpoint(tmp_path / "mine", own=Own(1))
+    assert checkpoint.load() == 0
+    (tmp_path / "job" / "claims" / "e00000003-a00000003.json").write_text("{}")
+    with pytest.raises(StaleAttempt):
+        checkpoint.save(1)
+    (tmp_path / "job" / "claims" / "e00000003-a00000003.json").unlink()
+    monkeypatch.setattr("gavel.training.session.current", lambda: None)
+    checkpoint.save(2)
+    assert (tmp_path / "job" / "e00000003-a00000002" / "step-000000000002" / "COMPLETE").exists()
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_width_of_a_job_may_change(tmp_path: Path) -> None:
+    """What wraps a module for several devices, or compiles it, is not part of its state."""
+    wrapped = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+    TorchCheckpoint(tmp_path, model=wrapped).save(1)
+    bare = torch.nn.Linear(2, 2)
+    TorchCheckpoint(tmp_path, model=bare).load()
+    assert same(bare.state_dict(), wrapped.module.state_dict())
+    compiled = torch.compile(torch.nn.Linear(2, 2))
+    TorchCheckpoint(tmp_path, model=compiled).load()
+    assert same(compiled._orig_mod.state_dict(), bare.state_dict())
+
+
+def test_a_full_disk_is_told_and_the_good_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch says so in its own words; it becomes a CheckpointError, and what was half written is gone."""
+    checkpoint = TorchCheckpoint(tmp_path, own=Own(torch.zeros(1000)))
+    checkpoint.save(1)
+
+    def full(*_: Any) -> None:
+        raise RuntimeError("PytorchStreamWriter failed writing file: No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        checkpoint.save(2)
+    assert not list(tmp_path.rglob("step-000000000002"))
+    assert TorchCheckpoint(tmp_path, own=Own()).load() == 1
