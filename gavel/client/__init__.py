@@ -1,0 +1,44 @@
+"""The client: `Client`, `AsyncClient`, what they are given and what they answer.
+
+from gavel import Client, JobSpec
+
+with Client() as client:
+    (job,) = client.submit(JobSpec(command=("python", "train.py"), gpus=4))
+    for chunk in client.logs(job, follow=True):
+        print(chunk.data.decode(), end="")
+"""
+
+from gavel.client.aio import AsyncClient
+from gavel.client.calls import JobFilter
+from gavel.client.errors import (
+    Conflict,
+    GavelError,
+    Invalid,
+    InvalidJob,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    NotReachable,
+    Refused,
+    ServerError,
+    TooMany,
+)
+from gavel.client.job_file import read_job_file
+from gavel.client.results import (
+    Allocation,
+    Explanation,
+    Job,
+    JobEvent,
+    JobState,
+    LogChunk,
+    Node,
+    NodeState,
+    Placement,
+    Preview,
+    Role,
+    Round,
+    Status,
+    UsageRow,
+)
+from gavel.client.specs import After, JobSpec
+from gavel.client.sync import Client

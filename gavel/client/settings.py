@@ -1,0 +1,209 @@
+"""Which scheduler, and who you are: from arguments, from the environment, or from one small file.
+
+Each of address, token and CA is looked for in this order: the argument; GAVEL_ADDRESS, GAVEL_TOKEN, GAVEL_CA; the
+context that the file names (or GAVEL_CONTEXT, or the argument `context`); the scheduler of this machine. An address
+from the environment or an argument does not get the token of a context, which belongs to another cluster.
+
+The file, ~/.config/gavel/client.toml, readable by its owner alone because there are tokens in it:
+
+    current = "lab"
+
+    [contexts.lab]
+    address = "gavel.example.org:7070"
+    token = "…"
+    ca = "lab-ca.pem"
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gavel.client.errors import Invalid
+
+ADDRESS = "127.0.0.1:7070"
+PORT = 7070
+KEYS = ("address", "token", "ca")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Context:
+    """One cluster, as the file has it."""
+
+    address: str
+    token: str = field(default="", repr=False)
+    ca: str = ""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The file."""
+
+    current: str = ""
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Whom to call, and as whom."""
+
+    address: str
+    token: str = field(default="", repr=False)
+    ca: str = ""
+    context: str = ""  # that it came from
+    origin: str = ""  # where the address came from, for people
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the scheduler is on this machine."""
+        return is_loopback(self.address)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Without a CA, only this machine is spoken to in the clear."""
+        return bool(self.ca) or not self.is_local
+
+
+def find_connection(
+    address: str | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    path: Path | None = None,
+) -> Connection:
+    """What holds now. Invalid says which setting is wrong."""
+    environ = os.environ if environ is None else environ
+    said = environ.get("GAVEL_ADDRESS", "") if address is None else address
+    origin = "the argument" if address is not None else "GAVEL_ADDRESS"
+    wanted = context or ("" if said else environ.get("GAVEL_CONTEXT", ""))
+    if context and said and address is None:
+        said = ""  # asked for by name: that goes before the environment
+    chosen, name = Context(""), ""
+    if not said:
+        chosen, name = _context(path or config_path(environ), wanted)
+        said, origin = (chosen.address, f"context {name}") if chosen.address else (ADDRESS, "the default")
+    token = environ.get("GAVEL_TOKEN") or chosen.token if token is None else token
+    ca = environ.get("GAVEL_CA") or chosen.ca if ca is None else ca
+    if ca and not Path(ca).expanduser().is_file():
+        raise Invalid(f"ca: there is no file {ca}", field="ca", reason="invalid")
+    if any(not 32 < ord(c) < 127 for c in token):
+        raise Invalid(
+            "token: must be printable ASCII without spaces: is all of it there?",
+            field="token",
+            reason="invalid",
+        )
+    return Connection(checked_address(said), token, str(Path(ca).expanduser()) if ca else "", name, origin)
+
+
+def checked_address(text: str) -> str:
+    """`host:port`; the port may be left out."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (text.count(":") > 1 and not text.strip().startswith("[")):  # a bare name, or bare IPv6
+        host, port = text.strip(), str(PORT)
+        host = f"[{host}]" if ":" in host else host
+    elif text.strip().endswith("]"):
+        host, port = text.strip(), str(PORT)
+    wrong = not host or "/" in text or any(c.isspace() or not c.isprintable() for c in host)
+    if wrong or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise Invalid(
+            f"address: '{text}' is not HOST:PORT, such as gavel.example.org:{PORT}",
+            field="address",
+            reason="invalid",
+        )
+    return f"{host}:{int(port)}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------- the file
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """Where the file is."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
+    return Path(base) / "gavel" / "client.toml"
+
+
+def _context(path: Path, wanted: str) -> tuple[Context, str]:
+    known = read_contexts(path)
+    name = wanted or known.current
+    if not name:
+        return Context(""), ""
+    if name not in known.contexts:
+        there = ", ".join(known.contexts) or "none yet; `gavel login` makes one"
+        raise Invalid(
+            f"there is no context '{name}' in {path}; known: {there}", field="context", reason="invalid"
+        )
+    return known.contexts[name], name
+
+
+def read_contexts(path: Path) -> Contexts:
+    """What is in the file; nothing where there is none."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Invalid(f"{path}: cannot be read: {error}", reason="invalid") from None
+    tables = data.get("contexts", {})
+    if set(data) - {"current", "contexts"} or not isinstance(tables, dict):
+        raise Invalid(f"{path}: must have 'current' and tables [contexts.NAME] only", reason="invalid")
+    contexts = {name: _read_one(path, name, table) for name, table in tables.items()}
+    current = data.get("current", "")
+    if not isinstance(current, str):
+        raise Invalid(f"{path}: current: must be the name of a context", reason="invalid")
+    return Contexts(current, contexts)
+
+
+def _read_one(path: Path, name: str, table: object) -> Context:
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise Invalid(f"{path}: contexts.{name}: must be a table of texts", reason="invalid")
+    unknown = sorted(set(table) - set(KEYS))
+    if unknown:
+        raise Invalid(
+            f"{path}: contexts.{name}.{unknown[0]}: unknown; known: {', '.join(KEYS)}", reason="invalid"
+        )
+    if not table.get("address"):
+        raise Invalid(f"{path}: contexts.{name}.address: is missing", reason="invalid")
+    ca = table.get("ca", "")
+    return Context(table["address"], table.get("token", ""), str(path.parent / ca) if ca else "")
+
+
+def write_contexts(path: Path, contexts: Contexts) -> None:
+    """Written aside and renamed, for its owner's eyes only."""
+    for name in contexts.contexts:
+        if not _NAME.fullmatch(name):
+            raise Invalid(f"'{name}' cannot be a context: letters, digits, - and _ only", reason="invalid")
+    lines = [f"current = {json.dumps(contexts.current, ensure_ascii=False)}"]
+    for name, one in contexts.contexts.items():
+        lines += ["", f"[contexts.{name}]"]
+        lines += [
+            f"{key} = {json.dumps(getattr(one, key), ensure_ascii=False)}"
+            for key in KEYS
+            if getattr(one, key)
+        ]
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(file, "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+    os.replace(aside, path)
