@@ -76,7 +76,7 @@ class People:
         door = SingleUser() if self.access is None else ByToken(self.access, world.now_s)
         self.guard = Guard(door, self.audit)
         keys = Keys(folder / "tls")
-        watchers = Places(config.watchers_max, "calls that watch or follow something")
+        self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
 
         def all_warnings() -> Sequence[str]:
             return (*warnings(), *expiry_warnings(keys, world.now_s()))

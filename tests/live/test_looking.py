@@ -1,0 +1,287 @@
+"""Looking at jobs and commanding them: one job, lists in pages, watching, explanations, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import grpc
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.core.messages import Exit
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.log_source import LogUnavailable
+from scheduler.live.views import stamp
+from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
+
+Code, Command = grpc.StatusCode, pb.CommandJobRequest
+
+
+async def submitted(live: Live, *specs: pb.JobSpec, user: str = "ann") -> list[str]:
+    """Jobs by their ids."""
+    return list((await live.jobs(user).SubmitJobs(pb.SubmitJobsRequest(specs=specs))).jobs)
+
+
+async def found(live: Live, **filter_: Any) -> list[str]:
+    """Ids of the jobs that match, as listed."""
+    listed = await live.jobs().ListJobs(pb.ListJobsRequest(filter=pb.JobFilter(**filter_)))
+    assert listed.total == len(listed.jobs)
+    return [job.id for job in listed.jobs]
+
+
+@with_daemon()
+async def test_a_job_shows_where_it_runs_and_how_its_last_attempt_failed(live: Live) -> None:
+    """Placement while it has GPUs; then exit code, last lines, time by worker type and cost."""
+    await live.node("n1", gpus=2)
+    await submitted(live, spec(gpus=2, retries=1, steps=100.0, job_type="cnn"))
+    lease = await live.run_job("1")
+    job = await live.jobs().GetJob(pb.GetJobRequest(job="1"))
+    assert (pb.JOB_STATE_RUNNING, "v100", ["n1:0", "n1:1"], "running", lease) == (
+        *(job.state, job.placement.worker_type, list(job.placement.gpus)),
+        *(job.placement.phase, job.placement.lease),
+    )
+    assert job.placement.until.seconds > job.placement.since.seconds
+    assert not job.HasField("exit_code")
+    await live.report("n1", exits=(Exit(lease, "failed", 30.0, 20.0, 5.0, 10.0, 3, "CUDA out of memory"),))
+    job = await live.jobs().GetJob(pb.GetJobRequest(job="1"))
+    assert (3, "CUDA out of memory", 1, 20.0) == (
+        *(job.exit_code, job.last_lines, job.failures),
+        job.steps_done,
+    )
+    assert {"v100": 10.0} == dict(job.time_s)
+
+
+@with_daemon()
+async def test_what_is_not_there_is_not_found(live: Live) -> None:
+    """NOT_FOUND, by the name that was asked for, in every call that takes a job."""
+    jobs = live.jobs()
+    for call in (
+        jobs.GetJob(pb.GetJobRequest(job="7")),
+        jobs.ExplainJob(pb.ExplainJobRequest(job="7")),
+        jobs.CommandJob(Command(job="7", action=Command.ACTION_HOLD)),
+        jobs.ReadLogs(pb.ReadLogsRequest(job="7")).read(),
+        jobs.GetJob(pb.GetJobRequest(job="../../etc/passwd" * 1000)),
+        jobs.GetJob(pb.GetJobRequest()),
+    ):
+        problem = await problem_of(call)
+        assert (Code.NOT_FOUND, "not_found") == (problem.code, problem.reason)
+        assert len(problem.text) <= 2000
+
+
+@with_daemon()
+async def test_lists_are_filtered_by_everything_at_once(live: Live) -> None:
+    """Each part of the filter narrows the list; newest first."""
+    await live.node("n1", gpus=1)
+    await submitted(live, spec(name="train-1", tenant="org/a", job_type="cnn"))
+    await submitted(live, spec(name="train-2", tenant="org/ab", array=[0, 1]), user="bob")
+    await submitted(live, spec(name="[x]", tenant="org/a/b"))
+    await live.run_job("1")
+    assert ["3", "2_1", "2_0", "1"] == await found(live)
+    assert ["1"] == await found(live, states=[pb.JOB_STATE_RUNNING])
+    assert ["2_1", "1"] == await found(live, jobs=["2_1", "1", "99"])
+    assert ["2_1", "2_0"] == await found(live, jobs=["2"])
+    assert ["2_1", "2_0"] == await found(live, user="bob")
+    assert ["3", "1"] == await found(live, tenant="org/a")
+    assert ["2_1", "2_0", "1"] == await found(live, name="train-?")
+    assert ["3"] == await found(live, name="[x]")
+    assert [] == await found(live, name="TRAIN*")
+    assert ["1"] == await found(live, job_type="cnn")
+    assert ["1"] == await found(live, worker_type="v100")
+    assert ["1"] == await found(live, node="n1")
+    assert [] == await found(live, node="n2")
+    assert [] == await found(live, submitted_since=stamp(live.world.now_s() + 1.0))
+    assert ["3"] == await found(live, submitted_since=stamp(live.world.state.jobs["3"].submitted_s - 1e-4))
+    assert [] == await found(live, user="bob", job_type="cnn")
+
+
+@with_daemon()
+async def test_pages_are_stable_while_jobs_come(live: Live) -> None:
+    """Every job once, newest first, though others are submitted between two pages."""
+    await submitted(live, *[spec() for _ in range(7)])
+    seen, token = [], ""
+    for _ in range(4):
+        page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
+        seen += [job.id for job in page.jobs]
+        token = page.next_page_token
+        await submitted(live, spec())
+    assert ["7", "6", "5", "4", "3", "2", "1"] == seen
+    assert "" == token
+
+
+@with_daemon()
+async def test_page_tokens_are_checked(live: Live) -> None:
+    """What was not given out, or belongs to another filter, is refused by its field; so is a page that is too large."""
+    await submitted(live, spec(), spec())
+    given = (await live.jobs().ListJobs(pb.ListJobsRequest(page_size=1))).next_page_token
+    odd = [base64.urlsafe_b64encode(text).decode() for text in (b"[1]", b'["a", 1]', b"[" * 50_000, b"\xff")]
+    for token in ("x", "é", "====", *odd):
+        problem = await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_token=token)))
+        assert (Code.INVALID_ARGUMENT, "page_token") == (problem.code, problem.field), token[:20]
+    other = pb.ListJobsRequest(page_token=given, filter=pb.JobFilter(user="bob"))
+    assert "another filter" in (await problem_of(live.jobs().ListJobs(other))).text
+    assert "page_size" == (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_001)))).field
+    bad_state = pb.JobFilter(states=[99])  # type: ignore[list-item]
+    assert (
+        "filter.states"
+        == (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(filter=bad_state)))).field
+    )
+
+
+@with_daemon()
+async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -> None:
+    """Half a megabyte of script each: pages stay below the size of a message, and all are reached."""
+    large = spec(launch=pb.Launch(script="x" * 500_000))
+    for _ in range(2):
+        await submitted(live, *[large] * 12)
+    seen, token = 0, ""
+    while True:
+        page = await live.jobs().ListJobs(pb.ListJobsRequest(page_token=token))
+        assert page.ByteSize() < 9_000_000
+        seen, token = seen + len(page.jobs), page.next_page_token
+        if not token:
+            break
+    assert 24 == seen
+    brief = await live.jobs().ListJobs(pb.ListJobsRequest(brief=True))
+    assert (24, False) == (len(brief.jobs), brief.jobs[0].spec.HasField("launch"))
+
+
+@with_daemon()
+async def test_watching_shows_what_is_there_and_then_every_change(live: Live) -> None:
+    """Present ones, a mark, then changes; a job that stops matching is shown once more."""
+    await submitted(live, spec(name="a"), spec(name="b"))
+    wanted = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
+    watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=wanted))
+    event = await watch.read()
+    assert ("1", True) == (event.job.id, event.present)
+    assert (await watch.read()).all_present
+    await live.jobs().CommandJob(Command(job="2", action=Command.ACTION_HOLD))
+    await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_HOLD))
+    event = await watch.read()
+    assert ("1", pb.JOB_STATE_HELD, False) == (event.job.id, event.job.state, event.present)
+    await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_CANCEL))  # not of interest any more
+    await submitted(live, spec(name="a"))
+    event = await watch.read()
+    assert ("3", pb.JOB_STATE_QUEUED) == (event.job.id, event.job.state)
+    watch.cancel()
+
+
+@with_daemon()
+async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
+    """Queued, running, completed: the end is seen though the lease that told of it is gone."""
+    watch = live.jobs().WatchJobs(pb.WatchJobsRequest(skip_present=True))
+    assert (await watch.read()).all_present
+    await submitted(live, spec(steps=10.0))
+    assert pb.JOB_STATE_QUEUED == (await watch.read()).job.state
+    await live.node("n1")
+    lease = await live.run_job("1")
+    while (await watch.read()).job.placement.phase != "running":
+        pass
+    await live.report("n1", exits=(Exit(lease, "finished", 10.0, 10.0, 5.0, 6.0),))
+    last = await watch.read()
+    assert (pb.JOB_STATE_COMPLETED, 10.0) == (last.job.state, last.job.steps_done)
+    watch.cancel()
+
+
+@with_daemon(config=PeopleConfig(watchers_max=2))
+async def test_there_are_only_so_many_watchers(live: Live) -> None:
+    """The third is told to come back; who leaves makes room."""
+    watches = [live.jobs().WatchJobs(pb.WatchJobsRequest()) for _ in range(2)]
+    for watch in watches:
+        await watch.read()
+    problem = await problem_of(live.jobs().WatchJobs(pb.WatchJobsRequest()).read())
+    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (problem.code, problem.reason)
+    watches[0].cancel()
+    places = live.people.watchers
+    await live.until(lambda: places.taken == 1)
+    again = live.jobs().WatchJobs(pb.WatchJobsRequest())
+    assert (await again.read()).all_present
+    again.cancel()
+    watches[1].cancel()
+    await live.until(lambda: places.taken == 0)
+
+
+@with_daemon()
+async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
+    """Held, released, requeued, cancelled; an array by its id; what cannot be is FAILED_PRECONDITION."""
+    await live.node("n1", gpus=4)
+    await submitted(live, spec(array=[0, 1]), spec())
+    jobs = live.jobs()
+    done = await jobs.CommandJob(Command(job="1", action=Command.ACTION_HOLD))
+    assert ["1_0", "1_1"] == list(done.jobs)
+    await jobs.CommandJob(Command(job="1_0", action=Command.ACTION_RELEASE))
+    await live.run_job("2")
+    await jobs.CommandJob(Command(job="2", action=Command.ACTION_REQUEUE))
+    states = {job.id: job.state.value for job in live.world.state.jobs.values()}
+    assert ("held", "queued") == (states["1_1"], states["2"])
+    await jobs.CommandJob(Command(job="1", action=Command.ACTION_CANCEL))
+    problem = await problem_of(jobs.CommandJob(Command(job="1_0", action=Command.ACTION_HOLD)))
+    assert (Code.FAILED_PRECONDITION, "refused") == (problem.code, problem.reason)
+    for action in (0, 9):
+        problem = await problem_of(jobs.CommandJob(Command(job="2", action=action)))  # type: ignore[arg-type]
+        assert (Code.INVALID_ARGUMENT, "action") == (problem.code, problem.field)
+
+
+@with_daemon()
+async def test_an_explanation_is_for_people_and_programs(live: Live) -> None:
+    """A stable reason, words, and all of it as data."""
+    await submitted(live, spec())
+    said = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
+    assert ("no_nodes", pb.JOB_STATE_QUEUED, "no_nodes") == (said.reason, said.state, said.details["reason"])
+    assert said.text in said.rendered
+
+
+@with_daemon()
+async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: Live) -> None:
+    """What the reader asked for is passed on; a reader who leaves is noticed; trouble is told as such."""
+    await submitted(live, spec())
+    problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
+    assert (Code.UNAVAILABLE, "unavailable") == (problem.code, problem.reason)
+    await live.node("n1")
+    await live.run_job("1")
+    live.nodes.chunks = [pb.LogChunk(job="1", attempt=1, data=b"\xff\x00step 1\n"), pb.LogChunk(notice="end")]
+    read = live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", attempt=1, rank=0, tail_lines=0))
+    assert live.nodes.chunks == [chunk async for chunk in read]
+    assert [("1", 1, 0, 0, False)] == live.nodes.asked
+    follow = live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", follow=True))
+    await follow.read()
+    assert (1, ("1", 0, None, None, True)) == (live.nodes.open, live.nodes.asked[-1])
+    follow.cancel()
+    await live.until(lambda: live.nodes.open == 0)
+    live.nodes.trouble = LogUnavailable("node n1, which has them, cannot be reached")
+    problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
+    assert (Code.UNAVAILABLE, "n1" in problem.text) == (problem.code, True)
+    problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", attempt=2)).read())
+    assert (Code.INVALID_ARGUMENT, "attempt") == (problem.code, problem.field)
+
+
+@with_daemon()
+async def test_what_nobody_foresaw_is_a_number_and_nothing_else(live: Live) -> None:
+    """INTERNAL without a word of what happened inside; the log has it under the number."""
+    live.nodes.trouble = RuntimeError("the secret path /etc/x")
+    await live.node("n1")
+    await submitted(live, spec())
+    await live.run_job("1")
+    problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
+    assert (Code.INTERNAL, "internal") == (problem.code, problem.reason)
+    assert "secret" not in problem.text
+
+
+@with_daemon()
+async def test_ten_thousand_jobs_do_not_stop_the_loop(live: Live) -> None:
+    """While a list of 10,000 is made, everybody else has a turn every few milliseconds."""
+    await submitted(live, *[spec(name=f"job-{i}", array=range(100)) for i in range(100)])
+    pauses: list[float] = []
+
+    async def beat() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0)
+            pauses.append(loop.time() - before)
+
+    beating = asyncio.create_task(beat())
+    page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_000, brief=True), timeout=DEADLINE_S)
+    beating.cancel()
+    assert (10_000, 10_000) == (len(page.jobs), page.total)
+    assert sorted(pauses)[-3] < 0.5  # of a loaded machine; what it takes on a quiet one is in the benchmark
