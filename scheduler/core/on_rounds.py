@@ -2,7 +2,8 @@
 
     tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
     plan   plan_lead_s before it: the round is planned with the newest allocation there is
-    fill   in mid-round: GPUs that became idle go to whoever may have them
+    fill   in mid-round: GPUs that became idle go to whoever may have them; where only the shares say who that is,
+           the solver is asked first
 
 A cluster with nothing to do has no pulse; the next job starts it again.
 """
@@ -33,6 +34,7 @@ from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.plan import plan_round
 
 SOON_S = 1e-6  # two times closer than this are the same
+EARLY_S = 5.0  # between two questions in mid-round, at least
 LOST_ROUNDS = 5  # an answer that has not come after so many rounds will not come
 
 
@@ -246,6 +248,20 @@ def fill(out: Outcome, kinds: Kinds) -> None:
         granted = _leases(state, changes, state.round.number, state.round.ends_s)
         out.fact(GpusFilled(granted=granted, rebundled=_rebundled(state, changes)))
         _send(out, changes, ())
+    elif state.stale and len(state.shares) and not state.shares.backfill.any():
+        _ask_early(out, kinds)
+
+
+def _ask_early(out: Outcome, kinds: Kinds) -> None:
+    """Idle GPUs are for nobody but by the shares (first come, first served): the next ones are wanted now."""
+    state = out.state
+    if not state.asked.answered:
+        return
+    again_s = state.asked.at_s + max(state.settings.min_reallocation_s, EARLY_S)
+    if out.now_s >= again_s - SOON_S:
+        ask(out, kinds)
+    elif again_s < state.round.ends_s - state.settings.solve_lead_s:
+        out.wake(again_s, "fill")
 
 
 def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
