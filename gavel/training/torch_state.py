@@ -88,9 +88,9 @@ def _plain(value: Any, where: str) -> Any:
     """The value in types that every reader knows; raises CheckpointError with the place of any other."""
     import torch
 
-    if value is None or isinstance(
-        value, (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
-    ):
+    if value is None or type(value) in (bool, int, float, complex, str):
+        return value
+    if isinstance(value, (torch.Size, torch.dtype, torch.device)):
         return value
     if isinstance(value, torch.Tensor):
         return value.detach()

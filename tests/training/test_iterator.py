@@ -199,7 +199,7 @@ class NoEnd:
 
 def test_a_loader_without_length_needs_a_checkpoint_that_keeps_the_position() -> None:
     """From a number of steps alone nobody can tell where such a loader was; the error says what to do."""
-    with pytest.raises(NoLength, match="NoEnd has no length.*pass a TorchCheckpoint"):
+    with pytest.raises(NoLength, match=r"NoEnd has no length.*pass a TorchCheckpoint"):
         LeasedIterator(NoEnd(), checkpoint=Notes(step=2))
     keeping = Keeping()
     assert "".join(LeasedIterator(NoEnd(), checkpoint=keeping, steps=7)) == "abcdeab"

@@ -199,7 +199,7 @@ def test_a_stale_attempt_cannot_save(job: Job) -> None:
     assert old.wait() == 1
     assert "StaleAttempt: attempt 2 (epoch 3) has taken over" in old.said()
     assert old_run.progress()["state"] == "running"
-    assert not [path for path in (job.place / "job").rglob("COMPLETE")]
+    assert not list((job.place / "job").rglob("COMPLETE"))
     job.run.lease(ask_in_s=0.0)
     assert new.wait() == 0
     assert len(list((job.place / "job").rglob("COMPLETE"))) == 1

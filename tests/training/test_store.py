@@ -212,7 +212,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_pa
     """A file in its place, for one; the error says what to do."""
     (tmp_path / "job").write_text("a file")
     for token in (Token(1, 1), None):
-        with pytest.raises(CheckpointError, match="cannot save checkpoints in .*give a directory"):
+        with pytest.raises(CheckpointError, match=r"cannot save checkpoints in .*give a directory"):
             Store(tmp_path / "job" / "checkpoints", token, 0, 1).choose()
 
 

@@ -150,7 +150,7 @@ def test_a_checkpoint_cannot_run_code(
     checkpoint = TorchCheckpoint(tmp_path / "job", own=Own(1))
     checkpoint._store.write(1, "state.pt", lambda file: torch.save({"own": Trap()}, file))
     checkpoint._store.commit(1, 1.0)
-    with pytest.raises(CheckpointError, match="cannot read the checkpoint .*: it holds more than data"):
+    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*: it holds more than data"):
         TorchCheckpoint(tmp_path / "job", own=Own()).load()
     assert not (tmp_path / "was-here").exists()
 

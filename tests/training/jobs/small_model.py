@@ -18,7 +18,8 @@ from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pa
 
 def main() -> None:
     """Train."""
-    steps, kind, workers = int(sys.argv[1]), (sys.argv[2:] + ["resumable"])[0], int((sys.argv + ["0"] * 3)[3])
+    given = dict(enumerate(sys.argv))
+    steps, kind, workers = int(given[1]), given.get(2, "resumable"), int(given.get(3, "0"))
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(rank)
     random.seed(rank)
