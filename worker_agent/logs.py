@@ -80,6 +80,8 @@ class RunLogs:
         while True:
             first, end = self.bounds(rank)
             offset = min(max(offset, first), end)
+            if offset == end:  # a full piece that was not turned yet has the name of the next one
+                return Chunk(self.attempt, rank, offset, b"")
             pieces = self._full_pieces(rank)
             piece, at = offset // self.piece_bytes + 1, offset % self.piece_bytes
             name = f"rank-{rank}.log" + (f".{piece}" if piece in pieces else "")
