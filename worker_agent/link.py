@@ -80,7 +80,7 @@ class GrpcLink:
         self._outgoing: Outgoing | None = None
         self._stub: agents_pb2_grpc.AgentsStub | None = None
         self._silence_s, self._heard_s = WELCOME_S, 0.0
-        self._welcomed = False
+        self._welcomed = self._leaving = False
         self._health: pb.Health | None = None
         self._ready: dict[str, pb.GangReady] = {}  # said again on a new link, until the order is gone
         self._gathering: dict[str, asyncio.Future[Rendezvous]] = {}
@@ -104,6 +104,12 @@ class GrpcLink:
         self._health = health
         if self._outgoing is not None:
             self._outgoing.health(health)
+
+    def send_leaving(self) -> None:
+        """This agent is to stop when its jobs have ended; said again on every new link."""
+        self._leaving = True
+        if self._outgoing is not None:
+            self._outgoing.leaving()
 
     async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
         """Say that this node is ready and wait until all are; NobodyStarts when one of them cannot."""
@@ -271,6 +277,8 @@ class GrpcLink:
             outgoing.ready(ready)
         if self._health is not None:
             outgoing.health(self._health)
+        if self._leaving:
+            outgoing.leaving()
         outgoing.welcome()
 
     def _on_go(self, go: pb.GangGo) -> None:

@@ -27,6 +27,7 @@ class Outgoing:
         self._gangs: dict[str, pb.GangReady] = {}
         self._sends: deque[Send] = deque(maxlen=SENDS_WAITING_MAX)
         self._health: pb.Health | None = None
+        self._leaving = False
         self._packed: deque[pb.Report] = deque()
         self._numbers = 0
         self._open: deque[tuple[int, tuple[int, ...]]] = deque()  # said, not taken yet
@@ -59,6 +60,11 @@ class Outgoing:
         self._health = health
         self._filled.set()
 
+    def leaving(self) -> None:
+        """The agent is to stop."""
+        self._leaving = True
+        self._filled.set()
+
     def ready(self, ready: pb.GangReady) -> None:
         """Whether a part of a gang can start."""
         self._gangs[ready.lease] = ready
@@ -87,6 +93,9 @@ class Outgoing:
             return self._answers.popleft()
         if not self._welcome:
             return None
+        if self._leaving:
+            self._leaving = False
+            return pb.AgentMessage(leaving=pb.Leaving())
         if self._gangs:
             return pb.AgentMessage(gang_ready=self._gangs.pop(next(iter(self._gangs))))
         if self._sends and not self._packed:

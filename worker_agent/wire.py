@@ -11,6 +11,7 @@ from worker_agent.launch import Details
 from worker_agent.orders import Desired, Order, ProcessExited, Progressed, Renewed, Send
 
 PROTOCOL = 1
+_BY_NAME = "secret:"  # begins the name of a secret on the node
 MESSAGE_BYTES = 4 << 20  # of a report; the scheduler takes four times as much
 _OUTCOMES = {
     "finished": pb.Exit.OUTCOME_FINISHED,
@@ -35,6 +36,8 @@ def launch_of(launch: jobs_pb2.Launch) -> dict[str, Any]:
         if value:
             plain = isinstance(value, str)
             given[name] = value if plain else dict(value) if name.startswith("env") else list(value)
+    for name, secret in given.get("env_from", {}).items():
+        given["env_from"][name] = secret if secret.startswith(_BY_NAME) else _BY_NAME + secret
     if launch.ranks in _RANKS:
         given["ranks"] = _RANKS[launch.ranks]
     return given

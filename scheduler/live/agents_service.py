@@ -24,7 +24,7 @@ from scheduler.live.wire_agents import goodbye
 log = logging.getLogger(__name__)
 
 HELLO_S = 20.0  # that an agent may take to say its name
-Context = aio.ServicerContext[pb.AgentMessage, pb.SchedulerMessage]
+Context = aio.ServicerContext[Any, Any]
 
 
 class PackageStore(Protocol):
@@ -57,13 +57,13 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         self._links, self._relay, self._packages = links, relay, packages
         self._certificates, self._joining = certificates, joining
 
-    async def Join(self, request: pb.JoinRequest, context: aio.ServicerContext) -> pb.JoinResponse:  # type: ignore[override]
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
         """A one-time token against a certificate."""
         return await self._joining(request)
 
     # ----------------------------------------------------------------------------------------------- the stream
 
-    async def Link(self, requests: object, context: Context) -> None:  # type: ignore[override]
+    async def Link(self, requests: object, context: Context) -> None:
         """One node's stream, until either side ends it."""
         with _Told(context) as told:
             await self._link(context)
@@ -74,7 +74,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             first = await asyncio.wait_for(context.read(), HELLO_S)
         except TimeoutError:
             raise CallFailed(INVALID, f"no Hello came within {HELLO_S:g} s") from None
-        if first is aio.EOF:
+        if not isinstance(first, pb.AgentMessage):
             return
         if first.WhichOneof("body") != "hello":
             raise CallFailed(INVALID, "the first message of a link has to be Hello", "hello")
@@ -88,9 +88,10 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         writer = asyncio.create_task(self._write(link, context), name=f"write {link.name}")
         tasks: list[asyncio.Task[Any]] = [admission, reader, writer]
         try:
-            await asyncio.wait({admission, reader, writer, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {reader, writer, link.closed}
+            await asyncio.wait({admission, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if admission.done() and admission.exception() is None:
-                await asyncio.wait({reader, writer, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
@@ -101,7 +102,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def _read(self, link: NodeLink, context: Context, admission: asyncio.Task[bool]) -> None:
         """Until it is welcome, an agent may answer questions, and nothing else."""
-        while (message := await context.read()) is not aio.EOF:
+        while isinstance(message := await context.read(), pb.AgentMessage):
             if link.welcome or message.WhichOneof("body") in ("storage_checked", "alive"):
                 self._links.on_message(link, message)
             elif not admission.done():
@@ -123,9 +124,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     # --------------------------------------------------------------------------------------- logs and packages
 
-    async def SendLogs(  # type: ignore[override]
-        self, requests: AsyncIterator[pb.SentLogs], context: aio.ServicerContext
-    ) -> pb.SendLogsResponse:
+    async def SendLogs(self, requests: AsyncIterator[pb.SentLogs], context: Context) -> pb.SendLogsResponse:
         """What LogsWanted asked for. The reader's pace is the sender's pace."""
         with _Told(context) as told:
             self._must_be_a_node(context)
@@ -133,8 +132,8 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         await told.abort()
         return pb.SendLogsResponse()
 
-    async def FetchPackage(  # type: ignore[override]
-        self, request: pb.FetchPackageRequest, context: aio.ServicerContext
+    async def FetchPackage(
+        self, request: pb.FetchPackageRequest, context: Context
     ) -> AsyncIterator[pb.PackageData]:
         """A work directory that a job of this node needs."""
         with _Told(context) as told:
@@ -143,7 +142,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
                 yield pb.PackageData(data=data)
         await told.abort()
 
-    def _must_be_a_node(self, context: aio.ServicerContext) -> None:
+    def _must_be_a_node(self, context: Context) -> None:
         if self._certificates and not any(name.startswith("node:") for name in _common_names(context)):
             raise CallFailed(FORBIDDEN, "only nodes may do that, with the certificate that they joined with")
 
@@ -151,7 +150,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 class _Told:
     """Turns what goes wrong into a status with details, where no guard stands before the service."""
 
-    def __init__(self, context: aio.ServicerContext) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._failed: CallFailed | None = None
 
@@ -170,7 +169,7 @@ class _Told:
             await self._context.abort_with_status(status_of(self._failed))
 
 
-def _common_names(context: aio.ServicerContext) -> list[str]:
+def _common_names(context: Context) -> list[str]:
     names = context.auth_context().get("x509_common_name") or ()
     return [name.decode(errors="replace") for name in names]
 

@@ -18,7 +18,7 @@ from importlib.metadata import version
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
-from scheduler.core.messages import NodeReport, NodeSilent
+from scheduler.core.messages import NodeCommand, NodeReport, NodeSilent
 from scheduler.live import storage
 from scheduler.live.gangs import Gangs, Go, Ready
 from scheduler.live.log_source import NodeSeen
@@ -50,6 +50,8 @@ class Links:
         self._seen: dict[str, NodeSeen] = {}  # of nodes whose link is gone
         self._refusals: dict[str, tuple[str, str]] = {}
         self._gangs = Gangs(self.pace.gang_s)
+        self._left: set[str] = set()  # nodes whose agents stopped: not an operator, but they drained them
+        self._stopping = False
         self._came: dict[str, asyncio.Event] = {}
 
     # ------------------------------------------------------------------------------------------- from the core
@@ -104,6 +106,9 @@ class Links:
 
     async def admit(self, link: NodeLink) -> bool:
         """Whether the agent is welcome. If not, goodbye is said."""
+        if self._stopping:
+            link.close("the scheduler stops")
+            return False
         fault = self._fault(link.hello)
         if fault is None and not await self._gets_its_name(link):
             fault = (
@@ -198,8 +203,16 @@ class Links:
         self.by_name[link.name] = link
         self._refusals.pop(link.name, None)
         durable: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.world.tell(hello_of(link.hello, link.storage), lambda: durable.done() or durable.set_result(""))
+
+        def said() -> None:
+            if not durable.done():
+                durable.set_result("")
+
+        self.world.tell(hello_of(link.hello, link.storage), said)
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+        if link.name in self._left:
+            self._left.discard(link.name)
+            self.world.tell(NodeCommand(node=link.name, action="resume", user="its agent, which is back"))
         refusal = self._refusals.pop(link.name, None)
         return None if refusal is None else ("refused", refusal[0])
 
@@ -222,6 +235,9 @@ class Links:
                 ready = Ready(said.master_port, said.coordinator_port, said.failed[:500])
                 nodes = self._nodes_of(said.lease)
                 self._say_go(self._gangs.on_ready(self.world.now_s(), link.name, said.lease, ready, nodes))
+            case "leaving":
+                self._left.add(link.name)
+                self.world.tell(NodeCommand(node=link.name, action="drain", user="its agent, which stops"))
             case "storage_checked":
                 link.on_checked(message.storage_checked)
 
@@ -269,8 +285,16 @@ class Links:
         if self.by_name.get(link.name) is link:
             del self.by_name[link.name]
             self._seen[link.name] = link.seen()
+            if self._stopping:
+                return  # it is we who go: nobody is silent
             log.info("node %s: the link is gone: %s", link.name, link.closed.result())
             self.world.tell(NodeSilent(node=link.name))
+
+    def close(self) -> None:
+        """The scheduler stops: all links end, and nobody is called silent for it."""
+        self._stopping = True
+        for link in (*self._arriving.values(), *self.by_name.values()):
+            link.close("the scheduler stops")
 
     async def watch(self) -> None:
         """Look after silence, gangs and nodes that did not come back, for ever."""

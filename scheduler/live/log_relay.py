@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, NamedTuple
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
@@ -91,7 +91,7 @@ class LogRelay:
 
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
-    ) -> AsyncIterator[jobs_pb2.LogChunk]:
+    ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
         """What a job printed, oldest first; with `follow` until it has ended for good."""
         wanted = Wanted(job, rank, tail_lines, follow)
         told = 0  # the newest attempt that was begun
@@ -113,7 +113,7 @@ class LogRelay:
                 told = one.number
                 async for chunk in self._read_attempt(wanted, one):
                     yield chunk
-            if attempt and not todo and (not follow or over or known and known[-1].number > attempt):
+            if attempt and not todo and (not follow or over or (known and known[-1].number > attempt)):
                 raise CallFailed(NOT_FOUND, f"job '{job}' has no attempt {attempt}")
             if not follow or over or (attempt and todo):
                 return
@@ -123,7 +123,7 @@ class LogRelay:
         found = self._state.jobs.get(job)
         return found is None or (found.is_terminal and found.leaving is None)
 
-    async def _read_attempt(self, wanted: Wanted, one: Attempt) -> AsyncIterator[jobs_pb2.LogChunk]:
+    async def _read_attempt(self, wanted: Wanted, one: Attempt) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
         """All nodes of an attempt, side by side."""
         if len(one.nodes) == 1:
             async for chunk in self._read_node(wanted, one, one.nodes[0]):
@@ -141,17 +141,19 @@ class LogRelay:
         try:
             left = len(pouring)
             while left:
-                chunk = await merged.get()
-                if chunk is None:
+                poured = await merged.get()
+                if poured is None:
                     left -= 1
                 else:
-                    yield chunk
+                    yield poured
         finally:
             for task in pouring:
                 task.cancel()
             await asyncio.gather(*pouring, return_exceptions=True)
 
-    async def _read_node(self, wanted: Wanted, one: Attempt, node: str) -> AsyncIterator[jobs_pb2.LogChunk]:
+    async def _read_node(
+        self, wanted: Wanted, one: Attempt, node: str
+    ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
         """One node's part. When its link breaks while the attempt goes on, a follower waits for it to come back."""
         said: dict[int, int] = {}  # rank → the offset behind what was read
         while True:
@@ -187,7 +189,7 @@ class LogRelay:
 
     async def _read_once(
         self, wanted: Wanted, one: Attempt, node: str, again: bool
-    ) -> AsyncIterator[jobs_pb2.LogChunk | str]:
+    ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
         """Chunks, until the node has no more; text as the last thing: why there is no more although there should be."""
         link = self._links.linked(node)
         if link is None:
@@ -250,8 +252,9 @@ async def _next(call: _Call, closed: asyncio.Future[str], wait_s: float | None) 
     if call.broken and call.queue.empty():
         return "broke off"
     getting = asyncio.ensure_future(call.queue.get())
+    both: set[asyncio.Future[Any]] = {getting, closed}
     try:
-        await asyncio.wait({getting, closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         if getting.done():
             sent = getting.result()
             return "broke off" if sent is None else sent

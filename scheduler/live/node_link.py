@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.log_source import GpuSeen, NodeSeen
@@ -69,8 +70,9 @@ class NodeLink:
         """Whether it is alive: it is asked, and has so long to say anything."""
         self._heard.clear()
         self.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
-        hearing = asyncio.ensure_future(self._heard.wait())
-        await asyncio.wait({hearing, self.closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        hearing: asyncio.Future[Any] = asyncio.ensure_future(self._heard.wait())
+        closed: asyncio.Future[Any] = self.closed
+        await asyncio.wait({hearing, closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         hearing.cancel()
         return self._heard.is_set() and not self.closed.done()
 

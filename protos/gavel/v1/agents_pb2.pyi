@@ -29,13 +29,14 @@ class JoinResponse(_message.Message):
     def __init__(self, certificate_pem: _Optional[bytes] = ..., ca_pem: _Optional[bytes] = ..., agents_address: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "sent_s")
+    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "leaving", "sent_s")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     GANG_READY_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     STORAGE_CHECKED_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
@@ -43,8 +44,9 @@ class AgentMessage(_message.Message):
     health: Health
     storage_checked: StorageChecked
     alive: Alive
+    leaving: Leaving
     sent_s: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "agent_s")
@@ -71,6 +73,10 @@ class SchedulerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
 
 class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Leaving(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

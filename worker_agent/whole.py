@@ -1,0 +1,307 @@
+"""An agent put together from its settings, and run until it is told to stop: link, processes, GPUs, logs.
+
+When the agent stops, its jobs do not: their shims carry on to the end of their leases, and the next agent takes them
+up. With `drain_on_stop` it lets them end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from protos.gavel.v1 import agents_pb2 as pb
+from worker_agent import host, job_library
+from worker_agent.config import AgentConfig
+from worker_agent.declared import parse_gpus
+from worker_agent.gpus import Inventory, InventoryError
+from worker_agent.launch import NodeFacts
+from worker_agent.link import Dismissed, GrpcLink
+from worker_agent.log_serving import LogServing
+from worker_agent.logs import Chunk, attempts, follow_job
+from worker_agent.nvml import Nvml, measured
+from worker_agent.old_runs import Retention
+from worker_agent.orders import Limits
+from worker_agent.packages import Packages
+from worker_agent.preparing import Workshop
+from worker_agent.runtime import Agent, StateLocked
+from worker_agent.sharing import MpsDaemons
+from worker_agent.storage import CheckpointStorage, StorageError
+from worker_agent.targets import Target
+from worker_agent.users import UserError, Users, refuse_to_be_root
+from worker_agent.wire import PROTOCOL
+
+LOG = logging.getLogger("gavel.agent")
+HEALTH_S = 10.0
+_DAY_S = 86400.0
+_STOPPING_S = 3600.0  # that jobs have to end in when the agent is to drain
+
+
+class CannotStart(Exception):
+    """An agent cannot run with these settings: why, and what to do."""
+
+
+class WholeAgent:
+    """`async with WholeAgent(config) as whole: await whole.run()`."""
+
+    def __init__(self, config: AgentConfig, limits: Limits | None = None) -> None:
+        """CannotStart where the node does not allow it."""
+        self.config = config
+        try:
+            refuse_to_be_root(single_user=config.single_user, switch_users=config.switch_users)
+            self.nvml: Nvml | None = None if config.gpus else measured(os.environ)
+            self.inventory = parse_gpus(config.gpus) if self.nvml is None else self.nvml.inventory()
+            self.storage = CheckpointStorage(config.checkpoints)
+            self._storage_id = self.storage.identity()
+            self.limits = limits or Limits(ask_s=config.ask_s, grace_s=config.grace_s)
+            self._incarnation = secrets.token_hex(16)
+            self.link = GrpcLink(
+                _target(config),
+                self._hello,
+                storage=self.storage,
+                logs=LogServing(self._read_logs),
+                on_welcome=self._on_welcome,
+            )
+            retention = Retention(keep_s=config.logs_days * _DAY_S)
+            self.agent = Agent(config.state, self._workshop(), self.link, self.limits, retention=retention)
+        except (UserError, InventoryError, StorageError, StateLocked, job_library.LibraryMissing) as error:
+            raise CannotStart(str(error)) from None
+        except OSError as error:
+            raise CannotStart(f"{error.filename or config.state}: {error.strerror or error}") from None
+
+    def _workshop(self) -> Workshop:
+        config, state = self.config, self.config.state
+        state.mkdir(mode=0o711, parents=True, exist_ok=True)
+        node = NodeFacts(
+            worker_type=self.inventory.worker_type,
+            library=job_library.install(state / "library"),
+            checkpoints=config.checkpoints,
+            devices=self.inventory.devices,
+            speed=self.inventory.speed,
+            environ=dict(os.environ),
+        )
+        return Workshop(
+            node=node,
+            users=Users(single_user=not config.switch_users),
+            packages=Packages(state / "packages"),
+            mps=MpsDaemons(state / "mps"),
+            secrets=Path(config.secrets_dir).expanduser() if config.secrets_dir else None,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled, or sent away, which is raised as Dismissed."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.agent.run())
+            await asyncio.sleep(
+                0
+            )  # what an earlier agent left is taken up before anybody is told what is here
+            tasks.create_task(self.link.run(self.agent))
+            if self.nvml is not None:
+                tasks.create_task(self._tell_health(self.nvml))
+
+    async def drain(self) -> None:
+        """Take nothing new, and wait until all has ended."""
+        self.link.send_leaving()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOPPING_S):
+                while self.agent.core.runs or self.agent.core.exits.kept:
+                    await asyncio.sleep(0.2)
+
+    def close(self) -> None:
+        """The agent ends; its jobs go on."""
+        self.agent.close()
+        if self.nvml is not None:
+            self.nvml.close()
+
+    # ------------------------------------------------------------------------------------------- what is said
+
+    def _hello(self) -> pb.Hello:
+        config, found, limits = self.config, self.inventory, self.agent.core.limits
+        return pb.Hello(
+            protocol=PROTOCOL,
+            agent_version=version("gavel"),
+            node=config.node_name,
+            incarnation=self._incarnation,
+            worker_type=found.worker_type,
+            gpus=[
+                pb.InventoryGpu(index=gpu.index, name=gpu.name, uuid=gpu.device, memory_gb=gpu.memory_gb)
+                for gpu in found.gpus
+            ],
+            labels=config.labels,
+            cpus=host.cpus(),
+            memory_gb=host.memory_gb(),
+            storage_id=self._storage_id,
+            driver_version=found.driver_version,
+            speed=found.speed or 0.0,
+            lease_grace_s=limits.late_s + limits.ask_s + limits.grace_s,
+            address=config.address,
+        )
+
+    def _on_welcome(self, welcome: pb.Welcome) -> None:
+        if welcome.report_interval_s > 0:
+            core = self.agent.core
+            core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
+
+    async def _tell_health(self, nvml: Nvml) -> None:
+        while True:
+            told = await asyncio.to_thread(nvml.health)
+            gpus = [
+                pb.GpuHealth(
+                    index=one.index,
+                    memory_used_gb=one.memory_used_gb,
+                    temperature_c=one.temperature_c,
+                    broken=one.broken,
+                )
+                for one in told
+            ]
+            self.link.send_health(pb.Health(gpus=gpus, driver_version=self.inventory.driver_version))
+            await asyncio.sleep(HEALTH_S)
+
+    async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
+        runs = self.agent.processes.runs_path
+        ours = {run.order.lease for run in self.agent.core.runs.values() if run.order.job == wanted.job}
+
+        def alive(path: Path) -> bool:
+            live = self.agent.processes.live
+            return any(self.agent.processes.path(lease) == path for lease in live)
+
+        def goes_on() -> bool:
+            """Whether the attempt that is asked for has yet to begin here."""
+            begun = any(wanted.attempt in (0, number) for number, _ in attempts(runs, wanted.job))
+            return wanted.follow and not begun and any(lease in self.agent.core.runs for lease in ours)
+
+        chunks = follow_job(
+            runs,
+            wanted.job,
+            attempt=wanted.attempt,
+            ranks=(wanted.rank,) if wanted.HasField("rank") else None,
+            tail_lines=wanted.tail_lines if wanted.HasField("tail_lines") else None,
+            wait=wanted.follow,
+            alive=alive,
+            goes_on=goes_on,
+        )
+        async for chunk in chunks:
+            yield chunk
+
+
+def _target(config: AgentConfig) -> Target:
+    token = ""
+    if config.token_file:
+        path = Path(config.token_file).expanduser()
+        try:
+            token = path.read_text().strip()
+        except OSError as error:
+            raise CannotStart(f"--token-file {path}: {error.strerror}") from None
+        if not token or not token.isprintable():
+            raise CannotStart(f"--token-file {path}: holds no token")
+    return Target(address=config.scheduler, certificates=config.certificates, token=token)
+
+
+# ------------------------------------------------------------------------------------------------------ running
+
+
+def run_agent(config: AgentConfig) -> int:
+    """Run an agent until it is told to stop, or sent away; the exit status."""
+    log_to_stderr(config.log_level, config.log_json)
+    try:
+        return asyncio.run(_run(config))
+    except CannotStart as error:
+        print(f"gavel agent: {error}", file=sys.stderr)
+        return 1
+
+
+async def _run(config: AgentConfig) -> int:
+    whole = WholeAgent(config)
+    found: Inventory = whole.inventory
+    LOG.info(
+        "node %s: %d × %s; %s; state in %s",
+        *(
+            config.node_name,
+            len(found.gpus),
+            found.worker_type,
+            whole.agent.workshop.users.mode,
+            config.state,
+        ),
+    )
+    for note in found.notes:
+        LOG.info("%s", note)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    running, stopping = asyncio.create_task(whole.run()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and config.drain_on_stop:
+            LOG.info("stopping when the jobs here have ended; a second signal does not wait")
+            stop.clear()
+            draining = asyncio.create_task(whole.drain())
+            again = asyncio.create_task(stop.wait())
+            await asyncio.wait({running, draining, again}, return_when=asyncio.FIRST_COMPLETED)
+            draining.cancel()
+            again.cancel()
+        if running.done():
+            return _ended(running)
+        left = len(whole.agent.core.running)
+        LOG.info("stopping; %d jobs go on to the end of their leases, and the next agent takes them up", left)
+        return 0
+    finally:
+        for task in (running, stopping):
+            task.cancel()
+        await asyncio.gather(running, stopping, return_exceptions=True)
+        whole.close()
+
+
+def _ended(running: asyncio.Task[None]) -> int:
+    """Why an agent ended by itself."""
+    try:
+        running.result()
+    except BaseExceptionGroup as group:
+        dismissed, rest = group.split(Dismissed)
+        if rest is not None or dismissed is None:
+            raise
+        error = next(iter(_leaves(dismissed)))
+        LOG.error("the scheduler sends this agent away (%s): %s", getattr(error, "reason", ""), error)
+        return 1
+    return 0
+
+
+def _leaves(group: BaseExceptionGroup[Dismissed]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_to_stderr(level: str, as_json: bool) -> None:
+    """The agent's own log."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(_JsonLines() if as_json else plain)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
