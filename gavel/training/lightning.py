@@ -2,7 +2,7 @@
 
     lease = LeaseCallback("checkpoints", sampler=sampler)
     trainer = Trainer(callbacks=[lease], ...)
-    trainer.fit(model, loader, ckpt_path=lease.resume_from)
+    trainer.fit(model, loader, ckpt_path=lease.resume_from, weights_only=True)
 
 Lightning restores the model, its optimizers and the number of the batch, but not the position in the data: give
 the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or a loader with a state.
@@ -19,7 +19,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from gavel.training import rng
-from gavel.training.hook import Places, Steps
+from gavel.training.hook import MARK, Places, Steps
 from gavel.training.sampler import ResumableSampler
 
 KEPT = 2
@@ -116,9 +116,10 @@ class LeaseCallback(Callback):
     def _delete_old(self, newest: Path) -> None:
         self._saved = [*self._saved, newest]
         for path in self._saved[:-KEPT]:
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            shutil.rmtree(path, ignore_errors=True)  # some strategies make a directory
+            for name in (path.name + MARK, path.name):
+                with contextlib.suppress(OSError):
+                    path.with_name(name).unlink()
         self._saved = self._saved[-KEPT:]
 
     def _stop(self, trainer: Any) -> None:

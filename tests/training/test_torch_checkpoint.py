@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,11 @@ def test_what_cannot_be_stored_safely_is_refused_when_saving(tmp_path: Path) -> 
     own = Own({"fine": 1})
     checkpoint = TorchCheckpoint(tmp_path, own=own)
     checkpoint.save(1)
-    own.state = {"a": [1, {"b": Own()}]}
-    with pytest.raises(
-        CheckpointError, match=r"own\['a'\]\[1\]\['b'\] is a Own, which cannot be stored safely"
-    ):
-        checkpoint.save(2)
+    for odd in (Own(), enum.IntEnum("Colour", "RED")(1), frozenset(), np.array([object()])):
+        own.state = {"a": [1, {"b": odd}]}
+        place = rf"own\['a'\]\[1\]\['b'\] is a {type(odd).__name__}"
+        with pytest.raises(CheckpointError, match=f"{place}, which cannot be stored safely"):
+            checkpoint.save(2)
     assert TorchCheckpoint(tmp_path, own=Own()).load() == 1
 
 
