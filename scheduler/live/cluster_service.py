@@ -39,6 +39,17 @@ _BY = {
 Warnings = Callable[[], Sequence[str]]
 
 
+def _try_policy(spec: str) -> None:
+    """PolicyError for a name that is none, and for parameters that it does not take."""
+    from policies.problem import Problem
+    from policies.registry import resolve
+
+    try:
+        resolve(spec)(Problem.from_rates([[1.0]], capacity=[1], price_per_gpu_hour=[1.0], steps_left=[1.0]))
+    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
+        raise InvalidSpec("policy", "is too deeply nested") from None
+
+
 class ClusterService(cluster_pb2_grpc.ClusterServicer):
     """The service Cluster of protos/gavel/v1/cluster.proto."""
 
@@ -111,11 +122,9 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
         """From the next allocation on."""
-        from policies.registry import resolve
-
         if len(request.policy) > 1000:
             raise InvalidSpec("policy", "is longer than 1,000 characters")
-        await asyncio.to_thread(resolve, request.policy)
+        await asyncio.to_thread(_try_policy, request.policy)
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
         return await self.GetPolicy(pb.GetPolicyRequest(), context)
 

@@ -31,7 +31,15 @@ class Pending:
 
     async def take(self) -> dict[str, float]:
         """All that is pending, with the time of the first change; waits until there is something."""
+        await self.some()
+        return self.take_now()
+
+    async def some(self) -> None:
+        """Wait until something is pending."""
         await self._some.wait()
+
+    def take_now(self) -> dict[str, float]:
+        """All that is pending, which may be nothing."""
         self._some.clear()
         jobs, self._jobs = self._jobs, {}
         return jobs
@@ -51,12 +59,17 @@ class JobChanges:
     @contextmanager
     def watch(self) -> Iterator[Pending]:
         """Everything that changes from now on."""
-        pending = Pending()
-        self._watchers.append(pending)
+        pending = self.pending()
         try:
             yield pending
         finally:
             self._watchers.remove(pending)
+
+    def pending(self) -> Pending:
+        """Everything that changes from now on, for somebody who never stops watching."""
+        pending = Pending()
+        self._watchers.append(pending)
+        return pending
 
     def hear(self, at_s: float, facts: Sequence[f.Fact]) -> None:
         """A record is durable, and in the state."""

@@ -12,6 +12,7 @@ jobs use the same GPUs: each is said to use them all, and pays its part.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sqlite3
 import threading
@@ -26,6 +27,8 @@ from scheduler.core.state import SchedulerState
 from scheduler.live.job_changes import JobChanges
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobSpec, JobState
+
+log = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
 PAUSE_S = 2.0  # between two transactions
@@ -105,7 +108,9 @@ class Usage:
 
     def __init__(self, world: LiveWorld, changes: JobChanges, path: Path) -> None:
         self._world = world
-        self._changes = changes
+        self._pending = changes.pending()
+        self._pending.add(set(world.state.jobs), world.now_s())
+        self._booking = asyncio.Lock()
         path.touch(mode=0o600)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -117,26 +122,31 @@ class Usage:
 
     async def run(self) -> None:
         """Book what has changed, until cancelled."""
-        with self._changes.watch() as pending:
-            await self.catch_up()
-            while True:
-                names = await pending.take()
-                await self._book([self._world.state.jobs[name] for name in names])
-                await asyncio.sleep(PAUSE_S)
+        while True:
+            await self._pending.some()
+            try:
+                await self.catch_up()
+            except sqlite3.Error as error:  # a full disk, say
+                log.error("usage cannot be booked, and is tried again: %s", error)
+            await asyncio.sleep(PAUSE_S)
 
     async def catch_up(self) -> None:
-        """Put everything that is known into the books."""
-        await self._book(list(self._world.state.jobs.values()))
+        """Book what has not been booked yet."""
+        async with self._booking:
+            names = list(self._pending.take_now())
+            try:
+                for at in range(0, len(names), BATCH):
+                    jobs = [self._world.state.jobs[name] for name in names[at : at + BATCH]]
+                    found = [_found(job, self._world.now_s()) for job in jobs]
+                    await asyncio.to_thread(self._write, found)
+            except BaseException:
+                self._pending.add(set(names), self._world.now_s())  # what was booked is not booked again
+                raise
 
     def close(self) -> None:
         """Let the file go."""
         with self._lock:
             self._db.close()
-
-    async def _book(self, jobs: Sequence[Job]) -> None:
-        for at in range(0, len(jobs), BATCH):
-            found = [_found(job, self._world.now_s()) for job in jobs[at : at + BATCH]]
-            await asyncio.to_thread(self._write, found)
 
     def _write(self, found: Sequence[Found]) -> None:
         with self._lock, self._db:
@@ -167,7 +177,7 @@ class Usage:
 
     async def rows(self, by: str, since_s: float | None, until_s: float | None, user: str = "") -> list[Row]:
         """By user, tenant or job type, over the days that these times touch; whoever cost or used most first."""
-        await self._book([job for job in self._world.state.jobs.values() if not job.is_terminal])
+        await self.catch_up()
         first = -math.inf if since_s is None else math.floor(since_s / DAY_S)
         last = math.inf if until_s is None else math.ceil(until_s / DAY_S)  # not that day any more
         rows = await asyncio.to_thread(self._read, by, first, last, user)

@@ -1,0 +1,288 @@
+"""Who may do what: the table of roles, tokens through their lives, what people see of each other, guessing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import FileDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, jobs_pb2_grpc
+from protos.gavel.v1 import cluster_pb2 as cpb
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role
+from scheduler.live.tokens import Access, BadToken
+from tests.support.live import Live, problem_of, spec, with_daemon
+
+Code = grpc.StatusCode
+HOUR_S = 3600.0
+PEOPLE = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN)
+
+
+def methods(file: FileDescriptor) -> set[str]:
+    """All methods of all services of a file, as they are called."""
+    return {
+        f"/{service.full_name}/{method.name}"
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
+
+
+def token(live: Live, user: str, role: Role, valid_s: float = HOUR_S) -> str:
+    """A token made at the scheduler itself."""
+    assert live.people.access is not None
+    return live.people.access.create(user, role, valid_s)[1]
+
+
+def test_every_method_has_a_least_role() -> None:
+    """Ours, and those of health and reflection: a method that is forgotten in the table fails here."""
+    files = (pb, cpb, agents_pb2, health_pb2, reflection_pb2)
+    served = set().union(*(methods(file.DESCRIPTOR) for file in files))
+    assert served <= LEAST_ROLE.keys()
+    assert {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} == LEAST_ROLE.keys() - served
+    assert CHANGES <= served
+
+
+def test_roles_are_a_ladder_with_agents_beside_it() -> None:
+    """Whoever may more may less; an agent's token opens nothing to people; an admin may stand in for an agent."""
+    for have in PEOPLE:
+        for need in PEOPLE:
+            assert (have >= need) == Caller("u", have).may(need)
+        assert not Caller("u", Role.AGENT).may(have)
+        assert (have is Role.ADMIN) == Caller("u", have).may(Role.AGENT)
+    assert Caller("n", Role.AGENT).may(Role.AGENT)
+    assert Caller("", Role.NOBODY).may(Role.NOBODY)
+    assert not Caller("", Role.NOBODY).may(Role.VIEWER)
+
+
+@with_daemon(auth="tokens")
+async def test_every_method_asks_for_its_role(live: Live) -> None:
+    """Of every method, with a token of every role and with none: exactly the table says who comes in."""
+    tokens = {role: token(live, role.word, role) for role in (*PEOPLE, Role.AGENT)}
+    stubs = {
+        "Jobs": (jobs_pb2_grpc.JobsStub, pb),
+        "Cluster": (cluster_pb2_grpc.ClusterStub, cpb),
+        "Access": (cluster_pb2_grpc.AccessStub, cpb),
+    }
+    channel = live.channel()
+    for service, (stub, module) in stubs.items():
+        for method in module.DESCRIPTOR.services_by_name[service].methods:
+            need = LEAST_ROLE[f"/gavel.v1.{service}/{method.name}"]
+            request: Any = getattr(module, method.input_type.name)()
+            for role in (Role.NOBODY, *tokens):
+                metadata = () if role is Role.NOBODY else (("authorization", f"Bearer {tokens[role]}"),)
+                sent = iter([request]) if method.client_streaming else request
+                code = await code_of(getattr(stub(channel), method.name)(sent, metadata=metadata, timeout=10))
+                if role is Role.NOBODY:
+                    assert Code.UNAUTHENTICATED == code, method.name
+                else:
+                    may = Caller("u", role).may(need)
+                    assert may == (code is not Code.PERMISSION_DENIED), (method.name, role)
+
+
+async def code_of(call: Any) -> grpc.StatusCode | None:
+    """How a call ends; a stream that says something has let its caller in."""
+    try:
+        if hasattr(call, "read"):
+            await call.read()
+            call.cancel()
+        else:
+            await call
+    except grpc.RpcError as error:
+        return error.code()  # type: ignore[attr-defined,no-any-return]
+    return None
+
+
+@with_daemon(auth="tokens")
+async def test_people_see_and_change_only_what_is_theirs(live: Live) -> None:
+    """Others' jobs are listed without how they start, what they printed or failed with; operators may everything."""
+    ann, bob = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
+    viewer, operator = token(live, "vic", Role.VIEWER), token(live, "opa", Role.OPERATOR)
+    secret = pb.Launch(command=["train"], env={"PASSWORD": "x"})
+    await live.jobs(token=ann).SubmitJobs(pb.SubmitJobsRequest(specs=[spec(name="a", launch=secret)]))
+    live.world.state.jobs["1"].last_lines = "PASSWORD=x"
+    get = pb.GetJobRequest(job="1")
+    for who, sees in ((ann, True), (operator, True), (bob, False), (viewer, False)):
+        jobs = live.jobs(token=who)
+        listed = (await jobs.ListJobs(pb.ListJobsRequest())).jobs[0]
+        watch = jobs.WatchJobs(pb.WatchJobsRequest())
+        watched = (await watch.read()).job
+        watch.cancel()
+        for job in (await jobs.GetJob(get), listed, watched):
+            assert ("a", "ann") == (job.spec.name, job.spec.user)
+            assert (sees, sees) == (job.spec.HasField("launch"), bool(job.last_lines))
+            assert sees or b"PASSWORD" not in job.SerializeToString()
+    cancel = pb.CommandJobRequest(job="1", action=pb.CommandJobRequest.ACTION_CANCEL)
+    for call in (
+        live.jobs(token=bob).CommandJob(cancel),
+        live.jobs(token=bob).ReadLogs(pb.ReadLogsRequest(job="1")).read(),
+        live.jobs(token=viewer).CommandJob(cancel),
+    ):
+        assert Code.PERMISSION_DENIED == (await problem_of(call)).code
+    assert ["1"] == list((await live.jobs(token=operator).CommandJob(cancel)).jobs)
+
+
+@with_daemon(auth="tokens")
+async def test_only_operators_submit_for_others(live: Live) -> None:
+    """The user comes from the token; who may act for others may say another."""
+    ann, operator = token(live, "ann", Role.USER), token(live, "opa", Role.OPERATOR)
+    for_bob = pb.SubmitJobsRequest(specs=[spec(), spec(user="bob")])
+    problem = await problem_of(live.jobs(token=ann).SubmitJobs(for_bob))
+    assert (Code.PERMISSION_DENIED, "forbidden", "specs[1].user") == (
+        *(problem.code, problem.reason),
+        problem.field,
+    )
+    await live.jobs(token=operator).SubmitJobs(for_bob)
+    await live.jobs(token=ann).SubmitJobs(pb.SubmitJobsRequest(specs=[spec(user="ann")]))
+    assert ["opa", "bob", "ann"] == [job.spec.user for job in live.world.state.jobs.values()]
+
+
+@with_daemon(auth="tokens")
+async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
+    """Good, then not; the reasons are told to who has it; a wrong secret learns nothing."""
+    admin = live.tokens(token=token(live, "root", Role.ADMIN))
+    made = await admin.CreateToken(cpb.CreateTokenRequest(user="ann", role=cpb.ROLE_USER, note="laptop"))
+    me = await live.tokens(token=made.secret).WhoAmI(cpb.WhoAmIRequest())
+    assert ("ann", cpb.ROLE_USER, made.token.expires) == (me.user, me.role, me.expires)
+    await admin.RevokeToken(cpb.RevokeTokenRequest(id=made.token.id))
+    expired = token(live, "ann", Role.USER, valid_s=-1.0)
+    for secret, word in (
+        (made.secret, "revoked"),
+        (expired, "expired"),
+        (made.secret[:-1] + "x", "not known"),
+        ("gavel_0123_x", "not known"),
+    ):
+        problem = await problem_of(live.tokens(token=secret).WhoAmI(cpb.WhoAmIRequest()))
+        assert (Code.UNAUTHENTICATED, "unauthenticated") == (problem.code, problem.reason)
+        assert word in problem.text
+    listed = (await admin.ListTokens(cpb.ListTokensRequest(user="ann"))).tokens
+    assert [("laptop", True), ("", False)] == [(one.note, one.revoked) for one in listed]
+    assert listed[0].HasField("used")
+    assert made.secret.encode() not in (live.folder / "access.db").read_bytes()
+
+
+@with_daemon(auth="tokens")
+async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(live: Live) -> None:
+    """Neither for others, nor of a higher role, nor beyond their own end; an admin may all of it."""
+    ann = live.tokens(token=token(live, "ann", Role.USER))
+    mine = await ann.CreateToken(cpb.CreateTokenRequest(role=cpb.ROLE_VIEWER, valid_s=10 * HOUR_S))
+    assert ("ann", cpb.ROLE_VIEWER) == (mine.token.user, mine.token.role)
+    assert mine.token.expires.seconds <= live.world.now_s() + HOUR_S + 1
+    for asked, field in (
+        (cpb.CreateTokenRequest(user="bob"), "user"),
+        (cpb.CreateTokenRequest(role=cpb.ROLE_ADMIN), "role"),
+        (cpb.CreateTokenRequest(role=cpb.ROLE_AGENT), "role"),
+    ):
+        problem = await problem_of(ann.CreateToken(asked))
+        assert (Code.PERMISSION_DENIED, field) == (problem.code, problem.field)
+    root = token(live, "root", Role.ADMIN)
+    other = (await live.tokens(token=root).CreateToken(cpb.CreateTokenRequest(user="bob"))).token
+    assert cpb.ROLE_USER == other.role
+    assert {"ann"} == {one.user for one in (await ann.ListTokens(cpb.ListTokensRequest())).tokens}
+    for call in (
+        ann.ListTokens(cpb.ListTokensRequest(user="bob")),
+        ann.RevokeToken(cpb.RevokeTokenRequest(id=other.id)),
+    ):
+        assert Code.PERMISSION_DENIED == (await problem_of(call)).code
+    await ann.RevokeToken(cpb.RevokeTokenRequest(id=mine.token.id))
+    for asked, field in (
+        (cpb.CreateTokenRequest(user="a b"), "user"),
+        (cpb.CreateTokenRequest(valid_s=-1.0), "valid_s"),
+        (cpb.CreateTokenRequest(valid_s=float("nan")), "valid_s"),
+        (cpb.CreateTokenRequest(valid_s=1e12), "valid_s"),
+        (cpb.CreateTokenRequest(role=17), "role"),  # type: ignore[arg-type]
+        (cpb.CreateTokenRequest(note="a\nb"), "note"),
+    ):
+        problem = await problem_of(live.tokens(token=root).CreateToken(asked))
+        assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
+    problem = await problem_of(live.tokens(token=root).RevokeToken(cpb.RevokeTokenRequest(id="x")))
+    assert Code.NOT_FOUND == problem.code
+
+
+@with_daemon(auth="tokens")
+async def test_who_guesses_is_slowed_and_nobody_else(live: Live) -> None:
+    """After ten wrong secrets for one token from one address, not even the right one is looked at for a while."""
+    good, other = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
+    wrong = good[:-1] + ("a" if good[-1] != "a" else "b")
+    codes = [(await problem_of(live.tokens(token=wrong).WhoAmI(cpb.WhoAmIRequest()))).code for _ in range(11)]
+    assert [Code.UNAUTHENTICATED] * 10 == codes[:10]
+    problem = await problem_of(live.tokens(token=good).WhoAmI(cpb.WhoAmIRequest()))
+    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (problem.code, problem.reason)
+    assert problem.retry_s
+    assert "bob" == (await live.tokens(token=other).WhoAmI(cpb.WhoAmIRequest())).user
+
+
+@with_daemon()
+async def test_without_tokens_everybody_is_an_admin_under_the_name_they_give(live: Live) -> None:
+    """Single-user mode, on loopback: the name is taken, and has to be one; tokens do not exist."""
+    me = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
+    assert ("ann", cpb.ROLE_ADMIN) == (me.user, me.role)
+    for name in ("a" * 65, "a:b"):
+        assert Code.UNAUTHENTICATED == (await problem_of(live.tokens(name).WhoAmI(cpb.WhoAmIRequest()))).code
+    for call in (
+        live.tokens().CreateToken(cpb.CreateTokenRequest()),
+        live.tokens().CreateJoinToken(cpb.CreateJoinTokenRequest()),
+    ):
+        assert Code.FAILED_PRECONDITION == (await problem_of(call)).code
+
+
+def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> None:
+    """Only the owner reads the file; what was made, used and revoked is there again."""
+    path = tmp_path / "access.db"
+    now = [1000.0]
+    access = Access(path, lambda: now[0])
+    kept, secret = access.create("ann", Role.OPERATOR, 500.0, "note")
+    gone, _ = access.create("bob", Role.USER, 500.0)
+    access.revoke(gone.id)
+    now[0] = 1100.0
+    access.recognise(secret)
+    access.close()
+    assert 0o600 == stat.S_IMODE(os.stat(path).st_mode)
+    again = Access(path, lambda: now[0])
+    token_ = again.recognise(secret)
+    assert ("ann", Role.OPERATOR, "note", 1500.0) == (
+        *(token_.user, token_.role),
+        *(token_.note, token_.expires_s),
+    )
+    assert [(kept.id, False), (gone.id, True)] == sorted(
+        ((one.id, one.revoked) for one in again.tokens()), key=lambda pair: pair[1]
+    )
+    now[0] = 1500.0
+    with pytest.raises(BadToken, match="expired"):
+        again.recognise(secret)
+    again.close()
+
+
+def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
+    """Of twenty who try at the same time one succeeds; another node, a late one and a wrong one do not."""
+    now = [0.0]
+    access = Access(tmp_path / "access.db", lambda: now[0])
+    secret, expires_s = access.create_join()
+    assert 3600.0 == expires_s
+
+    async def race() -> list[bool]:
+        return await asyncio.gather(*(asyncio.to_thread(tried, access, secret, f"n{i}") for i in range(20)))
+
+    assert 1 == sum(asyncio.run(race()))
+    named, _ = access.create_join("n1")
+    assert [False, True, False] == [tried(access, named, node) for node in ("n2", "n1", "n1")]
+    late, _ = access.create_join("n1", 10.0)
+    now[0] = 11.0
+    assert [False, False] == [tried(access, one, "n1") for one in (late, late + "x")]
+    access.close()
+
+
+def tried(access: Access, secret: str, node: str) -> bool:
+    """Whether it succeeded."""
+    try:
+        access.consume_join(secret, node)
+    except BadToken:
+        return False
+    return True
