@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from scheduler.core.apply import apply
 from scheduler.core.explain import Reason, explain
-from scheduler.core.facts import CheckpointSaved, LeaseClosed
+from scheduler.core.facts import CheckpointSaved, LeaseClosed, LeasesStarted
 from scheduler.core.messages import NodeCommand, NodeHello, Progress
 from scheduler.core.problem import Kinds, build
 from scheduler.core.state import SchedulerState
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import nodes_of
+from scheduler.model.settings import Settings
+from scheduler.sim.physics import JobTruth
+from tests.support.core_world import Stage
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
@@ -248,3 +252,39 @@ def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
     assert pairs is not None
     both = {(a, b) for a, b in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True) if a != b}
     assert both == set()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_attempt_ever_starts_where_its_checkpoint_is_not_seen(seed: int) -> None:
+    """Nodes drain, die and come back, jobs take turns: every start is where the job can go on from what it saved."""
+    luck = Random(seed)
+    disks = {"n1": "", "n2": "", "n3": "nfs", "n4": "nfs"}
+    stage = Stage(
+        [node(name, 2, storage=storage) for name, storage in disks.items()],
+        Settings(policy="las+packing", restart_cost_s=10.0),
+    )
+    for i in range(10):
+        truth = JobTruth(job_type="cnn", gpus=1, steps_total=15_000, save_every_s=100.0, checkpoint_s=5)
+        stage.world.submit(i * 60.0, [job(name=f"j{i}", steps=15_000.0)], truth)
+    for number in range(12):
+        name, at_s = luck.choice(sorted(disks)), 200.0 + 300.0 * number
+        if luck.random() < 0.3:
+            stage.world.at(at_s, lambda now_s, name=name: stage.machines.crash(now_s, name))
+            stage.world.at(at_s + 250.0, lambda now_s, name=name: stage.machines.repair(now_s, name))
+        else:
+            stage.world.at(at_s, NodeCommand(node=name, action="drain"))
+            stage.world.at(at_s + 280.0, NodeCommand(node=name, action="resume"))
+    stage.until(60_000.0)
+    assert {one.state for one in stage.state.jobs.values()} == {JobState.COMPLETED}
+    state, starts, elsewhere = SchedulerState(), 0, 0
+    for now_s, facts in stage.journal.records:
+        for fact in facts:
+            apply(state, now_s, fact)
+            for name in fact.leases if isinstance(fact, LeasesStarted) else ():
+                lease = state.leases[name].lease
+                place = state.nodes[nodes_of(lease.gpus)[0]].spec.place
+                assert state.jobs[lease.job].checkpoint_at in ("", place), f"at {now_s:g} s, lease {name}"
+                starts += 1
+                elsewhere += place != "nfs"
+    assert starts > 15
+    assert elsewhere > 3
