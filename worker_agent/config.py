@@ -188,6 +188,6 @@ def _read_file(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     where: dict[str, str] = {}
     for key in data:
         found = re.search(rf"(?m)^[ \t]*\[?[\"']?{re.escape(key)}[\"']?[ \t]*[\].=:]", text)
-        line = 0 if found is None else text.count("\n", 0, found.start()) + 1
-        where[key] = f"{name}, line {line}" if line else name
+        number = 0 if found is None else text.count("\n", 0, found.start()) + 1
+        where[key] = f"{name}, line {number}" if number else name
     return data, where

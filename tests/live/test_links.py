@@ -1,0 +1,448 @@
+"""The scheduler's end of the stream: who is let in, what they are told, and what their words are worth."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import msgspec
+import pytest
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import jobs_pb2
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobSpec, JobState
+from tests.support.linked import QUICK, Scheduler, story, until
+
+LAUNCH = {"command": ["python", "train.py"], "env": {"A": "1"}, "ranks": "per_node"}
+
+# --------------------------------------------------------------------------------------------------- arriving
+
+
+@story
+async def test_a_node_that_says_hello_is_welcome_and_told_its_leases():
+    """Hello → Welcome with epoch and times → the full set, empty at first; the node is known with all it said."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        welcome = await peer.join(gpus=2, labels={"zone": "a"}, cpus=8.0, address="10.0.0.7", speed=0.5)
+        assert (welcome.epoch, welcome.silence_s) == (1, 60.0)
+        assert list((await peer.desired()).orders) == []
+        spec = scheduler.state.nodes["n1"].spec
+        assert (spec.worker_type, spec.gpus, spec.labels, spec.cpus) == ("v100", 2, {"zone": "a"}, 8.0)
+        assert (spec.memory_gb, spec.gpu_memory_gb, spec.storage) == (None, 16.0, "")
+        seen = scheduler.links.seen("n1")
+        assert (seen.agent_version, seen.speed, seen.gpus[1].name) == ("0.1.0", 0.5, "V100")
+        assert scheduler.links.seen("n2") is None
+
+
+@story
+async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
+    """Version 2 is told goodbye for good, and the node does not come to be."""
+    async with Scheduler() as scheduler, scheduler.peer() as peer:
+        await peer.hello(protocol=2)
+        goodbye = (await peer.next("goodbye")).goodbye
+        assert goodbye.reason == "version"
+        assert "install the same release" in goodbye.text
+        assert await peer.ended() == grpc.StatusCode.OK
+        assert scheduler.state.nodes == {}
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"gpus": 0}, "gpus"),
+        ({"worker_type": "a b"}, "worker_type"),
+        ({"lease_grace_s": 31.0}, "lease_margin_s"),
+        ({"lease_grace_s": -1.0}, "lease_margin_s"),
+        ({"lease_grace_s": float("nan")}, "lease_margin_s"),
+        ({"cpus": float("inf")}, "cpus"),
+    ],
+)
+def test_a_node_that_cannot_be_is_refused_in_words(hello, words):
+    """What is wrong with a node is said to its agent; the daemon lives on and takes the next one."""
+
+    @story
+    async def told():
+        async with Scheduler() as scheduler:
+            async with scheduler.peer() as peer:
+                await peer.hello(**hello)
+                goodbye = (await peer.next("goodbye")).goodbye
+                assert goodbye.reason == "refused"
+                assert words in goodbye.text
+            async with scheduler.peer() as peer:
+                await peer.join()
+
+    told()
+
+
+@story
+async def test_gpus_that_are_not_numbered_are_refused():
+    """Indices are what leases name: 0 and 2 are no inventory."""
+    async with Scheduler() as scheduler, scheduler.peer() as peer:
+        gpus = [pb.InventoryGpu(index=0), pb.InventoryGpu(index=2)]
+        await peer.say(hello=pb.Hello(protocol=1, node="n1", worker_type="v100", gpus=gpus))
+        assert "numbered" in (await peer.next("goodbye")).goodbye.text
+
+
+@story
+async def test_a_stream_begins_with_hello():
+    """Whoever begins with anything else is told so, with a status."""
+    async with Scheduler() as scheduler, scheduler.peer() as peer:
+        await peer.report()
+        assert await peer.ended() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "Hello" in await peer.call.details()
+
+
+@story
+async def test_a_second_agent_of_the_same_name_is_sent_away_while_the_first_one_answers():
+    """The first one keeps its link; the newcomer is told to take another name."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as first:
+        await first.join()
+        async with scheduler.peer("n1", incarnation="another") as second:
+            await second.hello()
+            await first.next("alive")
+            await first.say(alive=pb.Alive())
+            goodbye = (await second.next("goodbye")).goodbye
+            assert (goodbye.reason, "--name" in goodbye.text) == ("duplicate", True)
+        assert await first.report() == (await first.next("taken")).taken.number
+        assert scheduler.state.nodes["n1"].state == NodeState.UP
+
+
+@story
+async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does_not_answer():
+    """A machine that lost power left a stream that looks alive; its next agent is not sent away."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as dead:
+        await dead.join()
+        async with scheduler.peer("n1", incarnation="after the power was back") as alive:
+            await alive.join()
+            assert await dead.ended() == grpc.StatusCode.OK
+            assert scheduler.state.nodes["n1"].state == NodeState.UP
+
+
+@story
+async def test_an_agent_that_connects_again_replaces_its_old_stream():
+    """Same incarnation: at once, without asking the old stream, and without being silent in between."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as old:
+        await old.join()
+        since_s = scheduler.state.nodes["n1"].since_s
+        async with scheduler.peer("n1") as new:
+            await new.join()
+            await old.ended()
+            assert scheduler.state.nodes["n1"].since_s == since_s
+            await new.report()
+            await new.next("taken")
+
+
+# ----------------------------------------------------------------------------------------------------- leases
+
+
+@story
+async def test_an_order_says_everything_that_is_needed_to_start():
+    """Ids, GPUs, the time that is left, ranks, and how the user wants it started."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join(gpus=2, address="10.1.1.1")
+        spec = JobSpec(
+            name="resnet", user="ann", gpus=2, steps=500.0, launch=LAUNCH, cpus=4.0, array=(0, 3)
+        )
+        await scheduler.submit(spec)
+        (order,) = await peer.orders()
+        assert (order.lease, order.job, order.attempt, order.epoch) == ("1", "1_0", 1, 1)
+        assert (sorted(order.gpus), order.gpus_total, order.rank_first) == ([0, 1], 2, 0)
+        assert (order.nodes, order.node_rank, order.master_address) == (1, 0, "10.1.1.1")
+        assert (order.name, order.user, order.steps_max, order.array_index) == ("resnet", "ann", 500.0, 0)
+        assert (order.worker_type, order.packed, order.cpus) == ("v100", False, 4.0)
+        assert order.launch == jobs_pb2.Launch(
+            command=["python", "train.py"], env={"A": "1"}, ranks=jobs_pb2.Launch.RANKS_PER_NODE
+        )
+        left_s = scheduler.state.round.ends_s - scheduler.world.now_s()
+        assert left_s <= order.ends_in_s < left_s + 5
+
+
+@story
+async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
+    """The second node begins where the first one ends, and knows where the first one is."""
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("n1") as one,
+        scheduler.peer("n2") as two,
+    ):
+        await one.join(gpus=2, address="10.1.1.1")
+        await two.join(gpus=2, address="10.1.1.2")
+        await scheduler.submit(gpus=4)
+        (first,), (second,) = await one.orders(), await two.orders()
+        by_rank = sorted([first, second], key=lambda order: order.node_rank)
+        assert [order.node_rank for order in by_rank] == [0, 1]
+        assert [order.rank_first for order in by_rank] == [0, 2]
+        assert {(order.nodes, order.gpus_total) for order in by_rank} == {(2, 4)}
+        assert first.master_address == second.master_address
+        assert first.master_address == ("10.1.1.1" if first.node_rank == 0 else "10.1.1.2")
+
+
+@story
+async def test_a_report_is_taken_when_it_is_durable_and_not_before():
+    """While the journal cannot write, nothing is taken; once it can, the fact is there before the word."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        await scheduler.submit()
+        (order,) = await peer.orders()
+        scheduler.held_back.clear()
+        number = await peer.report(started=[order.lease])
+        taken = asyncio.create_task(peer.next("taken"))
+        await asyncio.wait({taken}, timeout=0.2)
+        assert not taken.done()
+        assert scheduler.state.leases[order.lease].started_s is None
+        scheduler.held_back.set()
+        assert (await taken).taken.number == number
+        assert scheduler.state.leases[order.lease].started_s is not None
+
+
+@story
+async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
+    """An exit that says finished ends the job; the next set does without the lease."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        (job,) = await scheduler.submit()
+        (order,) = await peer.orders()
+        exit = pb.Exit(lease=order.lease, outcome=pb.Exit.OUTCOME_FINISHED, steps=5, saved=5, ran_s=1.0)
+        await peer.report(started=[order.lease], exits=[exit])
+        await peer.next("taken")
+        assert scheduler.state.jobs[job].state == JobState.COMPLETED
+        await peer.orders(0)
+
+
+@story
+async def test_what_a_failed_attempt_printed_last_stays_with_the_job():
+    """The last lines travel with the exit, and are cut where somebody sends too much."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        (job,) = await scheduler.submit()
+        (order,) = await peer.orders()
+        lines = "x" * 100_000 + "\nKeyError: 'lr'"
+        exit = pb.Exit(
+            lease=order.lease, outcome=pb.Exit.OUTCOME_FAILED, code=3, ran_s=1.0, last_lines=lines
+        )
+        await peer.report(exits=[exit])
+        await peer.next("taken")
+        found = scheduler.state.jobs[job]
+        assert (found.state, found.last_exit) == (JobState.FAILED, 3)
+        assert found.last_lines.endswith("KeyError: 'lr'")
+        assert len(found.last_lines) <= 8192
+
+
+@story
+async def test_a_report_on_the_lease_of_another_node_changes_nothing():
+    """An agent speaks for its own leases only."""
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("n1") as holder,
+        scheduler.peer("n2") as other,
+    ):
+        await holder.join()
+        (job,) = await scheduler.submit()
+        (order,) = await holder.orders()
+        await other.join()
+        exit = pb.Exit(lease=order.lease, outcome=pb.Exit.OUTCOME_FINISHED, ran_s=1.0)
+        await other.report(started=[order.lease], exits=[exit])
+        await other.next("taken")
+        assert scheduler.state.jobs[job].state == JobState.RUNNING
+        assert scheduler.state.leases[order.lease].started_s is None
+
+
+@story
+async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
+    """One effect, and every node hears its own generation and how much time is left as of now."""
+    from scheduler.core.effects import RenewLeases
+
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("n1") as one,
+        scheduler.peer("n2") as two,
+    ):
+        await one.join()
+        await two.join()
+        ends_s = scheduler.world.now_s() + 100.0
+        scheduler.links.renew_leases(RenewLeases(1, 7, ends_s, {"n1": 3, "n2": 4, "never seen": 5}))
+        first, second = (await one.next("renewed")).renewed, (await two.next("renewed")).renewed
+        assert [(said.generation, said.round_number, said.epoch) for said in (first, second)] == [
+            (3, 7, 1),
+            (4, 7, 1),
+        ]
+        assert 95.0 < first.ends_in_s < 100.0
+
+
+@story
+async def test_times_count_from_the_agents_own_clock():
+    """A set says what the agent's clock showed at the latest when it was sent, whatever lay in a buffer since."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        hello = pb.Hello(
+            protocol=1, node="n1", worker_type="v100", gpus=[pb.InventoryGpu(index=0)], incarnation="n1-1"
+        )
+        await peer.say(hello=hello, sent_s=5000.0)
+        sent = await peer.next("desired")
+        assert 5000.0 <= sent.agent_s < 5005.0
+        earlier_s = sent.agent_s
+        await peer.say(alive=pb.Alive(), sent_s=4000.0)  # was on its way for long: says less than is known
+        await peer.report(generation=99)
+        assert earlier_s <= (await peer.next("desired")).agent_s < 5010.0
+
+
+# ---------------------------------------------------------------------------------------------------- silence
+
+
+@story
+async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_is_back():
+    """Partition: silent, not dead; back in time with its processes, the job runs on under the same lease."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            (job,) = await scheduler.submit()
+            (order,) = await peer.orders()
+            await peer.report(started=[order.lease])
+            await peer.next("taken")
+        await until(lambda: scheduler.state.nodes["n1"].state == NodeState.SILENT)
+        assert order.lease in scheduler.state.leases
+        async with scheduler.peer("n1") as peer:
+            await peer.join(held=(order.lease,))
+            assert [one.lease for one in await peer.orders()] == [order.lease]
+            assert scheduler.state.jobs[job].state == JobState.RUNNING
+            assert scheduler.state.jobs[job].preemptions == 0
+
+
+@story
+async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
+    """After the silence the link of a mute agent is closed; signs of life keep the other one."""
+    async with (
+        Scheduler(pace=QUICK) as scheduler,
+        scheduler.peer("mute") as mute,
+        scheduler.peer("idle") as idle,
+    ):
+        await mute.join()
+        await idle.join()
+
+        async def answers() -> None:
+            while True:
+                await idle.next("alive")
+                await idle.say(alive=pb.Alive())
+
+        answering = asyncio.create_task(answers())
+        await mute.ended()
+        await until(lambda: scheduler.state.nodes["mute"].state != NodeState.UP)
+        assert scheduler.state.nodes["idle"].state == NodeState.UP
+        answering.cancel()
+
+
+@story
+async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
+    """Memory and temperature are news, no facts; a fatal error is one, once."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join(gpus=2)
+        sick = pb.GpuHealth(index=1, memory_used_gb=3.5, temperature_c=71.0, broken="Xid 79: fell off the bus")
+        for _ in range(2):
+            await peer.say(health=pb.Health(gpus=[sick, pb.GpuHealth(index=9, broken="none such")]))
+        await until(lambda: scheduler.state.nodes["n1"].broken == {1})
+        seen = scheduler.links.seen("n1").gpus[1]
+        assert (seen.memory_used_gb, seen.temperature_c, seen.name) == (3.5, 71.0, "V100")
+        assert "Xid 79" in seen.broken
+
+
+@story
+async def test_an_agent_that_does_not_read_holds_up_nobody_and_gets_the_newest_set():
+    """Thousands of sets for a deaf agent cost one place; when it reads on, it hears the last one."""
+    from scheduler.core.effects import SendLeases
+
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("deaf") as deaf,
+        scheduler.peer("other") as other,
+    ):
+        await deaf.join()
+        await other.join()
+        await scheduler.submit(launch={"command": ["true"], "env": {"BIG": "x" * 100_000}})
+        await until(lambda: scheduler.state.leases)
+        lease = next(iter(scheduler.state.leases.values())).lease
+        on_deaf = msgspec.structs.replace(lease, gpus=("deaf:0",))
+        for generation in range(100, 2100):
+            scheduler.links.send_leases(SendLeases("deaf", 1, generation, (on_deaf,) * 20))
+            if generation % 20 == 0:
+                await asyncio.sleep(0)
+        await other.report()
+        await other.next("taken")
+        heard = 0
+        while (await deaf.next("desired")).desired.generation < 2099:
+            heard += 1
+        assert heard < 500
+
+
+@story
+async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
+    """100 MB are refused by size before anybody looks into them."""
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("n1") as good,
+        scheduler.peer("n2", options=(("grpc.max_send_message_length", -1),)) as bad,
+    ):
+        await good.join()
+        await bad.join()
+        await bad.report(started=["x" * 100_000_000])
+        assert await bad.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await good.report()
+        await good.next("taken")
+
+
+# --------------------------------------------------------------------------------------------------- restarts
+
+
+@story
+async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
+    """The new epoch welcomes the node with the lease that it still runs: same lease, same attempt, no preemption."""
+    first = Scheduler()
+    await first.__aenter__()
+    async with first.peer("n1") as peer:
+        await peer.join()
+        (job,) = await first.submit()
+        (order,) = await peer.orders()
+        await peer.report(started=[order.lease])
+        await peer.next("taken")
+        await first.die()
+    async with Scheduler(journal=first.journal, port=first.port) as second, second.peer("n1") as peer:
+        welcome = await peer.join(held=(order.lease,))
+        assert welcome.epoch == 2
+        (again,) = await peer.orders()
+        assert (again.lease, again.attempt, again.epoch) == (order.lease, 1, 1)
+        assert second.state.jobs[job].state == JobState.RUNNING
+
+
+@story
+async def test_a_scheduler_that_stops_calls_nobody_silent():
+    """Streams end because the scheduler goes: no fact says that a node was gone."""
+    scheduler = Scheduler()
+    async with scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        await scheduler.submit()
+        await peer.orders()
+    facts = [type(fact).__name__ for _, fact in scheduler.journal.read()]
+    assert "NodeJoined" in facts
+    assert not {"NodeMoved", "LeaseRecalled"} & set(facts)
+
+
+@story
+async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
+    """Nobody waits for ever for a node that went away with the scheduler."""
+    first = Scheduler()
+    async with first, first.peer("n1") as peer:
+        await peer.join()
+    async with Scheduler(journal=first.journal, pace=QUICK) as second:
+        assert second.state.nodes["n1"].state == NodeState.UP
+        await until(lambda: second.state.nodes["n1"].state == NodeState.LOST)
+
+
+@story
+async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
+    """Leaving drains the node; the Hello of its next agent makes up for it."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            await peer.say(leaving=pb.Leaving())
+            await until(lambda: scheduler.state.nodes["n1"].state == NodeState.DRAINING)
+        async with scheduler.peer("n1", incarnation="the next") as peer:
+            await peer.join()
+            await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)

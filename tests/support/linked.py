@@ -1,0 +1,343 @@
+"""Both ends of the agents' stream in a test: a scheduler that listens on loopback, and agents of any manners.
+
+async with Scheduler() as scheduler:
+    async with scheduler.peer("n1") as peer:            # speaks the protocol by hand
+        await peer.hello()
+        welcome = (await peer.next("welcome")).welcome
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from scheduler.core.core import Core
+from scheduler.core.effects import Solve
+from scheduler.core.messages import SubmitJobs
+from scheduler.drive import drive
+from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.live.agents_service import AgentsService
+from scheduler.live.attempts import Attempts
+from scheduler.live.clock import Clock
+from scheduler.live.feed import Feed
+from scheduler.live.links import Links
+from scheduler.live.log_relay import LogRelay
+from scheduler.live.pace import Pace
+from scheduler.live.world import LiveWorld
+from scheduler.model.jobs import JobSpec
+from scheduler.solving import answer
+from worker_agent.launch import Details
+from worker_agent.orders import Desired, Event
+
+PATIENCE_S = 20.0
+QUICK = Pace(report_interval_s=0.2, silence_s=0.9, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
+CALM = Pace(report_interval_s=10.0, silence_s=60.0, duplicate_s=0.3, gang_s=0.5, proof_s=1.0)
+
+
+def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that runs on an event loop."""
+    import functools
+    import inspect
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), 60.0))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Wait for this to hold."""
+    async with asyncio.timeout(patience_s):
+        while not condition():
+            await asyncio.sleep(0.003)
+
+
+class GatedJournal:
+    """A journal in memory. While `gate` is closed, the core's loop cannot make anything durable."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryJournal()
+
+    def append(self, now_s: float, facts: Any) -> None:
+        """Durable on return."""
+        self.inner.append(now_s, facts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Solver:
+    def __init__(self, world: LiveWorld) -> None:
+        self._world = world
+
+    def ask(self, question: Solve) -> None:
+        """Answer at once."""
+        self._world.tell(answer(question))
+
+
+class Packages:
+    """Packages that a test has put there."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """In small pieces."""
+        from scheduler.model.errors import NotFound
+
+        if digest not in self.content:
+            raise NotFound(f"there is no package {digest}")
+        data = self.content[digest]
+        for at in range(0, len(data), 1000):
+            yield data[at : at + 1000]
+
+
+class Scheduler:
+    """A scheduler with its links. `journal` and `port` of an earlier one: it is that one, started again."""
+
+    def __init__(
+        self,
+        *,
+        pace: Pace = CALM,
+        journal: Any = None,
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+        interceptors: tuple[aio.ServerInterceptor, ...] = (),
+        attempts: Path | None = None,
+        joining: Any = None,
+    ) -> None:
+        self.pace, self.port = pace, port
+        self.journal = GatedJournal() if journal is None else journal
+        self.packages = Packages()
+        self._credentials, self._interceptors = credentials, interceptors
+        self._attempts_path = attempts
+        self._more = {} if joining is None else {"joining": joining}
+        self._closing = AsyncExitStack()
+        self.held_back = asyncio.Event()
+        self.held_back.set()
+
+    async def __aenter__(self) -> Scheduler:
+        recovered = recover_scheduler(self.journal)
+        self.core = core = Core(recovered.state)
+        self.feed = Feed(self.journal)
+        self.world = world = LiveWorld(core, Clock(recovered.state.now_s))
+        self.links = world.links = Links(world, self.pace)  # type: ignore[assignment]
+        world.solver = _Solver(world)
+        self.attempts = Attempts(self._attempts_path)
+        self.attempts.note(holding.lease for holding in core.state.leases.values())
+        self.relay = LogRelay(self.links, self.attempts, core.state, answer_s=5.0)
+        for listener in (self.attempts.listen, self.relay.listen):
+            self.feed.listen(listener)
+        outcome = core.take_over(world.now_s())
+        self.feed.append(outcome.now_s, outcome.facts)
+        for effect in outcome.effects:
+            world.perform(effect)
+        service = AgentsService(
+            self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
+        )
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
+        self.server = aio.server(interceptors=list(self._interceptors), options=options)
+        agents_pb2_grpc.add_AgentsServicer_to_server(service, self.server)
+        address = f"127.0.0.1:{self.port}"
+        if self._credentials is None:
+            self.port = self.server.add_insecure_port(address)
+        else:
+            self.port = self.server.add_secure_port(address, self._credentials)
+        self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed))
+        self._watching = asyncio.create_task(self.links.watch())
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.links.close()
+        await self.server.stop(0.2)
+        await self._closing.aclose()
+        self.held_back.set()
+        self.world.stop()
+        await asyncio.wait_for(self._loop, PATIENCE_S)
+        self._watching.cancel()
+        self.attempts.close()
+
+    async def die(self) -> None:
+        """Gone in the middle of it, as if killed."""
+        self._loop.cancel()
+        self._watching.cancel()
+        await asyncio.gather(self._loop, self._watching, return_exceptions=True)
+        self.links.close()
+        await self.server.stop(None)
+        self.attempts.close()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def state(self) -> Any:
+        """What the scheduler knows."""
+        return self.world.state
+
+    async def submit(self, *specs: JobSpec, **fields: Any) -> list[str]:
+        """Jobs; their ids."""
+        given = specs or (JobSpec(**{"launch": {"command": ["true"]}, **fields}),)
+        result: Mapping[str, Any] = await self.world.ask(SubmitJobs(specs=given))
+        return list(result["jobs"])
+
+    def peer(self, name: str = "n1", **more: Any) -> Peer:
+        """An agent that speaks by hand."""
+        return Peer(self.address, name, **more)
+
+
+class _Held:
+    """The world, whose next batch waits while the gate is shut."""
+
+    def __init__(self, world: LiveWorld, gate: asyncio.Event) -> None:
+        self._world, self._gate = world, gate
+
+    async def next(self) -> Any:
+        """The batch, when the gate is open."""
+        batch = await self._world.next()
+        await self._gate.wait()
+        return batch
+
+    def perform(self, effect: Any) -> None:
+        """As the world does."""
+        self._world.perform(effect)
+
+
+class Peer:
+    """One end of a stream, by hand. `seen` has all that came; `next` waits for one of a kind."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        *,
+        metadata: tuple[tuple[str, str], ...] = (),
+        channel: aio.Channel | None = None,
+        incarnation: str = "",
+        options: tuple[tuple[str, Any], ...] = (),
+    ) -> None:
+        self.name, self.incarnation = name, incarnation or f"{name}-1"
+        self._metadata = metadata
+        all_options = (("grpc.use_local_subchannel_pool", 1), *options)
+        self.channel = channel or aio.insecure_channel(address, options=all_options)
+        self.stub: Any = agents_pb2_grpc.AgentsStub(self.channel)  # type: ignore[no-untyped-call]
+        self.call: Any = None
+        self.numbers = 0
+        self.waiting: list[pb.SchedulerMessage] = []
+
+    async def __aenter__(self) -> Peer:
+        self.call = self.stub.Link(metadata=self._metadata)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.drop()
+
+    async def drop(self) -> None:
+        """The connection is gone."""
+        self.call.cancel()
+        await self.channel.close()
+
+    async def say(self, **body: Any) -> None:
+        """One message: `report=…`."""
+        await self.call.write(pb.AgentMessage(**body))
+
+    async def hello(self, gpus: int = 1, held: tuple[str, ...] = (), **fields: Any) -> None:
+        """Who it is."""
+        fields = {"protocol": 1, "agent_version": "0.1.0", "worker_type": "v100", **fields}
+        await self.say(
+            hello=pb.Hello(
+                node=self.name,
+                incarnation=self.incarnation,
+                gpus=[pb.InventoryGpu(index=i, name="V100", memory_gb=16.0) for i in range(gpus)],
+                held=[pb.HeldLease(lease=lease, steps=1.0, ran_s=1.0) for lease in held],
+                **fields,
+            )
+        )
+
+    async def join(self, **hello: Any) -> pb.Welcome:
+        """Hello, and the Welcome to it."""
+        await self.hello(**hello)
+        return (await self.next("welcome")).welcome
+
+    async def report(self, generation: int = 0, **fields: Any) -> int:
+        """A report; its number."""
+        self.numbers += 1
+        await self.say(report=pb.Report(number=self.numbers, generation=generation, **fields))
+        return self.numbers
+
+    async def next(self, kind: str) -> pb.SchedulerMessage:
+        """The next message of this kind; others are kept for later."""
+        async with asyncio.timeout(PATIENCE_S):
+            for at, message in enumerate(self.waiting):
+                if message.WhichOneof("body") == kind:
+                    return self.waiting.pop(at)
+            while True:
+                message = await self.call.read()
+                assert isinstance(message, pb.SchedulerMessage), f"the stream ended before {kind}"
+                if message.WhichOneof("body") == kind:
+                    return message
+                self.waiting.append(message)
+
+    async def desired(self, condition: Callable[[pb.Desired], bool] = lambda _: True) -> pb.Desired:
+        """The next set of leases for which this holds."""
+        while True:
+            found = (await self.next("desired")).desired
+            if condition(found):
+                return found
+
+    async def orders(self, count: int = 1) -> list[pb.Order]:
+        """The orders of the next set that has so many."""
+        return list((await self.desired(lambda said: len(said.orders) == count)).orders)
+
+    async def ended(self) -> grpc.StatusCode:
+        """How the stream ends, whatever is still said on it."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while isinstance(await self.call.read(), pb.SchedulerMessage):
+                    pass
+            except aio.AioRpcError:
+                pass
+            return await self.call.code()  # type: ignore[no-any-return]
+
+
+class Remembering:
+    """A node of the agent's side that remembers what its link tells it."""
+
+    def __init__(self, say_hello: Callable[[], None] = lambda: None) -> None:
+        self.events: list[Event] = []
+        self.details: dict[str, Details] = {}
+        self.say_hello = say_hello
+
+    def tell(self, event: Event) -> None:
+        """Remember it; answer a link that is up as the core does."""
+        from worker_agent.orders import LinkUp
+
+        self.events.append(event)
+        if isinstance(event, LinkUp):
+            self.say_hello()
+
+    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
+        """Remember it."""
+        self.events.append(event)
+        self.details = dict(details)
+
+    def last_lines(self, lease: str) -> str:
+        """Of any run."""
+        return f"the end of {lease}"
+
+    def of(self, kind: type) -> list[Any]:
+        """All events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
