@@ -63,7 +63,7 @@ class Keys:
 
     def make(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
         """A new authority, and a certificate for a server that is reached by these names."""
-        now = now or _now()
+        now, names = now or _now(), _names(hosts)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = ec.generate_private_key(_CURVE())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Gavel authority")])
@@ -77,12 +77,13 @@ class Keys:
         )
         write_secret(self.folder / "ca.key", _key_pem(key))
         write_public(self.folder / "ca.pem", _pem(authority))
-        self.renew(hosts, now)
+        self._certify(names, now)
 
     def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
         """A new key and certificate for the server, by the same authority; `hosts` empty: those of the old one."""
-        now = now or _now()
-        names = _names(hosts) if hosts else self._names_now()
+        self._certify(_names(hosts) if hosts else self._names_now(), now or _now())
+
+    def _certify(self, names: Sequence[x509.GeneralName], now: dt.datetime) -> None:
         authority, authority_key = self._authority()
         key = ec.generate_private_key(_CURVE())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Gavel scheduler")])

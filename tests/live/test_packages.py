@@ -1,0 +1,118 @@
+"""Packed work directories: sent whole, kept under their hash, read back, and removed when nobody needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.packages import Packages, needed
+from scheduler.model.errors import NotFound
+from tests.support.live import Live, problem_of, spec, with_daemon
+
+Code = grpc.StatusCode
+SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_keep_s=100.0)
+
+
+def digest_of(data: bytes) -> str:
+    """Its name."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+async def pieces(data: bytes, digest: str | None = None) -> AsyncIterator[pb.UploadPackageRequest]:
+    """An upload in two messages."""
+    yield pb.UploadPackageRequest(digest=digest_of(data) if digest is None else digest, data=data[:10])
+    yield pb.UploadPackageRequest(data=data[10:])
+
+
+def left_over(live: Live) -> list[str]:
+    """Files that are no packages."""
+    return [path.name for path in (live.folder / "packages").iterdir() if path.suffix != ".package"]
+
+
+@with_daemon()
+async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
+    """Found after it was sent, readable, and then a job may name it; sending it again does no harm."""
+    data = b"archive" * 100
+    digest, jobs = digest_of(data), live.jobs()
+    assert [] == list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present)
+    for _ in range(2):
+        assert len(data) == (await jobs.UploadPackage(pieces(data))).size_bytes
+    asked = pb.FindPackagesRequest(digests=[digest, "../x", ""])
+    assert [digest] == list((await jobs.FindPackages(asked)).present)
+    assert data == b"".join([piece async for piece in live.people.packages.read(digest)])
+    job = spec(launch=pb.Launch(command=["x"], upload=digest, workdir="src"))
+    await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[job]))
+    assert {digest} == needed(live.world.state)
+    again = Packages(live.folder / "packages", PeopleConfig())
+    assert again.has(digest)
+    again.close()
+
+
+@with_daemon(config=SMALL)
+async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
+    """Another content than the name says, no name, a bad one, too large, no space: refused, and no file is left."""
+    jobs = live.jobs()
+    for sent, field in (
+        (pieces(b"abc", digest_of(b"abd")), "data"),
+        (pieces(b"abc", ""), "digest"),
+        (pieces(b"abc", "sha256:../../../../etc/passwd"), "digest"),
+        (pieces(b"abc", f"sha256:{'A' * 64}"), "digest"),
+        (pieces(b"x" * 1001), "data"),
+    ):
+        problem = await problem_of(jobs.UploadPackage(sent))
+        assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
+    await jobs.UploadPackage(pieces(b"a" * 900))
+    assert Code.RESOURCE_EXHAUSTED == (await problem_of(jobs.UploadPackage(pieces(b"b" * 900)))).code
+    assert [] == left_over(live)
+    upload = jobs.UploadPackage()
+    await upload.write(pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x"))
+    await live.until(lambda: bool(left_over(live)))
+    upload.cancel()
+    await live.until(lambda: not left_over(live))
+
+
+def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) -> None:
+    """What an unfinished job names stays; so does what is young; the rest goes."""
+    packages = Packages(tmp_path, SMALL)
+
+    async def story() -> None:
+        for data in (b"kept", b"gone"):
+            await packages.receive(pieces(data))
+
+    asyncio.run(story())
+    now_s = max(path.stat().st_mtime for path in tmp_path.iterdir())
+    kept, gone = digest_of(b"kept"), digest_of(b"gone")
+    assert [] == packages.sweep([kept], now_s + 99.0)
+    assert [gone] == packages.sweep([kept], now_s + 101.0)
+    assert (True, False, 1) == (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir())))
+    packages.close()
+
+
+def test_links_are_not_followed_and_remains_are_removed(tmp_path: Path) -> None:
+    """A link in the directory is no package; a directory that is a link is refused; half an upload is thrown away."""
+    (tmp_path / "secret").write_text("x")
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / f"{'0' * 64}.package").symlink_to(tmp_path / "secret")
+    (folder / "abc.part").write_text("half")
+    packages = Packages(folder, SMALL)
+    assert not packages.has(f"sha256:{'0' * 64}")
+    assert not (folder / "abc.part").exists()
+
+    async def read() -> None:
+        async for _ in packages.read(f"sha256:{'0' * 64}"):
+            pass
+
+    with pytest.raises(NotFound):
+        asyncio.run(read())
+    packages.close()
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link"):
+        Packages(tmp_path / "link", SMALL)
