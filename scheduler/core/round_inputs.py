@@ -152,7 +152,7 @@ def _candidates(
             restart_s=_restart_s(state, jobs)[first],
             skipped=column(table.skipped, [0] * m, np.int64),
             explore=explore,
-            tie=column(table.tie, ties(new), np.uint64),
+            tie=column(table.tie, ties(new) if new else (), np.uint64),
         ),
         jobs,
     )

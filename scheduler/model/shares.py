@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -74,19 +75,22 @@ class ShareTable:
         for row, bundle in enumerate(new, len(self.bundles)):
             self.row_of[bundle] = row
         self.bundles.extend(new)
-        first = [self._row(b[0][0], self.jobs, self.job_row) for b in new]
-        second = [self._row(b[0][1], self.jobs, self.job_row) if len(b[0]) > 1 else -1 for b in new]
+        first = np.array([self._row(b[0][0], self.jobs, self.job_row) for b in new])
+        second = np.array([self._row(b[0][1], self.jobs, self.job_row) if len(b[0]) > 1 else -1 for b in new])
         self.first = np.append(self.first, first)
         self.second = np.append(self.second, second)
-        kinds = [self._row(b[1], self.types, self.type_row) for b in new]
+        kinds = np.array([self._row(b[1], self.types, self.type_row) for b in new])
         self.worker_type = np.append(self.worker_type, kinds)
-        self.gpus = np.append(self.gpus, [b[2] for b in new])
+        gpus = np.array([b[2] for b in new])
+        self.gpus = np.append(self.gpus, gpus)
         self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
         self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
         self.entitled_s = np.append(self.entitled_s, np.zeros(k))
         self.received_s = np.append(self.received_s, np.zeros(k))
         self.backfill = np.append(self.backfill, np.full(k, backfill))
-        self.tie = np.append(self.tie, ties(new))
+        jobs, types, labels = _words(self.jobs), _words(self.types), _words([b[3] for b in new])
+        partners = np.where(second < 0, 0, jobs[second] + 1)
+        self.tie = np.append(self.tie, _mixed(jobs[first], partners, types[kinds], labels + gpus))
 
     @staticmethod
     def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
@@ -118,7 +122,10 @@ class ShareTable:
             new = sorted({bundle for bundle in bundles if bundle not in row_of})
             self.extend(new, backfill=bool(self.backfill.all()))
             rows = [row_of[bundle] for bundle in bundles]
-        self.received_s[rows] += time_s
+        if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
+            self.received_s[rows[0]] += time_s
+        else:
+            self.received_s[rows] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
         """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
@@ -158,16 +165,21 @@ class ShareTable:
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
     """Numbers that have nothing to do with the order of ids, and are the same in every process."""
-    names = {name for b in bundles for name in b[0]} | {b[1] for b in bundles} | {b[3] for b in bundles}
-    words = {name: zlib.crc32(name.encode()) for name in names}
-    k = len(bundles)
-    total = np.zeros(k, np.uint64)
-    for part in (
-        [words[b[0][0]] for b in bundles],
-        [words[b[0][1]] + 1 if len(b[0]) > 1 else 0 for b in bundles],
-        [words[b[1]] for b in bundles],
-        [words[b[3]] + b[2] for b in bundles],
-    ):
-        total = (total ^ np.array(part, np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    return ShareTable(bundles).tie
+
+
+def _mixed(*parts: Ints) -> NDArray[np.uint64]:
+    total = np.zeros(len(parts[0]), np.uint64)
+    for part in parts:
+        total = (total ^ part.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         total ^= total >> np.uint64(29)
     return total
+
+
+def _words(names: Iterable[str]) -> Ints:
+    return np.array([_word(name) for name in names], np.int64)
+
+
+@lru_cache(maxsize=65536)
+def _word(name: str) -> int:
+    return zlib.crc32(name.encode())
