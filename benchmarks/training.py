@@ -1,0 +1,190 @@
+"""What a lease costs a training loop: time per step, pauses at renewals, checkpoints.
+
+    python -m benchmarks.training [--steps 2000000]
+
+Steps do nothing, so that what is left is the iterator. A table on standard output; the last lines need PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gavel.training import LeasedIterator, TorchCheckpoint, session
+
+REPEATS = 5
+RENEWALS_PER_S = 100.0  # an agent renews some ten times a minute
+LONG_S = 3600.0
+PASS = 100_000  # batches of a pass
+
+
+class NoCheckpoint:
+    """Nothing to keep."""
+
+    def load(self) -> int:
+        """A fresh start."""
+        return 0
+
+    def save(self, step: int) -> None:
+        """Done."""
+
+
+def write_lease(run_dir: Path) -> None:
+    """A lease that ends in an hour, as the agent writes it."""
+    ask_s = time.monotonic() + LONG_S
+    words = {
+        "lease": "1",
+        "epoch": 1,
+        "attempt": 1,
+        "ask_s": ask_s,
+        "signal_s": ask_s + 20,
+        "kill_s": ask_s + 25,
+    }
+    aside = run_dir / "lease.json.new"
+    aside.write_text(json.dumps(words))
+    os.replace(aside, run_dir / "lease.json")
+
+
+@contextmanager
+def leased(run_dir: Path) -> Iterator[None]:
+    """This process under a lease."""
+    write_lease(run_dir)
+    names = {"GAVEL_RUN_DIR": str(run_dir), "GAVEL_EPOCH": "1", "GAVEL_ATTEMPT": "1"}
+    os.environ.update(names)
+    known = session.current()
+    assert known is not None
+    try:
+        yield
+    finally:
+        known.close()
+        session._session = None
+        for name in names:
+            del os.environ[name]
+
+
+@contextmanager
+def renewed(run_dir: Path) -> Iterator[None]:
+    """The lease is renewed all the time."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(1.0 / RENEWALS_PER_S):
+            write_lease(run_dir)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def ns_per_step(batches: Iterable[object], steps: int) -> float:
+    """A loop that does nothing."""
+    started_s = time.perf_counter()
+    for _ in batches:
+        pass
+    return (time.perf_counter() - started_s) / steps * 1e9
+
+
+def bare(steps: int) -> Iterator[object]:
+    """As many batches from the loader itself, pass by pass."""
+    for _ in range(steps // PASS):
+        yield from range(PASS)
+
+
+def loop(steps: int) -> LeasedIterator[int]:
+    """The same under a LeasedIterator."""
+    return LeasedIterator(range(PASS), checkpoint=NoCheckpoint(), steps=steps)
+
+
+def longest_step_ms(batches: Iterable[object]) -> float:
+    """The longest step of a loop: on a busy machine, how long others had the CPU."""
+    longest_s, last_s = 0.0, time.perf_counter()
+    for _ in batches:
+        now_s = time.perf_counter()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    return longest_s * 1e3
+
+
+def row(what: str, values: list[float], unit: str) -> None:
+    """One line: the median, and from the least to the greatest."""
+    print(f"{what:<44} {statistics.median(values):>10.3g} {min(values):>10.3g} {max(values):>10.3g}  {unit}")
+
+
+def measure_steps(steps: int) -> None:
+    """The cost of a step."""
+    with tempfile.TemporaryDirectory() as place:
+        row("bare loader", [ns_per_step(bare(steps), steps) for _ in range(REPEATS)], "ns/step")
+        row(
+            "LeasedIterator outside Gavel",
+            [ns_per_step(loop(steps), steps) for _ in range(REPEATS)],
+            "ns/step",
+        )
+        with leased(Path(place)):
+            row(
+                "LeasedIterator under a lease",
+                [ns_per_step(loop(steps), steps) for _ in range(REPEATS)],
+                "ns/step",
+            )
+            alone = [longest_step_ms(bare(steps)) for _ in range(REPEATS)]
+            pauses = [longest_step_ms(loop(steps)) for _ in range(REPEATS)]
+            with renewed(Path(place)):
+                values = [ns_per_step(loop(steps), steps) for _ in range(REPEATS)]
+                row(f"... renewed {RENEWALS_PER_S:g} times a second", values, "ns/step")
+                renewals = [longest_step_ms(loop(steps)) for _ in range(REPEATS)]
+        row("longest step, bare loader", alone, "ms")
+        row("longest step, lease left alone", pauses, "ms")
+        row("longest step, lease renewed all the time", renewals, "ms")
+
+
+def measure_checkpoints() -> None:
+    """Saving and loading a small model with its optimizer."""
+    try:
+        import torch
+    except ImportError:
+        print("(no checkpoints: torch is not installed)")
+        return
+    for width in (64, 1024, 4096):
+        model = torch.nn.Linear(width, width)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, width)).sum().backward()
+        optimizer.step()
+        name = f"{3 * 4 * (width + 1) * width / 1e6:.2g} MB"  # parameters and two moments each
+        with tempfile.TemporaryDirectory() as place:
+            saves, loads = [], []
+            for step in range(1, REPEATS + 1):
+                checkpoint = TorchCheckpoint(place, model=model, optimizer=optimizer)
+                started_s = time.perf_counter()
+                checkpoint.save(step)
+                saved_s = time.perf_counter()
+                checkpoint.load()
+                saves.append((saved_s - started_s) * 1e3)
+                loads.append((time.perf_counter() - saved_s) * 1e3)
+        row(f"save {name}, flushed to disk", saves, "ms")
+        row(f"load {name}, sums checked", loads, "ms")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=2_000_000, help="of each loop")
+    steps = max(parser.parse_args().steps // PASS, 1) * PASS
+    print(f"{'':<44} {'median':>10} {'least':>10} {'greatest':>10}")
+    measure_steps(steps)
+    measure_checkpoints()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What docs/training.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.leases import ROOT, alone_on_path
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+
+
+def shown(heading: str) -> str:
+    """The program below a heading."""
+    found = re.search(rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/training.md shows no program under '{heading}'"
+    return found[1]
+
+
+def run(text: str, place: Path) -> str:
+    """Run a program as a user would, in an empty directory."""
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=place,
+        env={"PYTHONPATH": alone_on_path(place), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
+    """It trains, saves a model, and has nothing left to do when it is started again; with epochs it goes on."""
+    text = shown("With LeasedIterator")
+    run(text, tmp_path)
+    assert (tmp_path / "model.pt").exists()
+    per_epoch = shown("Work per epoch")
+    before = text[: text.index("for inputs")].replace("steps=200, ", "")
+    counted = "trained = []\ntrain = lambda *_: trained.append(1)\nvalidate = lambda: print('validated')\n"
+    said = run(f"{before}{counted}{per_epoch}print(steps.step, steps.epoch, len(trained))", tmp_path)
+    # 1,000 samples in batches of 32 are 32 batches; 200 steps were done: 8 of the 7th epoch
+    assert said.splitlines()[-1] == "320 10 120"
+    assert said.count("validated") == 4
+
+
+def test_the_own_loop_runs(tmp_path: Path) -> None:
+    """It counts to its end."""
+    run(shown("With a loop of one's own"), tmp_path)
+    assert (tmp_path / "state.txt").read_text() == "200"
+
+
+def test_the_errors_of_the_page_are_those_of_the_code() -> None:
+    """What the last table quotes is said somewhere in the library."""
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gavel" / "training").glob("*.py"))
+    quoted = re.findall(r"^\| `(.*?)` \|", PAGE[PAGE.index("## When something is wrong") :], re.MULTILINE)
+    assert len(quoted) == 6
+    for words in ("StaleAttempt", "the part of rank", "has no length", "is passed over", "is damaged"):
+        assert words in code
+    for words in quoted[4:]:
+        assert words.removesuffix(" model") in code
