@@ -254,9 +254,9 @@ def fill(out: Outcome, kinds: Kinds) -> None:
 
 def _ask_early(out: Outcome, kinds: Kinds) -> None:
     """Idle GPUs are for nobody but by the shares (first come, first served): the next ones are wanted now."""
-    state = out.state
-    if not state.asked.answered:
-        return
+    state, last = out.state, out.state.allocation
+    if last is None or last.failed or last.number != state.asked.number or not state.asked.answered:
+        return  # no answer yet, or the solver is in trouble: the boundary is soon enough
     again_s = state.asked.at_s + max(state.settings.min_reallocation_s, EARLY_S)
     if out.now_s >= again_s - SOON_S:
         ask(out, kinds)

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.core.facts import AllocationAsked
+from scheduler.core.apply import apply
+from scheduler.core.facts import AllocationAsked, AllocationFailed
 from scheduler.core.messages import Woke
 from scheduler.core.on_rounds import EARLY_S
 from tests.support.desk import Desk, exited, job, node
@@ -52,6 +53,24 @@ def test_questions_in_mid_round_are_seconds_apart(desk_of: DeskOf) -> None:
             desk.submit(job())
     assert len(asked_s) > 5
     assert all(b - a >= EARLY_S - 1.0 for a, b in pairwise(asked_s))
+
+
+def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -> None:
+    """Its last answer was that it has none: it is not asked every few seconds."""
+    desk = desk_of(node("n1", 1), policy="fifo")
+    (lease,) = desk.run(job())
+    desk.submit(job(), job())
+    asked = desk.core.state.asked.number
+    desk.until(80.0)
+    apply(desk.core.state, 80.0, AllocationAsked(number=asked + 1))
+    apply(desk.core.state, 81.0, AllocationFailed(number=asked + 1, why="no time"))
+    desk.until(90.0)
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    desk.until(300.0)
+    assert desk.core.state.asked.number == asked + 1
+    desk.until(380.0)
+    assert desk.job("2").lease is not None
 
 
 def test_the_settings_say_how_often_shares_may_change(desk_of: DeskOf) -> None:
