@@ -40,8 +40,9 @@ def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) ->
 
 
 def _records_lost(state: SchedulerState, now_s: float, fact: f.RecordsLost) -> None:
-    state.epoch = fact.epoch
-    state.next_job, state.next_lease = fact.next_job, fact.next_lease
+    state.epoch = max(state.epoch, fact.epoch)
+    state.next_job = max(state.next_job, fact.next_job)
+    state.next_lease = max(state.next_lease, fact.next_lease)
     state.doubtful = True
 
 

@@ -10,18 +10,23 @@ import pytest
 from scheduler.core.facts import (
     AllocationAdopted,
     AnyFact,
+    CheckpointSaved,
     Configured,
     EpochStarted,
     Fact,
     JobMoved,
     JobSubmitted,
     LeaseClosed,
+    LeaseRecalled,
+    NodeJoined,
     PricesSet,
+    RecordsLost,
     RoundPlanned,
 )
 from scheduler.core.messages import Exit, Shares
 from scheduler.journal.codec import decode_facts, encode_facts, record_crc, snapshot_crc
 from scheduler.journal.errors import Unwritable
+from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Bundle, Lease
 from scheduler.model.settings import Settings
@@ -40,6 +45,10 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
         RoundPlanned(number=1, starts_s=0.1, ends_s=360.1, granted=(LEASE,), reserved={"2": LEASE.bundle}),
         LeaseClosed(exit=Exit("1", "failed", 1e300, 0.0, 5e-324, 2.5, -9), lapsed=True),
         AllocationAdopted(number=1, policy="fifo", shares=SHARES, notes=("a", "b")),
+        CheckpointSaved(job="1", place="node:n1"),
+        RecordsLost(records=3, epoch=7, next_job=300_012, next_lease=300_099),
+        LeaseRecalled(lease="1", why="hold", untold=True),
+        NodeJoined(spec=NodeSpec(name="n1", worker_type="v100", gpus=8, storage="nfs")),
         Configured(settings=Settings(preemptions_max=3, speed={"v100": 2.0})),
     ],
     ids=lambda fact: type(fact).__name__,
@@ -104,3 +113,14 @@ def test_checksums_cover_every_part() -> None:
     }
     assert len(sums) == 8
     assert record_crc(1, 0.0, 1, b"[]") == 952676179  # for ever: journals outlive releases
+
+
+def test_facts_of_before_mean_what_they_meant() -> None:
+    """Fields that came later are not there: a recall was told, a node's disk is its own, nothing binds its jobs."""
+    written = b'[{"type":"LeaseRecalled","lease":"1","why":"hold"},'
+    written += b'{"type":"NodeJoined","spec":{"name":"n1","worker_type":"v100","gpus":8}}]'
+    recalled, joined = decode_facts(written)
+    assert isinstance(recalled, LeaseRecalled)
+    assert isinstance(joined, NodeJoined)
+    assert (recalled.untold, joined.spec.storage, joined.spec.place) == (False, "", "node:n1")
+    assert encode_facts([recalled, joined]) == written
