@@ -27,13 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     flags = {"data_dir": given.data_dir, "listen": given.listen}
-    for one in given.set:
-        key, equals, value = one.partition("=")
-        if not (key and equals):
-            parser.error(f"--set {one}: must be KEY=VALUE")
-        flags[key] = value
     try:
-        config = daemon_config(given.config, flags)
+        config = daemon_config(given.config, flags, given.set)
         resolve(config.scheduler.policy)
     except (ConfigError, PolicyError) as error:
         parser.error(str(error))

@@ -27,7 +27,7 @@ def check(path: str, agent: bool) -> None:
     if agent:
         raise Fault("the agent's settings are its options: `gavel agent --help`")
     try:
-        resolve(daemon_config(path, {}, {}).scheduler.policy)
+        resolve(daemon_config(path, {}, (), {}).scheduler.policy)
     except (ConfigError, PolicyError) as error:
         raise Fault(str(error)) from None
     click.echo(f"{path} is right")

@@ -41,13 +41,8 @@ def serve(
     from scheduler.live.serve import serve as run
 
     flags |= {"scheduler.policy": policy, "scheduler.round_s": round_s}
-    for one in more:
-        key, equals, value = one.partition("=")
-        if not (key and equals):
-            raise Fault(f"--set {one}: must be KEY=VALUE")
-        flags[key] = value
     try:
-        config = daemon_config(path, flags)
+        config = daemon_config(path, flags, more)
         resolve(config.scheduler.policy)
     except (ConfigError, PolicyError) as error:
         raise Fault(str(error)) from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from scheduler.config import Said, environment, load_config
+from scheduler.config import ConfigError, Said, environment, load_config
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.pace import Pace
 from scheduler.model.errors import InvalidSpec
@@ -72,6 +72,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for kind, price in self.prices.items():
             if not (math.isfinite(price) and price >= 0):
                 raise InvalidSpec(f"prices.{kind}", f"is {price}, must be a price from 0 up")
+        if self.tls and self.auth != "tokens":
+            raise InvalidSpec(
+                "tls", "is on, and auth is 'none': with TLS, agents join by tokens; set auth = 'tokens'"
+            )
         self._check_exposure()
         return self
 
@@ -135,13 +139,25 @@ def address_of(field: str, text: str) -> Address:
 
 
 def daemon_config(
-    path: str | None, flags: Mapping[str, Any], variables: Mapping[str, str] | None = None
+    path: str | None,
+    flags: Mapping[str, Any],
+    more: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> DaemonConfig:
-    """The file, over it the environment, over that the flags (by key; None: not given)."""
+    """The file, over it the environment, over that the flags (by key; None: not given) and `more` ("KEY=VALUE")."""
     said = environment(ENVIRONMENT, os.environ if variables is None else variables)
     said += tuple(
-        Said(key, str(value).lower() if isinstance(value, bool) else str(value), f"--{key.replace('_', '-')}")
+        Said(key, str(value).lower() if isinstance(value, bool) else str(value), _option(key))
         for key, value in flags.items()
         if value is not None
     )
+    for one in more:
+        key, equals, value = one.partition("=")
+        if not (key and equals):
+            raise ConfigError(f"--set {one}: must be KEY=VALUE, such as scheduler.round_s=60")
+        said += (Said(key, value, f"--set {key}"),)
     return load_config(DaemonConfig, path, said)
+
+
+def _option(key: str) -> str:
+    return f"--{key.rpartition('.')[2].replace('_', '-')}"

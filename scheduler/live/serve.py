@@ -23,9 +23,10 @@ from typing import Any
 
 import msgspec
 
-from protos.gavel.v1 import agents_pb2_grpc
+from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
 from scheduler.config import ConfigError
 from scheduler.core.core import Core
+from scheduler.core.facts import RecordsLost
 from scheduler.core.messages import Configure, GiveRates, SetPrices
 from scheduler.drive import drive
 from scheduler.journal.errors import JournalError
@@ -33,17 +34,19 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.agents_service import AgentsService
 from scheduler.live.attempts import Attempts
+from scheduler.live.backup import RESTORED
 from scheduler.live.clock import Clock
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.feed import Feed
 from scheduler.live.joining import joining
-from scheduler.live.links import Links
+from scheduler.live.links import VERSION, Links
 from scheduler.live.log_lines import log_to
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.people import People
 from scheduler.live.ports import Port, PortTaken, Reach, Service, credentials
 from scheduler.live.solver import SolverProcess
 from scheduler.live.tls import Keys
+from scheduler.live.upkeep_service import UpkeepService
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
@@ -51,6 +54,7 @@ from traces.throughputs import Throughputs, load_throughputs
 log = logging.getLogger("gavel.scheduler")
 STOP_S = 5.0  # that calls in flight may take when the daemon stops
 DRIFT_S = 5.0  # that the wall clock may be from ours
+RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000  # that may have been used since a backup was made
 REPORT_MAX = 20  # lines about a damaged journal that are shown
 
 
@@ -78,7 +82,8 @@ class Daemon:
     async def _start(self, closing: AsyncExitStack) -> None:
         config, folder = self.config, self.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
+        self._journal = journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
+        self._keep_clear(journal)
         recovered = recover_scheduler(journal)
         self._journal_report = recovered.report()[:REPORT_MAX]
         for line in self._journal_report:
@@ -120,7 +125,8 @@ class Daemon:
         people = People(world, self.feed, reach, folder, config.people, config.auth, self._warnings)
         await closing.enter_async_context(people)
         closing.push_async_callback(_cancelled, asyncio.create_task(links.watch(), name="links"))
-        services = people.services()
+        upkeep = UpkeepService(self._journal, folder, VERSION)
+        services = [*people.services(), (cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep)]
         if config.tls:
             own = AgentsService(links, relay, people.packages, certificates=True)
             port = Port([_agents(own)], credentials=credentials(config, keys, agents=True))
@@ -132,13 +138,14 @@ class Daemon:
             self.agents_listen = port.address
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
             join = joining(people.access, keys, lambda: str(self.agents_listen))
-            services.append(_agents(AgentsService(links, relay, people.packages, joining=join)))
+            services.append(_agents(AgentsService(links, relay, people.packages, certificates=True, joining=join)))
         else:
             services.append(_agents(AgentsService(links, relay, people.packages)))
         given = credentials(config, keys) if config.tls else None
         port = Port(services, [people.guard], given)
         await port.open(listen, "--listen")
         closing.push_async_callback(port.close, STOP_S)
+        closing.callback(links.close)  # before the ports: a stream never ends by itself
         self.listen = port.address
         self.agents_listen = self.agents_listen or port.address
 
@@ -154,6 +161,26 @@ class Daemon:
         if self.config.auth == "none":
             found.append("everybody on this machine is an admin (auth = 'none')")
         return found
+
+    def _keep_clear(self, journal: SqliteJournal) -> None:
+        """After a restored backup: what was done since it was made is lost, and nothing of it is used again."""
+        path = self.folder / RESTORED
+        if not path.exists():
+            return
+        state = recover_scheduler(journal).state
+        journal.append(
+            state.now_s,
+            [
+                RecordsLost(
+                    records=1,
+                    epoch=state.epoch + RESTORED_EPOCHS,
+                    next_job=state.next_job + RESTORED_IDS,
+                    next_lease=state.next_lease + RESTORED_IDS,
+                )
+            ],
+        )
+        path.unlink()
+        log.warning("this directory was restored from a backup: what was done after it was made is not known")
 
     def _configure(self, is_first: bool) -> None:
         """What the file says holds once, when it has changed: what people have set since then stays."""

@@ -38,6 +38,18 @@ ROLE_OPERATOR: Role
 ROLE_ADMIN: Role
 ROLE_AGENT: Role
 
+class BackupRequest(_message.Message):
+    __slots__ = ("packages",)
+    PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    packages: bool
+    def __init__(self, packages: _Optional[bool] = ...) -> None: ...
+
+class BackupData(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

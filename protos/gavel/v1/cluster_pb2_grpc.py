@@ -778,3 +778,79 @@ class Access:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class UpkeepStub:
+    """What operators do to the scheduler itself. Admins only.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Backup = channel.unary_stream(
+                '/gavel.v1.Upkeep/Backup',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupData.FromString,
+                _registered_method=True)
+
+
+class UpkeepServicer:
+    """What operators do to the scheduler itself. Admins only.
+    """
+
+    def Backup(self, request, context):
+        """Its data directory as one archive, as of one moment: what `gavel restore` takes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_UpkeepServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupData.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'gavel.v1.Upkeep', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('gavel.v1.Upkeep', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Upkeep:
+    """What operators do to the scheduler itself. Admins only.
+    """
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gavel.v1.Upkeep/Backup',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.BackupData.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

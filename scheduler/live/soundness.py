@@ -1,0 +1,131 @@
+"""Whether a data directory is sound: what `gavel fsck` looks at. Nothing is changed; copies are looked at.
+
+The journal is read, replayed and checked by the scheduler's invariants, and then told once more by `journal.history`,
+which counts in its own way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from scheduler.core.apply import apply
+from scheduler.core.invariants import check
+from scheduler.core.state import SchedulerState
+from scheduler.journal.errors import JournalBusy, JournalError, NewerJournal
+from scheduler.journal.history import History
+from scheduler.journal.record import Damage, Snapshot
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.backup import JOURNAL
+
+Level = Literal["ok", "note", "bad"]
+SQLITE_SOUND = (3, 51, 3)  # older ones can damage a log when two connections checkpoint at once; we have one
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    remedy: str = ""
+
+
+def look_at(folder: Path) -> Iterator[Finding]:
+    """Everything in a data directory, one after the other."""
+    if not (folder / JOURNAL).is_file():
+        yield Finding("bad", f"there is no {JOURNAL} in {folder}", "name the data directory of a scheduler")
+        return
+    yield from _modes(folder)
+    for name in ("access.db", "usage.db", "attempts.db"):
+        if (folder / name).is_file():
+            yield _database(folder / name)
+    yield from _journal(folder / JOURNAL)
+
+
+def _modes(folder: Path) -> Iterator[Finding]:
+    secret = [folder, *(folder / "tls").glob("*.key"), *folder.glob("access.db*"), *folder.glob("*.token")]
+    open_to_others = [path for path in secret if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    for path in open_to_others:
+        mode = "700" if path.is_dir() else "600"
+        yield Finding("bad", f"others on this machine can read {path}", f"chmod {mode} {path}")
+    if not open_to_others:
+        yield Finding("ok", "keys and tokens are readable for their owner alone")
+
+
+def _database(path: Path) -> Finding:
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)) as db:
+            told = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+    except sqlite3.OperationalError as error:
+        return Finding("note", f"{path.name} was not looked at: {error}", "stop the daemon, then look again")
+    except sqlite3.DatabaseError as error:
+        told = [str(error)]
+    if told == ["ok"]:
+        return Finding("ok", f"{path.name} is sound")
+    return Finding("bad", f"{path.name} is damaged: {told[0]}", "restore a backup, or move the file away")
+
+
+def _journal(path: Path) -> Iterator[Finding]:
+    try:
+        with SqliteJournal(path, read_only=True) as journal:
+            if journal.mended:
+                yield Finding(
+                    "bad",
+                    f"the journal's file is damaged: {journal.mended}",
+                    "the daemon mends it at its next start, and keeps the damaged file beside it",
+                )
+            yield from _records(journal)
+            yield from _promises(journal)
+    except JournalBusy as error:
+        yield Finding("note", f"the journal was not looked at: {error}", "stop the daemon, then look again")
+    except NewerJournal as error:
+        yield Finding("bad", str(error), "look at it with the release that wrote it")
+    except JournalError as error:
+        yield Finding("bad", str(error), "restore a backup")
+
+
+def _records(journal: SqliteJournal) -> Iterator[Finding]:
+    began_s = time.perf_counter()
+    recovered = recover_scheduler(journal)
+    took_s = time.perf_counter() - began_s
+    for line in recovered.report():
+        yield Finding("bad", line, "what still fits counts; a backup may have the rest")
+    if recovered.lost_records:
+        yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
+    state = recovered.state
+    yield Finding(
+        "ok",
+        f"{journal.last_seq} records add up to {len(state.jobs)} jobs and {len(state.nodes)} nodes "
+        f"(epoch {state.epoch}, {took_s:.1f} s)",
+    )
+
+
+def _promises(journal: SqliteJournal) -> Iterator[Finding]:
+    """Every record after the oldest snapshot that is sound, told twice."""
+    after, state = 0, SchedulerState()
+    if "compacted" in journal.meta:
+        *_, oldest = (found for found in journal.snapshots() if isinstance(found, Snapshot))
+        after, state = oldest.seq, SchedulerState.restore(oldest.payload)
+    history, facts = History(state), 0
+    for record in journal.scan(after):
+        if isinstance(record, Damage):
+            yield Finding("note", "promises were checked up to the damage only")
+            break
+        for fact in record.facts:
+            history.see(record.now_s, fact)
+            apply(state, record.now_s, fact)
+        facts += len(record.facts)
+        if facts % 64 < len(record.facts):
+            check(state)
+    check(state)
+    for broken in history.broken[:20]:
+        story = "; ".join(broken.story[-6:])
+        yield Finding("bad", f"a promise is broken: {broken} (job {broken.job}: {story})", "please report this")
+    if not history.broken:
+        yield Finding("ok", f"{facts} facts keep every promise")
