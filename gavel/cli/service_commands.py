@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault, complete_policy
+from gavel.cli import Fault, cluster_commands, complete_policy, job_commands
 
 
 @click.command()
@@ -93,4 +93,4 @@ def init(**options: Any) -> None:
     init(**options)
 
 
-COMMANDS: list[click.Command] = [serve, config, init]
+COMMANDS: list[click.Command] = [serve, config, init, *job_commands.COMMANDS, *cluster_commands.COMMANDS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -54,6 +54,15 @@ class AsyncClient:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    @property
+    def retry_s(self) -> float:
+        """For how long a call is tried again that finds nobody."""
+        return self._wire.retry_s
+
+    @retry_s.setter
+    def retry_s(self, retry_s: float) -> None:
+        self._wire.retry_s = retry_s
 
     # --------------------------------------------------------------------------------------------------- jobs
 
@@ -107,15 +116,25 @@ class AsyncClient:
         return self._wire.stream(calls.watch(wanted or JobFilter(), skip_present))
 
     async def wait(
-        self, jobs: str | Iterable[str], *, timeout_s: float | None = None, patience_s: float = PATIENCE_S
+        self,
+        jobs: str | Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        patience_s: float = PATIENCE_S,
+        hear: Callable[[r.JobEvent], None] | None = None,
     ) -> tuple[r.Job, ...]:
-        """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between."""
+        """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between.
+
+        `hear` is told each change. TimeoutError after `timeout_s`.
+        """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
             return ()
         async with aclosing(self._wire.follow(waiting.call, patience_s, timeout_s)) as events:
             async for event in events:
                 waiting.hear(event)
+                if hear is not None:
+                    hear(event)
                 if waiting.is_over:
                     break
         return waiting.jobs

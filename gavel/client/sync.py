@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -54,6 +54,15 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def retry_s(self) -> float:
+        """For how long a call is tried again that finds nobody."""
+        return self._wire.retry_s
+
+    @retry_s.setter
+    def retry_s(self, retry_s: float) -> None:
+        self._wire.retry_s = retry_s
+
     # --------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
@@ -99,14 +108,24 @@ class Client:
         return self._wire.stream(calls.watch(wanted or JobFilter(), skip_present))
 
     def wait(
-        self, jobs: str | Iterable[str], *, timeout_s: float | None = None, patience_s: float = PATIENCE_S
+        self,
+        jobs: str | Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        patience_s: float = PATIENCE_S,
+        hear: Callable[[r.JobEvent], None] | None = None,
     ) -> tuple[r.Job, ...]:
-        """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between."""
+        """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between.
+
+        `hear` is told each change. TimeoutError after `timeout_s`.
+        """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
             return ()
         for event in self._wire.follow(waiting.call, patience_s, timeout_s):
             waiting.hear(event)
+            if hear is not None:
+                hear(event)
             if waiting.is_over:
                 break
         return waiting.jobs

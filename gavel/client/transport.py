@@ -79,7 +79,7 @@ class SyncTransport:
     """Calls that block the thread they are made in. May be used from several threads."""
 
     def __init__(self, connection: Connection, timeout_s: float, retry_s: float) -> None:
-        self.connection, self._timeout_s, self._retry_s = connection, timeout_s, retry_s
+        self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
         tls, said = credentials(connection), options(connection)
         self._channel = (
             grpc.insecure_channel(connection.address, said)
@@ -90,7 +90,7 @@ class SyncTransport:
 
     def call(self, call: Call[T], timeout_s: float | None = None) -> T:
         """The answer, however often it has to be asked for."""
-        patience = Patience(self._retry_s, time.monotonic)
+        patience = Patience(self.retry_s, time.monotonic)
         while True:
             try:
                 return self._once(call, timeout_s)
@@ -148,7 +148,7 @@ class AsyncTransport:
     """Calls that other tasks of the event loop run beside."""
 
     def __init__(self, connection: Connection, timeout_s: float, retry_s: float) -> None:
-        self.connection, self._timeout_s, self._retry_s = connection, timeout_s, retry_s
+        self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
         self._credentials = credentials(connection)
         self._metadata = metadata(connection)
         self._open: aio.Channel | None = None
@@ -167,7 +167,7 @@ class AsyncTransport:
 
     async def call(self, call: Call[T], timeout_s: float | None = None) -> T:
         """The answer, however often it has to be asked for."""
-        patience = Patience(self._retry_s, time.monotonic)
+        patience = Patience(self.retry_s, time.monotonic)
         while True:
             try:
                 return await self._once(call, timeout_s)

@@ -1,0 +1,109 @@
+"""From a command to a scheduler: one client, and every way a call can fail as one line and an exit code.
+
+WARNING: exit codes are promised in docs/cli.md. They keep their meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from gavel.cli import Fault
+from gavel.cli.wording import printable
+from gavel.client import Client
+from gavel.client import errors as e
+from gavel.client.reading import plain
+from gavel.client.settings import ADDRESS
+
+OK, FAILED, WRONG, MISSING, UNREACHABLE, FORBIDDEN, REFUSED = range(7)
+RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
+
+_CODES: tuple[tuple[type[e.GavelError], int], ...] = (
+    (e.NotReachable, UNREACHABLE),
+    (e.ServerError, UNREACHABLE),
+    (e.NotAuthenticated, FORBIDDEN),
+    (e.NotAllowed, FORBIDDEN),
+    (e.NotFound, MISSING),
+    (e.Invalid, WRONG),
+    (e.Conflict, REFUSED),
+    (e.Refused, REFUSED),
+    (e.TooMany, REFUSED),
+)
+
+
+def exit_code(error: e.GavelError) -> int:
+    """What a command ends with when a call fails so."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), UNREACHABLE)
+
+
+@contextmanager
+def one_line(client: Client | None = None) -> Iterator[None]:
+    """Whatever goes wrong with a call, as a `Fault`."""
+    try:
+        yield
+    except e.GavelError as error:
+        fault = Fault(printable(error.message) + _remedy(error, client))
+        fault.exit_code = exit_code(error)
+        raise fault from None
+
+
+def _remedy(error: e.GavelError, client: Client | None) -> str:
+    if isinstance(error, e.NotReachable) and error.reason == "unreachable" and client is not None:
+        said = client.connection
+        if said.address == ADDRESS and said.origin == "the default":
+            return (
+                "; `gavel up` starts one here for trying things, GAVEL_ADDRESS or `gavel login` names another"
+            )
+        return f" (the address is from {said.origin}); is it right, and `gavel serve` running there?"
+    if isinstance(error, e.NotAuthenticated):
+        return "; GAVEL_TOKEN or `gavel login` gives a token, `gavel token create` makes one"
+    return ""
+
+
+@contextmanager
+def scheduler(address: str | None, context: str | None, *, changes: bool = False) -> Iterator[Client]:
+    """The client of a command. `changes`: it is worth some more patience."""
+    with one_line():
+        client = Client(address, context=context, retry_s=CHANGE_RETRY_S if changes else RETRY_S)
+        if client.connection.origin == "the default":  # then most likely there is none: say so at once
+            client.retry_s = 0.0
+    with client, one_line(client):
+        yield client
+
+
+def print_json(value: Any) -> None:
+    """A result, indented."""
+    click.echo(json.dumps(plain(value), indent=2, allow_nan=False))
+
+
+def print_line(value: Any) -> None:
+    """A result on a line of its own, for streams; seen at once."""
+    click.echo(json.dumps(plain(value), allow_nan=False))
+
+
+def job_id(client: Client, said: str) -> str:
+    """A job or array by its id, or by its name where only one unfinished or else one job has it."""
+    from gavel.client import JobFilter
+    from gavel.client.results import ACTIVE
+
+    if said.replace("_", "", 1).isdigit():
+        return said
+    escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
+    for states in (ACTIVE, ()):
+        page = client.page(JobFilter(name=escaped, states=states), size=100, brief=True)
+        ids = sorted({_whole(job) for job in page.jobs if job.spec.name == said}, key=int)
+        if len(ids) > 1:
+            some = ", ".join(ids[:5])
+            raise e.NotFound(f"{len(ids)} jobs are called '{said}'; say which by its id: {some}")
+        if ids:
+            return ids[0]
+    raise e.NotFound(f"there is no job '{said}'")
+
+
+def _whole(job: Any) -> str:
+    """The array of a member, the job itself otherwise."""
+    return str(job.id.partition("_")[0])

@@ -1,0 +1,131 @@
+"""How live things are put: ages, parts done, where a job runs and why it does not. Pure; `now` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.text import Text
+
+from gavel.client.results import Job, JobState, Node, NodeState
+
+STATE_STYLES = {
+    JobState.RUNNING: "green",
+    JobState.COMPLETED: "dim",
+    JobState.FAILED: "red",
+    JobState.PREEMPTED: "yellow",
+    JobState.HELD: "magenta",
+    JobState.CANCELLED: "dim",
+}
+NODE_STYLES = {
+    NodeState.UP: "green",
+    NodeState.DRAINING: "yellow",
+    NodeState.SILENT: "yellow",
+    NodeState.LOST: "red",
+}
+NODES_SHOWN = 3
+
+
+def span(length_s: float) -> str:
+    """`40s`, `12m`, `3h05m`, `2d4h`."""
+    length = max(round(length_s), 0)
+    if length < 60:
+        return f"{length}s"
+    if length < 3600:
+        return f"{length // 60}m"
+    if length < 86_400:
+        return f"{length // 3600}h{length % 3600 // 60:02}m"
+    return f"{length // 86_400}d{length % 86_400 // 3600}h"
+
+
+def age(at: datetime | None, now: datetime) -> str:
+    """How long ago; nothing where it has not been."""
+    return "" if at is None else span((now - at).total_seconds())
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """`12m ago`, `in 12m`, `never`."""
+    if at is None:
+        return "never"
+    length_s = (now - at).total_seconds()
+    return f"in {span(-length_s)}" if length_s <= -1 else f"{span(length_s)} ago"
+
+
+def state_text(state: JobState) -> Text:
+    """In its colour."""
+    return Text(state.value, style=STATE_STYLES.get(state, ""))
+
+
+def node_state_text(node: Node) -> Text:
+    """In its colour; a node that drains is told whether it is empty."""
+    return Text(node.state.value, style=NODE_STYLES.get(node.state, ""))
+
+
+def job_on(job: Job) -> str:
+    """`a100×4` where it runs, `×4` or `×2-8` where it waits."""
+    if job.placement is not None:
+        return f"{job.placement.worker_type}×{len(job.placement.gpus)}"
+    least, most = job.spec.gpus_min, job.spec.gpus_max
+    width = f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
+    return f"×{width}"
+
+
+def job_progress(job: Job) -> str:
+    """`37%`, or the steps where nobody knows of how many."""
+    part = job.progress
+    if part is not None:
+        return f"{100 * part:.0f}%" if part in (0.0, 1.0) else f"{min(max(100 * part, 1), 99):.0f}%"
+    return f"{short_number(job.steps_done)} steps" if job.steps_done else ""
+
+
+def job_age(job: Job, now: datetime) -> str:
+    """Since its submission; of one that has ended, since then."""
+    return age(job.ended or job.submitted, now)
+
+
+def job_where(job: Job) -> str:
+    """The nodes of one that runs, the reason of one that does not."""
+    place = job.placement
+    if place is not None:
+        words = few(place.nodes)
+        if place.with_job:
+            words += f" with {place.with_job}"
+        return words if place.phase == "running" else f"{words} ({place.phase})"
+    if job.blocked_by:
+        return f"after {few(job.blocked_by)}"
+    if job.state is JobState.FAILED and job.exit_code is not None:
+        return f"exit code {job.exit_code}; {job.why}".rstrip("; ")
+    return job.why
+
+
+def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:
+    """`a, b, c +4`."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" +{rest}" if rest > 0 else "")
+
+
+def short_number(value: float) -> str:
+    """`950`, `12.3k`, `1.2M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def hours(length_s: float) -> str:
+    """GPU time, for people who pay for it: `12.3 h`."""
+    return f"{length_s / 3600:.1f} h"
+
+
+def ids(jobs: Sequence[str]) -> str:
+    """`job 17`, `jobs 17, 18 and 19`, `jobs 12_0 to 12_9 (10)`."""
+    if len(jobs) == 1:
+        return f"job {jobs[0]}"
+    arrays = {job.partition("_")[0] for job in jobs}
+    if len(jobs) > 3 and (len(arrays) == 1 or all("_" not in job for job in jobs)):
+        return f"jobs {jobs[0]} to {jobs[-1]} ({len(jobs)})"
+    return (
+        f"jobs {', '.join(jobs[:-1])} and {jobs[-1]}"
+        if len(jobs) <= 12
+        else f"{len(jobs)} jobs from {jobs[0]}"
+    )

@@ -1,0 +1,106 @@
+"""`gavel queue`: jobs as a table, as JSON, or each change as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from gavel.cli.columns import Column, out, show_table, table, terminal_width
+from gavel.cli.connecting import print_json, print_line, scheduler
+from gavel.cli.durations import moment_before
+from gavel.cli.live_words import job_age, job_on, job_progress, job_where, state_text
+from gavel.cli.wording import count_of
+from gavel.client import Client, Job, JobFilter
+from gavel.client.results import ACTIVE
+
+COLUMNS = (
+    Column("id", right=True, most=12),
+    Column("name", most=18),
+    Column("user", most=10),
+    Column("state"),
+    Column("GPUs", most=14),
+    Column("done", right=True, most=11),
+    Column("age", right=True),
+    Column("where, why"),
+)
+
+
+def queue(
+    everybody: bool,
+    since: str | None,
+    limit: int,
+    watch: bool,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+    **filters: Any,
+) -> None:
+    """The command's body."""
+    submitted_since = moment_before("--since", since) if since else None
+    with scheduler(address, context) as client:
+        wanted = job_filter(client, everybody=everybody, submitted_since=submitted_since, **filters)
+        if watch:
+            _watch(client, wanted, as_json)
+            return
+        page = list(islice(client.list(wanted, page_size=min(limit, 1000), brief=True), limit))
+        if as_json:
+            print_json(page)
+        else:
+            _show(client, wanted, page, limit)
+
+
+def job_filter(client: Client, *, everybody: bool = False, active: bool = True, **said: Any) -> JobFilter:
+    """Yours that have not ended, as far as nothing else is said."""
+    user, states = said.pop("user"), said.pop("states")
+    if user is None and not everybody:
+        user = client.who_am_i().user
+    if not states and active and said.get("submitted_since") is None:
+        states = ACTIVE
+    return JobFilter(states=states, user=user or "", **said)
+
+
+def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
+    """A row for each job."""
+    return [
+        (
+            job.id,
+            job.spec.name or job.spec.job_type,
+            job.spec.user,
+            state_text(job.state),
+            job_on(job),
+            job_progress(job),
+            job_age(job, now),
+            job_where(job),
+        )
+        for job in jobs
+    ]
+
+
+def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
+    if not jobs:
+        whose = f"of {wanted.user} " if wanted.user else ""
+        click.echo(f"no jobs {whose}fit; `gavel queue -a` shows those of all users", err=True)
+        return
+    show_table(COLUMNS, rows(jobs, datetime.now(UTC)))
+    if len(jobs) == limit:
+        more = client.page(wanted, size=1, brief=True).total - limit
+        if more > 0:
+            click.echo(f"and {count_of(more, 'more job')}: --limit", err=True)
+
+
+def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
+    """Those that are there as a table, then a line for each change; as JSON one line each."""
+    present: list[Job] = []
+    for event in client.watch(wanted):
+        if as_json:
+            print_line(event)
+        elif event.all_present:
+            show_table(COLUMNS, rows(list(reversed(present)), datetime.now(UTC)))
+        elif event.job is not None and event.present:
+            present.append(event.job)
+        elif event.job is not None:
+            out().print(table(COLUMNS, rows([event.job], datetime.now(UTC)), terminal_width())[1])

@@ -1,0 +1,154 @@
+"""`gavel show`: all about a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.text import Text
+
+from gavel.cli.columns import out
+from gavel.cli.connecting import job_id, print_line, scheduler
+from gavel.cli.live_words import age, ago, few, job_on, job_progress, short_number, span, state_text
+from gavel.cli.wording import count_of, printable
+from gavel.client import Client, Job, JobFilter
+from gavel.client.errors import NotFound
+from gavel.client.job_fields import FIELDS
+from gavel.client.reading import plain
+
+KEY_CHARS = 12
+
+
+def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+    """The command's body."""
+    with scheduler(address, context) as client:
+        for at, name in enumerate(jobs):
+            for number, job in enumerate(_found(client, job_id(client, name))):
+                if as_json:
+                    print_line(job)
+                    continue
+                if at or number:
+                    click.echo()
+                console = out()
+                for line in lines(job, datetime.now(UTC)):
+                    console.print(line)
+
+
+def _found(client: Client, job: str) -> Sequence[Job]:
+    """The job, or each member of the array."""
+    try:
+        return [client.get(job)]
+    except NotFound:
+        members = sorted(client.list(JobFilter(jobs=[job])), key=lambda one: one.array_index or 0)
+        if not members:
+            raise
+        return members
+
+
+def lines(job: Job, now: datetime) -> Iterator[Text]:
+    """For people."""
+    title = Text(f"job {job.id}", style="bold")
+    if job.spec.name:
+        title.append(f" '{printable(job.spec.name)}'")
+    title.append(" ").append_text(state_text(job.state))
+    if job.why:
+        title.append(f" ({printable(job.why)})", style="")
+    yield title
+    for key, value in _happened(job, now):
+        yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
+    yield Text()
+    for key, value in _asked(job):
+        yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
+    if job.last_lines:
+        yield Text()
+        yield Text("  last lines of the attempt that failed:")
+        for line in job.last_lines.splitlines():
+            yield Text(f"    {printable(line)}", style="dim")
+
+
+def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+    place = job.placement
+    if place is not None:
+        shared = f", shared with job {place.with_job}" if place.with_job else ""
+        yield "on", f"{job_on(job)}: {printable(few(place.gpus, 16))} ({place.phase}{shared})"
+        yield "lease", f"{place.lease}, since {age(place.since, now)}, until {ago(place.until, now)}"
+        if place.rate:
+            yield "rate", f"{short_number(place.rate)} steps/s"
+    if job.blocked_by:
+        yield "waits for", few(job.blocked_by, 16)
+    done = job_progress(job)
+    if done:
+        of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
+        yield "done", f"{done} ({job.steps_done:,.0f}{of} steps, {job.steps_saved:,.0f} saved)"
+    yield "submitted", f"{_time(job.submitted)} by {printable(job.spec.user)} ({ago(job.submitted, now)})"
+    if job.started:
+        yield "started", f"{_time(job.started)} ({ago(job.started, now)})"
+    if job.ended:
+        yield "ended", f"{_time(job.ended)} ({ago(job.ended, now)})"
+    if job.attempt:
+        parts = [count_of(job.attempt, "attempt"), count_of(job.preemptions, "preemption")]
+        parts += [count_of(job.failures, "failure")] if job.failures else []
+        parts += [count_of(job.node_failures, "node failure")] if job.node_failures else []
+        yield "so far", ", ".join(parts)
+    if job.run_s:
+        kinds = ", ".join(f"{printable(kind)} {span(length)}" for kind, length in sorted(job.time_s.items()))
+        yield "ran", f"{span(job.run_s)}{f' ({kinds})' if kinds else ''}"
+    if job.cost:
+        yield "cost", f"{job.cost:,.2f}"
+    if job.exit_code is not None:
+        yield "exit code", str(job.exit_code)
+
+
+def _asked(job: Job) -> Iterator[tuple[str, str]]:
+    """What was said at submission, in the words of the job file."""
+    spec = job.spec
+    for field in FIELDS:
+        if field.name in ("name", "user", "upload"):
+            continue
+        value = job_on_asked(job) if field.name == "gpus" else getattr(spec, field.target)
+        if value is None or value in ("", (), {}):
+            continue
+        if field.name == "command":
+            yield "command", printable(" ".join(_quoted(part) for part in spec.command))
+        elif field.target.endswith("_s"):
+            yield field.name, span(value)
+        elif field.target.endswith("_gb"):
+            yield field.name, f"{value:g} GB"
+        elif isinstance(value, str) and "\n" in value:
+            yield field.name, printable(" ⏎ ".join(value.strip().splitlines()))[:200]
+        else:
+            yield field.name, printable(_plain_words(plain(value)))
+    if spec.package:
+        yield "package", spec.package
+
+
+def job_on_asked(job: Job) -> str:
+    """`4`, or `2-8`."""
+    least, most = job.spec.gpus_min, job.spec.gpus_max
+    return f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
+
+
+def _plain_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={part}" for key, part in value.items())
+    if isinstance(value, list):
+        shown = [f"{one['job']}:{one['when']}" if isinstance(one, dict) else str(one) for one in value]
+        return few(shown, 16)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:,g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _quoted(part: str) -> str:
+    import shlex
+
+    return shlex.quote(part)
+
+
+def _time(at: datetime | None) -> str:
+    return "" if at is None else at.astimezone().isoformat(sep=" ", timespec="seconds")

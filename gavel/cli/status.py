@@ -1,0 +1,49 @@
+"""`gavel status`: how the scheduler is, and who one is to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.text import Text
+
+from gavel.cli.columns import out
+from gavel.cli.connecting import print_json, scheduler
+from gavel.cli.live_words import ago, span
+from gavel.cli.wording import printable
+from gavel.client.results import Identity, Status
+
+
+def status(as_json: bool, address: str | None, context: str | None) -> None:
+    """The command's body."""
+    with scheduler(address, context) as client:
+        found, who, where = client.status(), client.who_am_i(), client.connection
+    if as_json:
+        print_json({"address": where.address, "status": found, "identity": who})
+        return
+    console = out()
+    for line in lines(found, who, where.address, datetime.now(UTC)):
+        console.print(line)
+
+
+def lines(found: Status, who: Identity, address: str, now: datetime) -> Iterator[Text]:
+    """For people."""
+    stopping = ", stopping: it takes no more jobs" if found.stopping else ""
+    yield Text(
+        f"gavel {found.version} at {address}, started {ago(found.started, now)}{stopping}", style="bold"
+    )
+    left = "" if found.round_ends is None else f", ends {ago(found.round_ends, now)}"
+    yield Text(f"  policy  {printable(found.policy)}; round {found.round}{left if found.round else ''}")
+    yield Text(f"  GPUs    {found.gpus_busy} of {found.gpus} busy, on {found.nodes} nodes")
+    counts = [f"{count} {state}" for state, count in sorted(found.jobs.items()) if count]
+    yield Text(f"  jobs    {', '.join(counts) or 'none'}")
+    expires = ""
+    if who.expires is not None:
+        expires = (
+            f", until {who.expires.astimezone().date()} ({span((who.expires - now).total_seconds())} left)"
+        )
+    yield Text(f"  you     {printable(who.user)}, {who.role.value}{expires}")
+    if found.data_dir:
+        yield Text(f"  data    {printable(found.data_dir)}")
+    for warning in found.warnings:
+        yield Text(f"  warning: {printable(warning)}", style="yellow")

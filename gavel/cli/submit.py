@@ -1,0 +1,150 @@
+"""`gavel submit`: jobs from files or from a command line, submitted, tried dry, waited for, or followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from gavel.cli import Fault
+from gavel.cli.columns import Column, out, table, terminal_width
+from gavel.cli.connecting import OK, REFUSED, WRONG, one_line, print_json, print_line, scheduler
+from gavel.cli.job_flags import flag_values
+from gavel.cli.live_words import ago, few, ids, short_number
+from gavel.cli.run_progress import Bar
+from gavel.cli.wording import count_of, printable
+from gavel.client import Client, JobSpec, Preview, read_job_file
+from gavel.client.job_fields import json_schema
+
+
+def submit(
+    command: tuple[str, ...] | None,
+    files: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    follow: bool,
+    key: str | None,
+    schema: bool,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+    **flags: Any,
+) -> None:
+    """The command's body."""
+    if schema:
+        click.echo(json.dumps(json_schema(), indent=2))
+        return
+    specs = specs_from(files, command, flags)
+    if follow and len(specs) * max(len(specs[0].array), 1) > 1:
+        raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
+    with scheduler(address, context, changes=True) as client:
+        if dry_run:
+            sys.exit(preview(client, specs, as_json))
+        with Bar("packing") as bar:
+            jobs = client.submit(
+                specs, key, lambda words, done, total: bar.show(words, done / total if total else None)
+            )
+        if as_json:
+            print_line({"jobs": jobs})
+        else:
+            click.echo(f"submitted {ids(jobs)}")
+        if follow:
+            from gavel.cli.logs import show_logs
+
+            show_logs(client, jobs[0], follow=True, as_json=as_json)
+        if wait or follow:
+            from gavel.cli.wait import wait_for
+
+            sys.exit(wait_for(client, jobs, as_json=as_json, quiet=follow))
+
+
+def specs_from(
+    files: Sequence[str], command: tuple[str, ...] | None, flags: dict[str, Any]
+) -> tuple[JobSpec, ...]:
+    """Jobs of the files, or the one of the command line, with what flags say over both."""
+    if command is None and not files:
+        raise Fault("give a job file, or a command behind --: `gavel submit --gpus 1 -- python train.py`")
+    if command is not None and files:
+        raise Fault(
+            f"give either job files or a command, not both ('{printable(files[0])}' stands before --)"
+        )
+    if command is not None and not (command and command[0]):
+        raise Fault("behind -- stands no command")
+    said = flag_values(flags)
+    if said.get("workdir"):
+        said["workdir"] = os.path.abspath(os.path.expanduser(said["workdir"]))
+    if command is not None:
+        return (JobSpec(**{"workdir": os.getcwd(), **said}, command=command),)
+    with one_line():
+        specs = [spec for file in files for spec in read_job_file(file)]
+    if said.get("upload"):
+        return tuple(replace(spec, **said, **_upload_folder(spec, said)) for spec in specs)
+    return tuple(replace(spec, **said) for spec in specs)
+
+
+def _upload_folder(spec: JobSpec, said: dict[str, Any]) -> dict[str, str]:
+    """With --upload on the command line, a job without a directory sends that of its file."""
+    if spec.workdir or "workdir" in said or spec.source is None:
+        return {}
+    return {"workdir": os.path.dirname(os.path.abspath(spec.source.file))}
+
+
+def preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
+    """What would happen; the exit code."""
+    found = client.preview(specs)
+    if as_json:
+        print_json(found)
+    else:
+        now = datetime.now(UTC)
+        for at, (spec, one) in enumerate(zip(specs, found, strict=True)):
+            if at:
+                click.echo()
+            _show_preview(spec, one, f"job {at + 1}" if len(specs) > 1 else "job", now)
+    if all(one.accepted for one in found):
+        return OK
+    return WRONG if any(one.refused_field for one in found if not one.accepted) else REFUSED
+
+
+def _show_preview(spec: JobSpec, one: Preview, name: str, now: datetime) -> None:
+    from gavel.client.job_errors import file_field
+
+    named = f"{name} '{printable(spec.name)}'" if spec.name else name
+    members = f", {count_of(len(spec.array), 'member')}" if spec.array else ""
+    if not one.accepted:
+        field = file_field(one.refused_field)
+        line = spec.source and spec.source.lines.get(field.partition(".")[0])
+        where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
+        click.echo(f"{named}: would be refused: {printable(f'{where}{field}: {one.refused_why}')}")
+        return
+    start = f"; expected start {ago(one.expected_start, now)}" if one.expected_start else ""
+    click.echo(f"{named}{members}: would be accepted{start}")
+    for line in one.text.splitlines()[1:]:
+        if not line.startswith("expected start"):
+            click.echo(f"  {printable(line)}")
+    rows = [
+        (
+            f"  {place.worker_type}",
+            str(place.gpus),
+            "?" if not place.rate else f"{'~' if place.rate_guessed else ''}{short_number(place.rate)}",
+            f"{place.gpus_free}/{place.gpus_fitting}",
+            few(place.nodes),
+        )
+        for place in one.places
+    ]
+    heads = (
+        Column("  type"),
+        Column("GPUs", True),
+        Column("steps/s", True),
+        Column("free", True),
+        Column("nodes"),
+    )
+    if rows:
+        console = out()
+        for text in table(heads, rows, terminal_width()):
+            console.print(text)

@@ -1,0 +1,82 @@
+"""`gavel wait`, and the end of `gavel submit --wait`: until jobs have ended, with what became of them as exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gavel.cli import Fault
+from gavel.cli.connecting import FAILED, OK, REFUSED, job_id, print_line, scheduler
+from gavel.cli.durations import length_s
+from gavel.cli.live_words import job_on, job_where
+from gavel.cli.wording import printable
+from gavel.client import Client, Job, JobEvent, JobState
+
+
+def wait(
+    jobs: tuple[str, ...],
+    timeout: str | None,
+    quiet: bool,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
+    """The command's body."""
+    timeout_s = None if timeout is None else length_s("--timeout", timeout)
+    with scheduler(address, context) as client:
+        client.status()  # nobody there is told at once; after that a scheduler may be away for a while
+        named = [job_id(client, job) for job in jobs]
+        sys.exit(wait_for(client, named, timeout_s, as_json=as_json, quiet=quiet))
+
+
+def wait_for(
+    client: Client,
+    jobs: Sequence[str],
+    timeout_s: float | None = None,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """The exit code. Changes are said on standard error."""
+    teller = _Teller(quiet or as_json)
+    try:
+        ended = client.wait(jobs, timeout_s=timeout_s, hear=teller.hear)
+    except TimeoutError:
+        fault = Fault("not all jobs have ended in that time; they go on")
+        fault.exit_code = REFUSED
+        raise fault from None
+    for job in ended:
+        if as_json:
+            print_line(job)
+        elif job.state is JobState.FAILED and job.last_lines:
+            click.echo(f"job {job.id}, its last lines:", err=True)
+            click.echo("\n".join(f"  {printable(line)}" for line in job.last_lines.splitlines()), err=True)
+    return OK if all(job.state is JobState.COMPLETED for job in ended) else FAILED
+
+
+class _Teller:
+    """Says each change of state once."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said: dict[str, str] = {}
+
+    def hear(self, event: JobEvent) -> None:
+        """A job as it is now."""
+        if self._quiet or event.job is None:
+            return
+        words = _words(event.job)
+        if self._said.get(event.job.id) != words:
+            self._said[event.job.id] = words
+            click.echo(words, err=True)
+
+
+def _words(job: Job) -> str:
+    if job.placement is not None and job.state is JobState.RUNNING:
+        if job.placement.phase != "running":
+            return f"job {job.id}: starting on {job_on(job)}"
+        return f"job {job.id}: running on {job_on(job)} ({printable(', '.join(job.placement.nodes))})"
+    why = printable("" if job.placement else job_where(job))
+    return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"
