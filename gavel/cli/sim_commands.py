@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from gavel.cli import SEED_MAX, Seed, complete_policy
+from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
+from gavel.cli.live_options import ADDRESS
 from gavel.cli.option_values import ABOVE_0, FROM_0, RATE, Cluster, JobRange, Listed, Prices
 
 Command = Callable[..., Any]
@@ -338,22 +339,36 @@ def compare(a: str, b: str) -> None:
 @click.option(
     "--journal",
     "journal_in",
-    required=True,
     type=click.Path(),
     metavar="FILE",
-    help="What happened, as `gavel simulate --journal` writes it.",
+    help="What happened, as `gavel simulate --journal` writes it.  [default: ask the live scheduler]",
 )
 @_seconds("--at", "at_s", "The moment, on the journal's clock.  [default: its end]")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-def explain(**options: Any) -> None:
+@ADDRESS
+def explain(
+    job: str,
+    journal_in: str | None,
+    at_s: float | None,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
     """Why is my job waiting? Or why does it run where it runs?
 
     JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
     would change it, and when the job is expected to start.
     """
+    if journal_in is None:
+        if at_s is not None:
+            raise Fault("--at goes with --journal: a live scheduler is asked as it is now")
+        from gavel.cli.live_explain import live_explain
+
+        live_explain(job, as_json, address, context)
+        return
     from gavel.cli.explain import explain
 
-    explain(**options)
+    explain(job=job, journal_in=journal_in, at_s=at_s, as_json=as_json)
 
 
 COMMANDS = (simulate, sweep, generate, replay, compare, explain)
