@@ -317,6 +317,8 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
         return f"the token is refused: {text}; see --token-file"
     if status is grpc.StatusCode.PERMISSION_DENIED:
         return f"refused: {text}"
+    if "Failed to connect to remote host: " in text:
+        return text.rpartition(": ")[2].lower()
     if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
         return f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
     return text

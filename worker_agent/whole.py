@@ -252,14 +252,25 @@ async def _run(config: AgentConfig) -> int:
             again.cancel()
         if running.done():
             return _ended(running)
-        left = len(whole.agent.core.running)
-        LOG.info("stopping; %d jobs go on to the end of their leases, and the next agent takes them up", left)
+        LOG.info("stopping%s", _left(len(whole.agent.core.running)))
         return 0
     finally:
         for task in (running, stopping):
             task.cancel()
         await asyncio.gather(running, stopping, return_exceptions=True)
         whole.close()
+
+
+def _left(jobs: int) -> str:
+    """What becomes of the jobs of an agent that stops."""
+    if not jobs:
+        return ""
+    go = (
+        "1 job goes on to the end of its lease"
+        if jobs == 1
+        else f"{jobs} jobs go on to the end of their leases"
+    )
+    return f"; {go}, and the next agent takes up what is left"
 
 
 def _ended(running: asyncio.Task[None]) -> int:

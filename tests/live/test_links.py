@@ -140,9 +140,7 @@ async def test_an_order_says_everything_that_is_needed_to_start():
     """Ids, GPUs, the time that is left, ranks, and how the user wants it started."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2, address="10.1.1.1")
-        spec = JobSpec(
-            name="resnet", user="ann", gpus=2, steps=500.0, launch=LAUNCH, cpus=4.0, array=(0, 3)
-        )
+        spec = JobSpec(name="resnet", user="ann", gpus=2, steps=500.0, launch=LAUNCH, cpus=4.0, array=(0, 3))
         await scheduler.submit(spec)
         (order,) = await peer.orders()
         assert (order.lease, order.job, order.attempt, order.epoch) == ("1", "1_0", 1, 1)
@@ -217,9 +215,7 @@ async def test_what_a_failed_attempt_printed_last_stays_with_the_job():
         (job,) = await scheduler.submit()
         (order,) = await peer.orders()
         lines = "x" * 100_000 + "\nKeyError: 'lr'"
-        exit = pb.Exit(
-            lease=order.lease, outcome=pb.Exit.OUTCOME_FAILED, code=3, ran_s=1.0, last_lines=lines
-        )
+        exit = pb.Exit(lease=order.lease, outcome=pb.Exit.OUTCOME_FAILED, code=3, ran_s=1.0, last_lines=lines)
         await peer.report(exits=[exit])
         await peer.next("taken")
         found = scheduler.state.jobs[job]
@@ -335,7 +331,9 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
     """Memory and temperature are news, no facts; a fatal error is one, once."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2)
-        sick = pb.GpuHealth(index=1, memory_used_gb=3.5, temperature_c=71.0, broken="Xid 79: fell off the bus")
+        sick = pb.GpuHealth(
+            index=1, memory_used_gb=3.5, temperature_c=71.0, broken="Xid 79: fell off the bus"
+        )
         for _ in range(2):
             await peer.say(health=pb.Health(gpus=[sick, pb.GpuHealth(index=9, broken="none such")]))
         await until(lambda: scheduler.state.nodes["n1"].broken == {1})

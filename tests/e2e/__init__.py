@@ -1,0 +1,1 @@
+"""Real processes from end to end: a daemon, agents, jobs."""
