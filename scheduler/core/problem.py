@@ -14,7 +14,7 @@ import numpy as np
 from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
 from scheduler.core.effects import Pairs
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import NodeSpec, gpus_for
+from scheduler.model.cluster import Node, NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.model.throughput import RateKey
@@ -46,7 +46,7 @@ class Kinds:
     ways: dict[tuple[int, str], Ways] = field(
         default_factory=dict
     )  # by kind and place of the last checkpoint
-    types_at: dict[str, set[str]] = field(default_factory=dict)  # worker types of the nodes that see a place
+    seeing: dict[str, list[Node]] = field(default_factory=dict)  # usable nodes by the place that they see
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
@@ -71,9 +71,9 @@ class Kinds:
         self.capacity = np.zeros(len(known))
         self.widest_node = np.zeros(len(known), np.int64)
         self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
-        self.types_at = {}
+        self.seeing = {}
         for node in state.usable_nodes():
-            self.types_at.setdefault(node.spec.place, set()).add(node.spec.worker_type)
+            self.seeing.setdefault(node.spec.place, []).append(node)
             at, gpus = row[node.spec.worker_type], len(node.gpu_ids)
             self.capacity[at] += gpus
             self.widest_node[at] = max(self.widest_node[at], gpus)
@@ -119,9 +119,7 @@ def _key(spec: JobSpec) -> KindKey:
 def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, place: str) -> Ways:
     rows: list[tuple[int, int, float, bool]] = []
     anywhere = not (place or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
-    nodes = [] if anywhere else state.usable_nodes()
-    if place:
-        nodes = [node for node in nodes if node.spec.place == place]
+    nodes = [] if anywhere else kinds.seeing.get(place, []) if place else state.usable_nodes()
     for at, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
@@ -322,7 +320,7 @@ def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
                 continue
             place = here or there
             for at, name in enumerate(kinds.worker_types):
-                if place and name not in kinds.types_at.get(place, ()):
+                if place and all(node.spec.worker_type != name for node in kinds.seeing.get(place, ())):
                     continue
                 rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
                 if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
