@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from traces.documents import Layout, read_text, rows
+from traces.errors import nearest, show
 
 COSTS = Layout(("job_type", "restart_s", "checkpoint_s"))
 
@@ -18,13 +19,17 @@ class Cost(NamedTuple):
     checkpoint_s: float
 
 
-def read_costs(path: str | Path) -> Mapping[str, Cost]:
-    """Costs by job type; a type that is not there has the usual ones."""
+def read_costs(path: str | Path, known: Collection[str] | None = None) -> Mapping[str, Cost]:
+    """Costs by job type; a type that is not there has the usual ones. One that is not `known` is refused."""
     path = Path(path)
     costs: dict[str, Cost] = {}
     for row in rows(path, read_text(path), COSTS):
         job_type = row.word("job_type")
         if job_type in costs:
             row.refuse("job_type", f"{job_type!r} is there twice", "leave one of the lines out")
+        if known is not None and job_type not in known:
+            row.refuse(
+                "job_type", f"{show(job_type)} is not in the throughput table", nearest(job_type, known)
+            )
         costs[job_type] = Cost(row.amount("restart_s"), row.amount("checkpoint_s"))
     return costs

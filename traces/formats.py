@@ -42,6 +42,10 @@ def read_trace(
             raise UnreadableFile(
                 "is no trace: the first line is neither a header nor a job", hint="see docs/trace-format.md"
             )
+        if not intake.jobs:
+            raise UnreadableFile(
+                "has no jobs", hint="a header alone is no workload; was it written to the end?"
+            )
         return intake.trace(*(() if text.endswith(("\n", "\r")) else (OPEN_END,)))
     except TraceError as fault:
         raise fault.at(str(path)) from None

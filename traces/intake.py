@@ -17,7 +17,7 @@ from traces.errors import BadRow, nearest, show
 from traces.throughputs import Throughputs
 from traces.trace import Trace, TraceJob
 
-REPAIR = "or read it with repair"
+REPAIR = "repair=True"  # how to have it mended, in Python; a command says its option instead
 
 
 class Intake:
@@ -50,7 +50,7 @@ class Intake:
                 fault = BadRow(
                     fault.message,
                     field="job_type",
-                    hint="name it, or read with repair and a throughput table",
+                    hint=f"name it, or read with {REPAIR} and a throughput table",
                 )
             raise fault.at(self.file, line) from None
         if job.arrival_s < self._last_s:
@@ -79,7 +79,9 @@ class Intake:
     def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
         """Refuse it, unless repairs are wanted."""
         if not self.repair:
-            raise BadRow(message, field=field, hint=f"{hint}, {REPAIR}", file=self.file, line=line)
+            raise BadRow(
+                message, field=field, hint=f"{hint}, or read it with {REPAIR}", file=self.file, line=line
+            )
 
     def _make_whole(self, line: int, facts: dict[str, Any]) -> None:
         gpus = float(facts["gpus"])

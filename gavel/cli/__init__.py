@@ -18,6 +18,7 @@ import click
 import gavel
 
 SEED_MAX = 2**63 - 1
+INTERRUPTED = 130  # exit code, as of any command that Ctrl-C ends
 
 
 class Fault(click.ClickException):
@@ -35,9 +36,15 @@ class Fault(click.ClickException):
         click.echo(f"{self.command}: {self.message}", err=True)
 
 
+class Interrupted(Fault):
+    """Ctrl-C, before there was anything worth keeping."""
+
+    exit_code = INTERRUPTED
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turns click's paragraph about a wrong option, and output that nothing takes, into a `Fault`."""
+    """Turns click's paragraph about a wrong option, Ctrl-C, and output that nothing takes, into a `Fault`."""
     from gavel.cli.wording import printable
 
     try:
@@ -47,6 +54,8 @@ def _one_line() -> Iterator[None]:
     except click.UsageError as error:
         message = error.format_message()
         raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
+    except (KeyboardInterrupt, click.Abort):
+        raise Interrupted("interrupted") from None
     except OSError as error:
         if error.errno == errno.EPIPE:  # `| head` has seen enough: click ends quietly
             raise

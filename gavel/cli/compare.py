@@ -12,7 +12,7 @@ from gavel.cli.document import BadFile, read_document
 from gavel.cli.run_table import comparison_table
 from gavel.cli.terminal import print_all
 from gavel.cli.wording import nearest, printable, quoted
-from scheduler.sim.summary import KEYS
+from scheduler.sim.summary import INTERRUPTED, KEYS
 
 WORDS = ("policy",)
 TABLES = ("utilization", "cluster")
@@ -24,6 +24,15 @@ def compare(a: str, b: str) -> None:
         raise Fault("A and B are both standard input, which can be read only once")
     first, second = read_figures(a), read_figures(b)
     print_all(comparison_table(first, second, (f"A: {_name(a)}", f"B: {_name(b)}")))
+    partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
+    if partial:
+        verb = "was" if len(partial) == 1 else "were"
+        print_all(
+            Text(
+                f"note: {' and '.join(partial)} {verb} interrupted: figures until then, not of a whole run",
+                "yellow",
+            )
+        )
     differ = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
     if differ:
         print_all(Text(f"note: not the same {', '.join(differ)}: what differs may be due to that", "yellow"))
@@ -41,7 +50,7 @@ def read_figures(name: str) -> dict[str, Any]:
     if type(data) is not dict or not set(KEYS) & set(data):
         raise Fault(f"{shown}: is no result of `gavel simulate --json`")
     for key, value in data.items():
-        if key not in KEYS:
+        if key not in (*KEYS, INTERRUPTED):
             raise Fault(f"{shown}: {quoted(str(key))} is no figure{nearest(str(key), KEYS)}")
         if not _fits(key, value):
             raise Fault(f"{shown}: {key}: is not what `gavel simulate --json` writes there")
@@ -51,6 +60,8 @@ def read_figures(name: str) -> dict[str, Any]:
 def _fits(key: str, value: Any) -> bool:
     if value is None:
         return True
+    if key == INTERRUPTED:
+        return type(value) is bool
     if key in WORDS:
         return type(value) is str
     if key in TABLES:

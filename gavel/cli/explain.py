@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Mapping
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from gavel.cli import Fault
-from gavel.cli.replay import say_damage
-from gavel.cli.wording import printable
+from gavel.cli.journals import nothing_in, opened
+from gavel.cli.outputs import say
+from gavel.cli.wording import count_of, printable, shortened
 from scheduler.core.apply import apply
+from scheduler.core.explain import Explanation, Way, render
 from scheduler.core.explain import explain as reason_of
-from scheduler.core.explain import render
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import JournalError
 from scheduler.journal.recovery import recover_scheduler
-from scheduler.journal.store import SqliteJournal
 from scheduler.model.errors import NotFound
+
+NAME_CHARACTERS = 24
+# `job 17`, `jobs 17, 18 and 34 others`: in the latter two ids, and a number that is none
+ID = re.compile(r"[\w/]+")
+JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(?! others?\b))?)(?![\w/])")
 
 
 def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> None:
@@ -30,35 +36,60 @@ def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> Non
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
-        click.echo(render(found))
+        names = {known.id: known.spec.name for known in state.jobs.values()}
+        click.echo(render(with_names(found, names)))
 
 
 def state_at(path: str, at_s: float | None) -> SchedulerState:
     """The state that a journal adds up to, at a moment or at its end."""
-    name = printable(path)
-    if not Path(path).is_file():
-        raise Fault(f"{name}: there is no such journal")
-    try:
-        with SqliteJournal(path, read_only=True) as journal:
-            say_damage(journal, name)
-            if at_s is None:
-                return recover_scheduler(journal).state
+    with opened(path) as journal:
+        if at_s is None:
+            state = recover_scheduler(journal).state
+        else:
             state = SchedulerState()
             for now_s, fact in journal.read():
                 if now_s > at_s:
                     break
                 apply(state, now_s, fact)
-            return state
-    except JournalError as error:
-        raise Fault(f"{name}: {printable(str(error))}") from None
+        if at_s is None and not state.jobs:
+            raise nothing_in(journal, path, "jobs")
+    return state
 
 
 def job_named(state: SchedulerState, job: str) -> str:
-    """A job by its id, or by its name where only one has it."""
+    """A job by its id, or by its name where only one has it. An id goes before a name, which is said."""
+    named = [known.id for known in state.jobs.values() if known.spec.name == job and known.id != job]
+    some = ", ".join(named[:5]) + (", …" if len(named) > 5 else "")
     if job in state.jobs:
+        if named:
+            are = f"the job that is called '{job}' has" if len(named) == 1 else f"jobs called '{job}' have"
+            say(f"note: '{job}' is taken as the scheduler's number; {are} the number {some}")
         return job
-    named = [known.id for known in state.jobs.values() if known.spec.name == job]
     if len(named) > 1:
-        some = ", ".join(named[:5])
-        raise NotFound(f"{len(named)} jobs are called '{job}'; say which by its id: {some}")
+        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; say which by its number: {some}")
     return named[0] if named else job
+
+
+def with_names(found: Explanation, names: Mapping[str, str]) -> Explanation:
+    """The same, with `17 (resnet-50)` for `17` wherever a job has a name of its own."""
+
+    def called(job: str) -> str:
+        name = names.get(job, "")
+        return job if name in ("", job) else f"{job} ({shortened(name, NAME_CHARACTERS)})"
+
+    def said(text: str) -> str:
+        return JOBS.sub(lambda jobs: jobs["jobs"] + ID.sub(lambda one: called(one[0]), jobs["ids"]), text)
+
+    def way(one: Way) -> Way:
+        held_by = tuple(replace(holder, job=called(holder.job)) for holder in one.held_by)
+        return replace(
+            one, with_job=called(one.with_job), reserved_for=called(one.reserved_for), held_by=held_by
+        )
+
+    return replace(
+        found,
+        job=called(found.job),
+        text=said(found.text),
+        evidence=tuple(map(way, found.evidence)),
+        would_change=tuple(replace(change, text=said(change.text)) for change in found.would_change),
+    )

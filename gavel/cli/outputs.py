@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -67,6 +68,16 @@ def unwritable(option: str, path: str, error: Exception) -> Fault:
     return Fault(f"{option}: {printable(path)}: {why}")
 
 
+def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = ()) -> None:
+    """Refuse `-` for more than one output, and for those of `never`, which are not text."""
+    to_stdout = [option for option, path in outputs.items() if path == STDOUT]
+    for option in never:
+        if option in to_stdout:
+            raise Fault(f"{option}: cannot be written to standard output; give the name of a file")
+    if len(to_stdout) > 1:
+        raise Fault(f"{' and '.join(to_stdout)}: only one of them can be standard output; give a file name")
+
+
 def write_json(option: str, path: str, data: Mapping[str, Any]) -> None:
     """Plain data without NaN; `-` is standard output."""
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"
@@ -80,14 +91,23 @@ def write_json(option: str, path: str, data: Mapping[str, Any]) -> None:
 
 
 def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """A table; None is an empty cell."""
+    """A table; None is an empty cell, and the path `-` is standard output."""
+    if path == STDOUT:
+        text = io.StringIO()
+        _write_lines(text, header, rows)
+        click.echo(text.getvalue().encode(), nl=False)  # UTF-8 as in a file, whatever the terminal takes
+        return
     try:
         with open(path, "w", encoding="utf-8", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(header)
-            lines.writerows(rows)
+            _write_lines(file, header, rows)
     except OSError as error:
         raise unwritable(option, path, error) from None
+
+
+def _write_lines(file: TextIO, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(header)
+    lines.writerows(rows)
 
 
 def say(words: str) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gavel.cli import Fault
-from gavel.cli.outputs import STDOUT, say
+from gavel.cli.journals import nothing_in, opened
+from gavel.cli.outputs import say
 from gavel.cli.run_table import comparison_table
 from gavel.cli.simulate import Outputs, carry_out, faults, say_what_was_odd
 from gavel.cli.terminal import print_all
 from gavel.cli.wording import printable
 from policies.errors import UnknownPolicy
 from policies.registry import resolve
-from scheduler.journal.record import Damage
-from scheduler.journal.store import SqliteJournal
 from scheduler.sim.history import History
 from scheduler.sim.summary import summarise
 from traces.throughputs import load_throughputs
@@ -44,8 +41,8 @@ def replay(
     jobs = list(options.jobs)
     result = carry_out(options, wanted.journal, len(jobs))
     happened = summarise(history.metrics)
-    figures = summarise(result.metrics, wall_s=result.wall_s)
-    if wanted.json_file != STDOUT:
+    figures = summarise(result.metrics, wall_s=result.wall_s, interrupted=result.interrupted)
+    if not wanted.take_stdout:
         print_all(comparison_table(happened, figures, ("A: what happened", f"B: {figures['policy']}")))
     wanted.write(result.metrics, figures)
     for what, count in history.notes.items():
@@ -53,26 +50,14 @@ def replay(
     say_what_was_odd(result, len(jobs))
 
 
-def say_damage(journal: SqliteJournal, name: str) -> None:
-    """What of a journal is lost, if anything: figures made of the rest are not the whole truth."""
-    lost = [found for found in journal.scan() if isinstance(found, Damage)]
-    for damage in lost[:5]:
-        say(f"note: {name}: records {damage.first} to {damage.last} are lost: {printable(damage.why)}")
-    if len(lost) > 5:
-        say(f"note: {name}: and {len(lost) - 5} more such places")
-
-
 def read_history(path: str) -> History:
     """All facts of a journal."""
-    name, history = printable(path), History()
-    if not Path(path).is_file():
-        raise Fault(f"{name}: there is no such journal")
-    with SqliteJournal(path, read_only=True) as journal:
+    history = History()
+    with opened(path) as journal:
         for now_s, fact in journal.read():
             history.take(now_s, fact)
-        say_damage(journal, name)
-    if not history.metrics.submitted:
-        raise Fault(f"{name}: holds no jobs")
-    if not history.metrics.cluster:
-        raise Fault(f"{name}: holds no nodes; was its beginning compacted away?")
+        if not history.metrics.submitted:
+            raise nothing_in(journal, path, "jobs")
+        if not history.metrics.cluster:
+            raise Fault(f"{printable(path)}: holds no nodes; was its beginning compacted away?")
     return history

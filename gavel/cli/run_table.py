@@ -13,6 +13,7 @@ from rich.text import Text
 from gavel.cli.terminal import name_cell, new_table
 from gavel.cli.value_words import duration
 from gavel.cli.wording import count_of, printable
+from scheduler.sim.summary import INTERRUPTED
 
 Figures = Mapping[str, Any]
 WORDS = {
@@ -185,6 +186,8 @@ def mean_use(figures: Figures) -> float | None:
 def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
     """Each figure, utilisation by type."""
     for key, value in figures.items():
+        if key == INTERRUPTED:
+            continue  # said in words beside the table
         if key == "utilization" and isinstance(value, Mapping):
             yield from ((f"utilization {kind}", part) for kind, part in value.items())
         else:

@@ -140,7 +140,12 @@ OUTPUTS = _options(
         metavar="FILE",
         help="Write the figures as JSON; - prints them instead of the table.",
     ),
-    click.option("--jobs-csv", type=click.Path(), metavar="FILE", help="Write one line per job."),
+    click.option(
+        "--jobs-csv",
+        type=click.Path(allow_dash=True),
+        metavar="FILE",
+        help="Write one line per job; - prints them instead of the table.",
+    ),
     click.option(
         "--journal",
         type=click.Path(),

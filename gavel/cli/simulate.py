@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli import INTERRUPTED, Fault
 from gavel.cli.outputs import (
     STDOUT,
     check_apart,
     check_directory,
     check_file,
+    check_one_stdout,
     say,
     unwritable,
     write_csv,
@@ -38,8 +39,8 @@ from scheduler.sim.simulate import Progress, SimOptions, SimResult
 from scheduler.sim.simulate import simulate as run_simulation
 from scheduler.sim.summary import summarise
 from traces.errors import TraceError
+from traces.intake import REPAIR
 
-INTERRUPTED = 130  # exit code, as of any command that Ctrl-C ends
 DAY_S = 86_400.0
 OPTION_OF = {
     "rate_per_h": "--rate",
@@ -65,18 +66,24 @@ class Outputs:
     def check(self, *inputs: str) -> None:
         """Refuse now what could not be written later, and what would overwrite what is read or written besides."""
         files = {"--json": self.json_file, "--jobs-csv": self.jobs_csv, "--journal": self.journal}
+        check_one_stdout({**files, "--plots": self.plots}, never=("--journal", "--plots"))
         check_apart({name: path for name, path in files.items() if path not in (None, STDOUT)}, inputs)
         check_file("--json", self.json_file)
         check_file("--jobs-csv", self.jobs_csv)
         check_file("--journal", self.journal, new=True)
         check_directory("--plots", self.plots)
 
+    @property
+    def take_stdout(self) -> bool:
+        """Whether standard output is one of the files, so that nothing else may be printed there."""
+        return STDOUT in (self.json_file, self.jobs_csv)
+
     def write(self, metrics: Metrics, figures: dict[str, Any]) -> None:
         """Everything but the journal, which was written on the way; and say where it is."""
         written = []
         if self.json_file is not None:
             write_json("--json", self.json_file, figures)
-            written += [self.json_file] if self.json_file != STDOUT else []
+            written.append(self.json_file)
         if self.jobs_csv is not None:
             write_jobs(self.jobs_csv, metrics)
             written.append(self.jobs_csv)
@@ -89,8 +96,8 @@ class Outputs:
                 written += draw_run(metrics, Path(self.plots), str(figures["policy"]))
             except OSError as error:
                 raise unwritable("--plots", self.plots, error) from None
-        if written:
-            say("written: " + ", ".join(map(printable, written)))
+        if files := [path for path in written if path != STDOUT]:
+            say("written: " + ", ".join(map(printable, files)))
 
 
 def simulate(
@@ -115,8 +122,9 @@ def simulate(
         policy=prepared.options.settings.policy,
         cluster=dict(run.cluster),
         seed=run.seed,
+        interrupted=result.interrupted,
     )
-    if json_file != STDOUT:
+    if not outputs.take_stdout:
         print_all(headline(figures, result.metrics.now_s / 3600.0), figures_table(figures))
     outputs.write(result.metrics, figures)
     say_what_was_odd(result, prepared.jobs)
@@ -135,7 +143,9 @@ def faults() -> Iterator[None]:
         yield
     except InvalidSpec as error:
         raise Fault(f"{option_of(error.field)}: {printable(error.problem)}") from None
-    except (TraceError, PolicyError, JournalError, ConfigError) as error:
+    except TraceError as error:
+        raise Fault(printable(str(error).replace(REPAIR, "--repair"))) from None
+    except (PolicyError, JournalError, ConfigError) as error:
         raise Fault(printable(str(error))) from None
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli import INTERRUPTED, Fault
 from gavel.cli.outputs import check_directory, say, unwritable, write_csv
 from gavel.cli.run_progress import Bar
 from gavel.cli.run_table import cluster_words, flat, sweep_table
-from gavel.cli.simulate import INTERRUPTED, faults, run_of_options
+from gavel.cli.simulate import faults, run_of_options
 from gavel.cli.terminal import print_all
 from gavel.cli.wording import count_of, printable
 from scheduler.sim.runs import Run, prepare
@@ -110,25 +110,40 @@ def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
 
 
 def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
-    """Mean JCT over the rate, where there are rates; a curve per policy, and per cluster if there are several."""
-    from gavel.cli.run_plots import rates_figure
+    """Mean JCT: over the rate where there are several, else a bar each; by policy, and by cluster if need be."""
+    from gavel.cli.run_plots import bars_figure, rates_figure
     from gavel.cli.run_table import mean_of
 
     several = len({row["cluster"] for row in rows}) > 1
     curves: dict[str, list[tuple[float, float]]] = {}
+    bars: dict[str, list[float]] = {}
     for row in rows:
-        mean = mean_of([figures["mean_jct_h"] for figures in row["figures"]])
-        if mean is not None and row["rate"] is not None and row["rate"] != float("inf"):
+        means = [figures["mean_jct_h"] for figures in row["figures"] if figures["mean_jct_h"] is not None]
+        if means:
             name = f"{row['policy']} on {row['cluster']}" if several else row["policy"]
-            curves.setdefault(name, []).append((row["rate"], mean))
-    if not curves:
-        return []
+            bars[name] = means
+            if row["rate"] is not None and row["rate"] != float("inf"):
+                curves.setdefault(name, []).append((row["rate"], float(mean_of(means) or 0.0)))
+    if len({row["rate"] for row in rows}) > 1:
+        if not any(len(points) > 1 for points in curves.values()):
+            return []
+        figure = rates_figure(curves, "mean job completion time over the rate of arrivals")
+    elif len(bars) > 1:
+        figure = bars_figure(
+            bars, "mean job completion time (dots: seeds)" if _seeds(rows) > 1 else "mean job completion time"
+        )
+    else:
+        return []  # one bar says no more than the table
     path = directory / PLOT
     try:
-        rates_figure(curves, "mean job completion time over the rate of arrivals").savefig(path)
+        figure.savefig(path)
     except OSError as error:
         raise unwritable("--results", str(path), error) from None
     return [str(path)]
+
+
+def _seeds(rows: Sequence[Mapping[str, Any]]) -> int:
+    return max(len(row["figures"]) for row in rows)
 
 
 def _label(run: Run) -> str:

@@ -63,6 +63,7 @@ class GpuTime:
         self.busy: list[int] = []
         self.price_per_gpu_hour: dict[str, float] = {}
         self.samples: list[Sample] = []
+        self.first_s: float | None = None  # when the first node came
         self._kinds: dict[str, int] = {}
         self._since_s: list[float] = []
         self._busy_s: list[float] = []
@@ -91,6 +92,7 @@ class GpuTime:
     def node_joined(self, now_s: float, spec: NodeSpec) -> None:
         """A node is there, whole."""
         self.node_removed(now_s, spec.name)
+        self.first_s = now_s if self.first_s is None else self.first_s
         node = self._nodes[spec.name] = _NodeCount(self.kind(spec.worker_type), spec.gpus, set())
         self._add_capacity(now_s, node.kind, node.usable)
 

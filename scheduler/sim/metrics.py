@@ -145,6 +145,25 @@ class Metrics:
         """Whether every measured job has come and ended; never, where the number of jobs is open."""
         return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
 
+    def who_was_where(self) -> list[Stretch]:
+        """The stretches, and those of leases that have not ended, up to now; the first ones of a long run."""
+        open_yet = [
+            Stretch(
+                held.job.id, self.gpus.worker_types[held.tenure.kind], held.gpus, held.started_s, self.now_s
+            )
+            for held in self._leases.values()
+            if held.started_s is not None and held.started_s < self.now_s
+        ]
+        known = self.stretches if self.opened is not None else []
+        return known + open_yet[: max(STRETCHES_MAX - len(known), 0)]
+
+    def gpu_names(self) -> dict[str, list[GpuId]]:
+        """By type, every GPU of every node that was ever there, used or not; nodes as they came."""
+        names: dict[str, list[GpuId]] = {worker_type: [] for worker_type in self.gpus.worker_types}
+        for node, (worker_type, gpus) in self._nodes.items():
+            names[worker_type] += [f"{node}:{index}" for index in range(gpus)]
+        return names
+
     def settle(self) -> None:
         """Bring the rows of jobs that have not ended up to the last fact."""
         self.gpus.charge_all(self.now_s)

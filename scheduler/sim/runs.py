@@ -25,6 +25,7 @@ from policies.registry import resolve
 from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
+from scheduler.sim.arrivals import can_end
 from scheduler.sim.changes import changes_of, horizon_s
 from scheduler.sim.simulate import SimOptions
 from traces.costs import read_costs
@@ -38,9 +39,19 @@ from traces.trace import TraceJob
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 JOBS_MAX = 5_000_000
-ARRIVAL_S_MAX = 10 * 365 * 86_400.0
+TIME_S_MAX = (
+    7 * 86_400.0
+)  # of rounds, restarts, checkpoints, answers: beyond a week nothing would ever happen
 SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
+TIMES = (
+    "round_s",
+    "min_reallocation_s",
+    "restart_s",
+    "checkpoint_s",
+    "solver_latency_s",
+    "report_interval_s",
+)
 FILES = (
     "trace",
     "throughputs",
@@ -141,7 +152,7 @@ def prepare(run: Run) -> Prepared:
         seed=run.seed,
         restart_s=restart_s if run.restart_s is None else run.restart_s,
         checkpoint_s=checkpoint_s if run.checkpoint_s is None else run.checkpoint_s,
-        costs=read_costs(run.costs_file) if run.costs_file else {},
+        costs=read_costs(run.costs_file, table.job_types) if run.costs_file else {},
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
         report_interval_s=run.report_interval_s,
@@ -255,7 +266,7 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
         )
     if run.rate_per_h == math.inf:
         raise InvalidSpec("jobs", "is missing: at an infinite rate --measure never ends; give --jobs")
-    return Jobs(_checked(run, table, jobs), None)
+    return Jobs(can_end(run.cluster, table, jobs, "trace" if run.trace else "workload"), None)
 
 
 def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
@@ -266,41 +277,8 @@ def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
 
 
 def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Jobs:
-    listed = list(_checked(run, table, jobs))
+    listed = list(can_end(run.cluster, table, jobs, "trace" if run.trace else "workload"))
     return Jobs(listed, len(listed))
-
-
-def _checked(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Iterator[TraceJob]:
-    """The jobs as they are, or a refusal at the first that could wait for ever."""
-    known: set[tuple[str, int, int | None, int | None, tuple[str, ...]]] = set()
-    for job in jobs:
-        kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
-        if job.arrival_s > ARRIVAL_S_MAX:
-            late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than ten years"
-            raise InvalidSpec("trace", f"{late}: arrivals are seconds from the start, not times of day")
-        if job.steps is None:
-            raise InvalidSpec("trace", f"job {job.id!r} has no steps, so that nobody knows when it is done")
-        if kind not in known:
-            _check_fits(run, table, job)
-            known.add(kind)
-        yield job
-
-
-def _check_fits(run: Run, table: Throughputs, job: TraceJob) -> None:
-    narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
-    widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
-    for worker_type, gpus in run.cluster.items():
-        if job.worker_types and worker_type not in job.worker_types:
-            continue
-        if any(w <= gpus and table.rate(job.job_type, w, worker_type) > 0 for w in widths):
-            return
-    kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
-    wanted = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
-    raise InvalidSpec(
-        "cluster",
-        f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds}) can run nowhere on it: too few GPUs of a "
-        "type that it fits, or no rate in the throughput table",
-    )
 
 
 def _check_cluster(run: Run, table: Throughputs) -> None:
@@ -342,6 +320,10 @@ def _check_numbers(run: Run) -> None:
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
+    for field in TIMES:
+        value = getattr(run, field)
+        if value is not None and value > TIME_S_MAX:
+            raise InvalidSpec(field, f"is {value:g}, must be at most {TIME_S_MAX:,.0f}, a week")
     for kind, price in run.prices.items():
         if not (math.isfinite(price) and price >= 0):
             raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")

@@ -1,4 +1,5 @@
 """A run in twenty figures, as `--json` gives them. None where there is nothing to say; never NaN.
+One more, INTERRUPTED, is there of a run that was stopped before its end.
 
 `restart_h` and `cost_usd` are totals of the measured jobs, `utilization` is of the time from the submission of
 the first of them to the end of the last, and `unfair_fraction` is the part of completed jobs with ρ > 1.05.
@@ -23,6 +24,8 @@ KEYS = (
     *("preemptions_per_job", "restart_h", "rounds", "wall_s", "policy", "cluster", "seed"),
 )
 
+INTERRUPTED = "interrupted"
+
 
 def summarise(
     metrics: Metrics,
@@ -31,6 +34,7 @@ def summarise(
     policy: str | None = None,
     cluster: dict[str, int] | None = None,
     seed: int | None = None,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
     """The figures under KEYS, in that order. What is not given is taken from the facts, as far as they say it."""
     metrics.settle()
@@ -63,7 +67,7 @@ def summarise(
         "seed": seed if seed is not None else settings and settings.seed,
     }
     assert tuple(figures) == KEYS
-    return figures
+    return {**figures, INTERRUPTED: True} if interrupted else figures
 
 
 def jct_hours(metrics: Metrics) -> NDArray[np.float64]:

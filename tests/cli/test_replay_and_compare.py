@@ -52,7 +52,7 @@ def test_replay_under_another_policy(gavel: Gavel, tmp_path: Path) -> None:
     ("arguments", "line"),
     [
         (("missing",), "missing: there is no such journal"),
-        (("text",), "text is not a journal"),
+        (("text",), "text: is not a journal; give a file that "),
         (("empty",), "empty: holds no jobs"),
         (("empty", "--policy", "lass"), "--policy: "),
         (("empty", "--restart", "nan"), "invalid value for '--restart': 'nan' is not a number from 0 up"),

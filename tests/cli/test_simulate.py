@@ -161,8 +161,8 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "text", "line"),
     [
-        ("--costs", "job_type,restart_s,checkpoint_s\na,1,-2\n", ":2: checkpoint_s: is -2.0"),
-        ("--costs", "job_type,restart_s,checkpoint_s\na,1,2\na,1,2\n", ":3: job_type: 'a' is there twice"),
+        ("--costs", "job_type,restart_s,checkpoint_s\nresnet50,1,-2\n", ":2: checkpoint_s: is -2.0"),
+        ("--costs", "job_type,restart_s,checkpoint_s\ndlrm,1,2\ndlrm,1,2\n", ":3: job_type: 'dlrm' is there twice"),
         ("--config", "round_secs = 5\n", ", line 1"),
         ("--config", "round_s = -5\n", "round_s"),
     ],

@@ -50,7 +50,7 @@ POSITIVE = st.floats(1e-3, 1e12)
 def jobs(draw, **fixed):
     """Any jobs that a trace can hold, in order of arrival."""
     drawn = []
-    for n, arrival_s in enumerate(sorted(draw(st.lists(st.floats(0, 1e9), max_size=5)))):
+    for n, arrival_s in enumerate(sorted(draw(st.lists(st.floats(0, 1e9), min_size=1, max_size=5)))):
         gpus = draw(st.integers(1, 64))
         facts = {
             "id": f"{draw(WORDS)}·{n}",
@@ -282,7 +282,7 @@ def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
     [
         (
             "a,5,lm,1,5,\nb,3,lm,1,5,\n",
-            ":3: arrival_s: 3 is before the line above; sort the lines, or read it with repair",
+            ":3: arrival_s: 3 is before the line above; sort the lines, or read it with repair=True",
             [("b", 3.0), ("a", 5.0)],
             "jobs put in order of arrival: 1",
         ),

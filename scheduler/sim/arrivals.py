@@ -1,0 +1,56 @@
+"""Jobs looked at before they are simulated: each must arrive, run somewhere and end, within bearable years."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from scheduler.model.errors import InvalidSpec
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+YEARS_MAX = 10  # until the last arrival, and of the longest job at its fastest
+YEAR_S = 365 * 86_400.0
+Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
+
+
+def can_end(
+    cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], field: str
+) -> Iterator[TraceJob]:
+    """The jobs as they are, or a refusal at the first that would be waited for for ever; `field` is where from."""
+    fastest: dict[Kind, float] = {}
+    for job in jobs:
+        kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
+        if job.arrival_s > YEARS_MAX * YEAR_S:
+            late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than {YEARS_MAX} years"
+            raise InvalidSpec(field, f"{late}: arrivals are seconds from the start, not times of day")
+        if job.steps is None:
+            raise InvalidSpec(field, f"job {job.id!r} has no steps, so that nobody knows when it is done")
+        if kind not in fastest:
+            fastest[kind] = fastest_rate(cluster, table, job)
+        years = job.steps / fastest[kind] / YEAR_S
+        if years > YEARS_MAX:
+            long = f"job {job.id!r} has {job.steps:g} steps, {years:.3g} years at its fastest on this cluster"
+            raise InvalidSpec(field, f"{long}; at most {YEARS_MAX} can be simulated")
+        yield job
+
+
+def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) -> float:
+    """The job's greatest rate on this cluster, alone; refused where it can run nowhere."""
+    narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
+    widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
+    rates = [
+        table.rate(job.job_type, width, worker_type)
+        for worker_type, gpus in cluster.items()
+        if not job.worker_types or worker_type in job.worker_types
+        for width in widths
+        if width <= gpus
+    ]
+    if any(rate > 0 for rate in rates):
+        return max(rates)
+    kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
+    wanted = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
+    raise InvalidSpec(
+        "cluster",
+        f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds}) can run nowhere on it: too few GPUs of a "
+        "type that it fits, or no rate in the throughput table",
+    )

@@ -1,0 +1,67 @@
+"""Ctrl-C at any moment: one line, exit code 130, and what is partial says that it is."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from scheduler.sim.summary import INTERRUPTED, KEYS
+from tests.cli.conftest import Gavel
+
+RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", "--cluster", "t4=4,a100=8")
+
+
+def pressed(*arguments: object, **options: object) -> None:
+    """Somebody presses Ctrl-C here."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "arguments"),
+    [
+        ("simulate", "prepare", ("simulate", *RUN)),
+        ("sweep", "prepare", ("sweep", *RUN, "--policy", "las")),
+        ("generate", "default_throughputs", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
+        ("replay", "read_history", ("replay", "a.db")),
+        ("compare", "read_document", ("compare", "a.json", "b.json")),
+        ("explain", "state_at", ("explain", "1", "--journal", "a.db")),
+        ("allocate", "allocate", ("allocate", "a.json")),
+        ("policy_list", "show", ("policies",)),
+    ],
+)
+def test_before_there_is_anything_worth_keeping(
+    module: str, function: str, arguments: tuple[str, ...], gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it still reads its files: 130 and one line, as of a run that was interrupted, and no word of click's."""
+    monkeypatch.setattr(import_module(f"gavel.cli.{module}"), function, pressed)
+    result = gavel(*arguments)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr == "gavel: interrupted\n"
+
+
+def test_a_trace_half_written_is_not_left_behind(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted among many jobs: no file, and nothing beside it."""
+    monkeypatch.setattr("gavel.cli.generate._Counted.__iter__", pressed)
+    assert gavel("generate", str(tmp_path / "a.csv"), "--rate", "6", "--jobs", "12").exit_code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_of_an_interrupted_run_say_so(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key more, only then; and who compares them is told."""
+    whole, part = str(tmp_path / "whole.json"), str(tmp_path / "part.json")
+    assert gavel("simulate", *RUN, "--json", whole).exit_code == 0
+    monkeypatch.setattr("gavel.cli.run_progress.Wish.stop", True)
+    assert gavel("simulate", *RUN, "--json", part).exit_code == 130
+    figures = json.loads(Path(part).read_text())
+    assert tuple(figures) == (*KEYS, INTERRUPTED)
+    assert figures[INTERRUPTED] is True
+    assert tuple(json.loads(Path(whole).read_text())) == KEYS
+    compared = gavel("compare", whole, part)
+    assert compared.exit_code == 0
+    assert "note: B was interrupted" in compared.stdout
+    assert "interrupted" not in gavel("compare", whole, whole).stdout
