@@ -50,8 +50,12 @@ class Keys:
         return (self.folder / "ca.pem").read_bytes()
 
     def server(self) -> tuple[bytes, bytes]:
-        """The server's key and certificate, as grpc.ssl_server_credentials takes them."""
-        return (self.folder / "server.key").read_bytes(), (self.folder / "server.pem").read_bytes()
+        """The server's key and its certificate with the authority's, as grpc.ssl_server_credentials takes them.
+
+        The authority is shown too, so that a node that knows only its fingerprint can recognise it.
+        """
+        chain = (self.folder / "server.pem").read_bytes() + self.ca_pem
+        return (self.folder / "server.key").read_bytes(), chain
 
     def fingerprint(self) -> str:
         """By which nodes recognise the authority: "sha256:…"; empty where there is none."""
