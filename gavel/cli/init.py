@@ -81,7 +81,9 @@ def _begin(
     _token(place, user, token_file)
     host = hosts[0] if hosts else "localhost"
     click.echo(f"\nStart it:     gavel serve --config {place / CONFIG}")
-    click.echo(f"People need:  GAVEL_ADDRESS={host}:{port}, GAVEL_TOKEN, and GAVEL_CA (a copy of {keys.folder / 'ca.pem'})")
+    click.echo(
+        f"People need:  GAVEL_ADDRESS={host}:{port}, GAVEL_TOKEN, GAVEL_CA (a copy of {keys.folder / 'ca.pem'})"
+    )
 
 
 def _renew(place: Path, keys: Keys, hosts: Sequence[str]) -> None:

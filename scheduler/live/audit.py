@@ -86,8 +86,9 @@ def _said(request: object) -> dict[str, Any]:
             continue
         if isinstance(value, str | int | float | bool):
             said[field.name] = value if not isinstance(value, str) else value[:256]
-            if field.enum_type is not None and value in field.enum_type.values_by_number:
-                said[field.name] = field.enum_type.values_by_number[value].name
+            if field.enum_type is not None and isinstance(value, int):
+                known = field.enum_type.values_by_number.get(value)
+                said[field.name] = value if known is None else known.name
         elif field.is_repeated:
             said[field.name] = f"{len(value)} entries"
     return said

@@ -24,7 +24,7 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
     wire = pb.Node(
         name=name,
         worker_type=spec.worker_type,
-        state=pb.NodeState.Value(f"NODE_STATE_{node.state.name}"),
+        state=f"NODE_STATE_{node.state.name}",
         why=node.why,
         since=stamp(node.since_s),
         labels=spec.labels,

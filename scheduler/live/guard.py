@@ -5,6 +5,7 @@ Services behind it take a request and raise what is wrong; nothing there thinks 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
@@ -13,9 +14,10 @@ import grpc
 from grpc import aio
 
 from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as
-from scheduler.live.status import FORBIDDEN, INTERNAL, CallFailed, failure, status_of
+from scheduler.live.status import FORBIDDEN, INTERNAL, UNAVAILABLE, CallFailed, failure, status_of
 
 Context = aio.ServicerContext[Any, Any]
+CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
 
 
 class Door(Protocol):
@@ -34,7 +36,7 @@ class Record(Protocol):
         ...
 
 
-class Guard(aio.ServerInterceptor):  # type: ignore[misc]
+class Guard(aio.ServerInterceptor):
     """An interceptor for servers that people, or agents without certificates, can reach."""
 
     def __init__(self, door: Door, record: Record) -> None:
@@ -65,7 +67,7 @@ class _Call:
     def guarded(self, handler: Any) -> Any:
         """The same handler, which looks who calls first."""
         makers = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary, self._once),
+            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary, self._timely),
             (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream, self._streaming),
             (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary, self._once),
             (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream, self._streaming),
@@ -88,6 +90,17 @@ class _Call:
                     f"{self._who.role.word}",
                 )
         call_as(self._who)
+
+    def _timely(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def timely(request: Any, context: Context) -> Any:
+            try:
+                async with asyncio.timeout(CALL_S):
+                    return await _answer(inner, request, context)
+            except TimeoutError:
+                text = f"no answer within {CALL_S:g} s; what was asked may still be done"
+                raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
+
+        return self._once(timely)
 
     def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:

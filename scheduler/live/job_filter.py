@@ -20,7 +20,8 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Job
 from scheduler.model.lease import nodes_of
 
-SLICE = 1000  # jobs that are looked at before others have their turn
+SLICE = 2000  # jobs that are looked at before others have their turn
+SHOWN_SLICE = 200  # and that are put into words, which takes longer
 Matches = Callable[[Job], bool]
 
 
@@ -77,10 +78,10 @@ def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
     return is_there
 
 
-async def in_slices(jobs: list[Job]) -> AsyncIterator[list[Job]]:
+async def in_slices(jobs: list[Job], size: int = SLICE) -> AsyncIterator[list[Job]]:
     """The same jobs in pieces, between which everybody else has a turn."""
-    for at in range(0, len(jobs), SLICE):
-        yield jobs[at : at + SLICE]
+    for at in range(0, len(jobs), size):
+        yield jobs[at : at + size]
         await asyncio.sleep(0)
 
 

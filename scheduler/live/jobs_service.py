@@ -15,7 +15,7 @@ from scheduler.core.explain import explain, render
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.live.callers import Caller, Role, caller
 from scheduler.live.job_changes import JobChanges
-from scheduler.live.job_filter import Page, candidates, in_slices, matcher
+from scheduler.live.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher
 from scheduler.live.limits import PeopleConfig, Places, Submissions
 from scheduler.live.log_source import LogSource, LogUnavailable
 from scheduler.live.packages import Packages
@@ -142,7 +142,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         left = page.left_of(matching)
         taken = left[: -size - 1 : -1]
         space, shown = PAGE_BYTES_MAX, 0
-        async for some in in_slices(taken):
+        async for some in in_slices(taken, SHOWN_SLICE):
             for job in some:
                 view = job_view(state, job, who, request.brief)
                 space -= view.ByteSize()

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from scheduler.core.state import SchedulerState
 from scheduler.live.limits import PeopleConfig
-from scheduler.live.status import TOO_MANY, CallFailed
+from scheduler.live.status import TOO_MANY, UNAVAILABLE, CallFailed
 from scheduler.live.wire_launch import is_digest
 from scheduler.model.errors import InvalidSpec, NotFound
 
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 UPLOADS_MAX = 16  # at once
+PIECE_S = 60.0  # that the next piece may take
 SWEEP_S = 600.0
 _SUFFIX, _PART = ".package", ".part"
 
@@ -82,7 +83,7 @@ class Packages:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self._folder)
         try:
-            async for sent in requests:
+            async for sent in _in_time(requests):
                 digest = digest or _checked(sent.digest)
                 size += len(sent.data)
                 self._check_size(size)
@@ -156,6 +157,20 @@ def needed(state: SchedulerState) -> set[str]:
     """Packages that unfinished jobs name."""
     found = {(job.spec.launch or {}).get("upload", "") for job in state.active.values()}
     return found - {""}
+
+
+async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:
+    """Each piece within a time: who stops sending gives their place up."""
+    pieces = aiter(requests)
+    while True:
+        try:
+            async with asyncio.timeout(PIECE_S):
+                sent = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise CallFailed(UNAVAILABLE, f"nothing came for {PIECE_S:g} s; send it again") from None
+        yield sent
 
 
 def _checked(digest: str) -> str:

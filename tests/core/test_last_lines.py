@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from scheduler.core.facts import LeaseClosed
 from scheduler.core.messages import SubmitJobs
 from scheduler.core.state import SchedulerState
+from scheduler.journal.codec import decode_facts
 from scheduler.model.jobs import JobSpec
 from tests.support.desk import Desk, exited, job, node
 
@@ -14,7 +16,7 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
     (lease,) = desk.run(job(retries=1))
     desk.report(exits=(exited(lease, "failed", 10.0, code=3, detail="out of memory"),))
     kept = SchedulerState.restore(desk.core.state.snapshot()).jobs["1"]
-    assert (3, "out of memory") == (kept.last_exit, kept.last_lines)
+    assert (kept.last_exit, kept.last_lines) == (3, "out of memory")
     assert {"v100": kept.run_s} == kept.time_s
 
 
@@ -25,7 +27,7 @@ def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
     desk.report("n2", exits=(exited(lease, "failed", 10.0, code=7, detail="nan in step 9"),))
     desk.settle()
     desk.report("n1", exits=(exited(lease, "yielded", 10.0),))
-    assert (7, "nan in step 9") == (desk.job("1").last_exit, desk.job("1").last_lines)
+    assert (desk.job("1").last_exit, desk.job("1").last_lines) == (7, "nan in step 9")
 
 
 def test_how_a_job_is_started_survives_a_snapshot() -> None:
@@ -34,3 +36,11 @@ def test_how_a_job_is_started_survives_a_snapshot() -> None:
     desk = Desk()
     desk.tell(0.0, SubmitJobs(specs=(JobSpec(launch=launch),)))
     assert launch == SchedulerState.restore(desk.core.state.snapshot()).jobs["1"].spec.launch
+
+
+def test_an_exit_of_an_older_journal_can_be_read() -> None:
+    """Written before there were last lines: it has none."""
+    old = b'[{"type":"LeaseClosed","exit":["1","failed",1.0,1.0,1.0,1.0,3]}]'
+    (fact,) = decode_facts(old)
+    assert isinstance(fact, LeaseClosed)
+    assert (fact.exit.code, fact.exit.detail) == (3, "")

@@ -47,7 +47,7 @@ def test_every_method_has_a_least_role() -> None:
     served = set().union(*(methods(file.DESCRIPTOR) for file in files))
     assert served <= LEAST_ROLE.keys()
     assert {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} == LEAST_ROLE.keys() - served
-    assert CHANGES <= served
+    assert served >= CHANGES
 
 
 def test_roles_are_a_ladder_with_agents_beside_it() -> None:
@@ -81,7 +81,7 @@ async def test_every_method_asks_for_its_role(live: Live) -> None:
                 sent = iter([request]) if method.client_streaming else request
                 code = await code_of(getattr(stub(channel), method.name)(sent, metadata=metadata, timeout=10))
                 if role is Role.NOBODY:
-                    assert Code.UNAUTHENTICATED == code, method.name
+                    assert code == Code.UNAUTHENTICATED, method.name
                 else:
                     may = Caller("u", role).may(need)
                     assert may == (code is not Code.PERMISSION_DENIED), (method.name, role)
@@ -116,7 +116,7 @@ async def test_people_see_and_change_only_what_is_theirs(live: Live) -> None:
         watched = (await watch.read()).job
         watch.cancel()
         for job in (await jobs.GetJob(get), listed, watched):
-            assert ("a", "ann") == (job.spec.name, job.spec.user)
+            assert (job.spec.name, job.spec.user) == ("a", "ann")
             assert (sees, sees) == (job.spec.HasField("launch"), bool(job.last_lines))
             assert sees or b"PASSWORD" not in job.SerializeToString()
     cancel = pb.CommandJobRequest(job="1", action=pb.CommandJobRequest.ACTION_CANCEL)
@@ -125,8 +125,8 @@ async def test_people_see_and_change_only_what_is_theirs(live: Live) -> None:
         live.jobs(token=bob).ReadLogs(pb.ReadLogsRequest(job="1")).read(),
         live.jobs(token=viewer).CommandJob(cancel),
     ):
-        assert Code.PERMISSION_DENIED == (await problem_of(call)).code
-    assert ["1"] == list((await live.jobs(token=operator).CommandJob(cancel)).jobs)
+        assert (await problem_of(call)).code == Code.PERMISSION_DENIED
+    assert list((await live.jobs(token=operator).CommandJob(cancel)).jobs) == ["1"]
 
 
 @with_daemon(auth="tokens")
@@ -135,13 +135,13 @@ async def test_only_operators_submit_for_others(live: Live) -> None:
     ann, operator = token(live, "ann", Role.USER), token(live, "opa", Role.OPERATOR)
     for_bob = pb.SubmitJobsRequest(specs=[spec(), spec(user="bob")])
     problem = await problem_of(live.jobs(token=ann).SubmitJobs(for_bob))
-    assert (Code.PERMISSION_DENIED, "forbidden", "specs[1].user") == (
+    assert (
         *(problem.code, problem.reason),
         problem.field,
-    )
+    ) == (Code.PERMISSION_DENIED, "forbidden", "specs[1].user")
     await live.jobs(token=operator).SubmitJobs(for_bob)
     await live.jobs(token=ann).SubmitJobs(pb.SubmitJobsRequest(specs=[spec(user="ann")]))
-    assert ["opa", "bob", "ann"] == [job.spec.user for job in live.world.state.jobs.values()]
+    assert [job.spec.user for job in live.world.state.jobs.values()] == ["opa", "bob", "ann"]
 
 
 @with_daemon(auth="tokens")
@@ -160,10 +160,10 @@ async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
         ("gavel_0123_x", "not known"),
     ):
         problem = await problem_of(live.tokens(token=secret).WhoAmI(cpb.WhoAmIRequest()))
-        assert (Code.UNAUTHENTICATED, "unauthenticated") == (problem.code, problem.reason)
+        assert (problem.code, problem.reason) == (Code.UNAUTHENTICATED, "unauthenticated")
         assert word in problem.text
     listed = (await admin.ListTokens(cpb.ListTokensRequest(user="ann"))).tokens
-    assert [("laptop", True), ("", False)] == [(one.note, one.revoked) for one in listed]
+    assert [(one.note, one.revoked) for one in listed] == [("laptop", True), ("", False)]
     assert listed[0].HasField("used")
     assert made.secret.encode() not in (live.folder / "access.db").read_bytes()
 
@@ -173,7 +173,7 @@ async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(liv
     """Neither for others, nor of a higher role, nor beyond their own end; an admin may all of it."""
     ann = live.tokens(token=token(live, "ann", Role.USER))
     mine = await ann.CreateToken(cpb.CreateTokenRequest(role=cpb.ROLE_VIEWER, valid_s=10 * HOUR_S))
-    assert ("ann", cpb.ROLE_VIEWER) == (mine.token.user, mine.token.role)
+    assert (mine.token.user, mine.token.role) == ("ann", cpb.ROLE_VIEWER)
     assert mine.token.expires.seconds <= live.world.now_s() + HOUR_S + 1
     for asked, field in (
         (cpb.CreateTokenRequest(user="bob"), "user"),
@@ -184,13 +184,13 @@ async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(liv
         assert (Code.PERMISSION_DENIED, field) == (problem.code, problem.field)
     root = token(live, "root", Role.ADMIN)
     other = (await live.tokens(token=root).CreateToken(cpb.CreateTokenRequest(user="bob"))).token
-    assert cpb.ROLE_USER == other.role
+    assert other.role == cpb.ROLE_USER
     assert {"ann"} == {one.user for one in (await ann.ListTokens(cpb.ListTokensRequest())).tokens}
     for call in (
         ann.ListTokens(cpb.ListTokensRequest(user="bob")),
         ann.RevokeToken(cpb.RevokeTokenRequest(id=other.id)),
     ):
-        assert Code.PERMISSION_DENIED == (await problem_of(call)).code
+        assert (await problem_of(call)).code == Code.PERMISSION_DENIED
     await ann.RevokeToken(cpb.RevokeTokenRequest(id=mine.token.id))
     for asked, field in (
         (cpb.CreateTokenRequest(user="a b"), "user"),
@@ -203,7 +203,7 @@ async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(liv
         problem = await problem_of(live.tokens(token=root).CreateToken(asked))
         assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
     problem = await problem_of(live.tokens(token=root).RevokeToken(cpb.RevokeTokenRequest(id="x")))
-    assert Code.NOT_FOUND == problem.code
+    assert problem.code == Code.NOT_FOUND
 
 
 @with_daemon(auth="tokens")
@@ -212,25 +212,25 @@ async def test_who_guesses_is_slowed_and_nobody_else(live: Live) -> None:
     good, other = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
     wrong = good[:-1] + ("a" if good[-1] != "a" else "b")
     codes = [(await problem_of(live.tokens(token=wrong).WhoAmI(cpb.WhoAmIRequest()))).code for _ in range(11)]
-    assert [Code.UNAUTHENTICATED] * 10 == codes[:10]
+    assert codes[:10] == [Code.UNAUTHENTICATED] * 10
     problem = await problem_of(live.tokens(token=good).WhoAmI(cpb.WhoAmIRequest()))
-    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
     assert problem.retry_s
-    assert "bob" == (await live.tokens(token=other).WhoAmI(cpb.WhoAmIRequest())).user
+    assert (await live.tokens(token=other).WhoAmI(cpb.WhoAmIRequest())).user == "bob"
 
 
 @with_daemon()
 async def test_without_tokens_everybody_is_an_admin_under_the_name_they_give(live: Live) -> None:
     """Single-user mode, on loopback: the name is taken, and has to be one; tokens do not exist."""
     me = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
-    assert ("ann", cpb.ROLE_ADMIN) == (me.user, me.role)
+    assert (me.user, me.role) == ("ann", cpb.ROLE_ADMIN)
     for name in ("a" * 65, "a:b"):
-        assert Code.UNAUTHENTICATED == (await problem_of(live.tokens(name).WhoAmI(cpb.WhoAmIRequest()))).code
+        assert (await problem_of(live.tokens(name).WhoAmI(cpb.WhoAmIRequest()))).code == Code.UNAUTHENTICATED
     for call in (
         live.tokens().CreateToken(cpb.CreateTokenRequest()),
         live.tokens().CreateJoinToken(cpb.CreateJoinTokenRequest()),
     ):
-        assert Code.FAILED_PRECONDITION == (await problem_of(call)).code
+        assert (await problem_of(call)).code == Code.FAILED_PRECONDITION
 
 
 def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
     now[0] = 1100.0
     access.recognise(secret)
     access.close()
-    assert 0o600 == stat.S_IMODE(os.stat(path).st_mode)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     again = Access(path, lambda: now[0])
     token_ = again.recognise(secret)
-    assert ("ann", Role.OPERATOR, "note", 1500.0) == (
+    assert (
         *(token_.user, token_.role),
         *(token_.note, token_.expires_s),
-    )
+    ) == ("ann", Role.OPERATOR, "note", 1500.0)
     assert [(kept.id, False), (gone.id, True)] == sorted(
         ((one.id, one.revoked) for one in again.tokens()), key=lambda pair: pair[1]
     )
@@ -265,17 +265,17 @@ def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None
     now = [0.0]
     access = Access(tmp_path / "access.db", lambda: now[0])
     secret, expires_s = access.create_join()
-    assert 3600.0 == expires_s
+    assert expires_s == 3600.0
 
     async def race() -> list[bool]:
         return await asyncio.gather(*(asyncio.to_thread(tried, access, secret, f"n{i}") for i in range(20)))
 
-    assert 1 == sum(asyncio.run(race()))
+    assert sum(asyncio.run(race())) == 1
     named, _ = access.create_join("n1")
-    assert [False, True, False] == [tried(access, named, node) for node in ("n2", "n1", "n1")]
+    assert [tried(access, named, node) for node in ("n2", "n1", "n1")] == [False, True, False]
     late, _ = access.create_join("n1", 10.0)
     now[0] = 11.0
-    assert [False, False] == [tried(access, one, "n1") for one in (late, late + "x")]
+    assert [tried(access, one, "n1") for one in (late, late + "x")] == [False, False]
     access.close()
 
 

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live import guard
 from scheduler.live.audit import Audit
 from scheduler.live.callers import Caller, Role
 from scheduler.live.limits import Buckets, PeopleConfig, Places
@@ -37,13 +38,13 @@ async def test_every_change_is_in_the_audit_log_also_those_refused(live: Live) -
     await problem_of(live.jobs("bob").CommandJob(cancel))
     await live.cluster("opa").SetPolicy(cpb.SetPolicyRequest(policy="fifo"))
     told = lines(live.folder / "audit.log")
-    assert [
+    assert [(one["user"], one["call"], one["result"]) for one in told] == [
         ("ann", "Jobs/SubmitJobs", "ok"),
         ("bob", "Jobs/CommandJob", "not_found"),
         ("opa", "Cluster/SetPolicy", "ok"),
-    ] == [(one["user"], one["call"], one["result"]) for one in told]
-    assert {"jobs": 1, "specs": [{"name": "a", "user": "", "gpus": 1}], "key": "k"} == told[0]["what"]
-    assert {"job": "9", "action": "ACTION_CANCEL"} == told[1]["what"]
+    ]
+    assert told[0]["what"] == {"jobs": 1, "specs": [{"name": "a", "user": "", "gpus": 1}], "key": "k"}
+    assert told[1]["what"] == {"job": "9", "action": "ACTION_CANCEL"}
     assert told[0]["from"].startswith("ipv4:127.0.0.1")
     assert "hunter2" not in (live.folder / "audit.log").read_text()
 
@@ -61,6 +62,19 @@ async def test_who_is_not_let_in_is_in_the_audit_log(live: Live) -> None:
     ]
 
 
+@with_daemon()
+async def test_a_call_that_gets_no_answer_ends(live: Live) -> None:
+    """Even if its caller would wait for ever."""
+    before, guard.CALL_S = guard.CALL_S, 0.05
+    try:
+        live.world.tell = lambda *_: None  # type: ignore[method-assign]
+        problem = await problem_of(live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec()])))
+    finally:
+        guard.CALL_S = before
+        del live.world.tell  # type: ignore[method-assign]
+    assert (problem.code.name, problem.reason) == ("UNAVAILABLE", "unavailable")
+
+
 def test_the_audit_log_is_rotated_and_private(tmp_path: Path) -> None:
     """So many files of such a size; the newest lines are in the first; a name with a line break stays one line."""
     path = tmp_path / "audit.log"
@@ -69,7 +83,7 @@ def test_the_audit_log_is_rotated_and_private(tmp_path: Path) -> None:
         audit.note(WHO, "/gavel.v1.Jobs/CommandJob", pb.CommandJobRequest(job=f"{number}\n"), "ok")
     audit.close()
     names = sorted(one.name for one in tmp_path.iterdir())
-    assert ["audit.log", "audit.log.1", "audit.log.2"] == names
+    assert names == ["audit.log", "audit.log.1", "audit.log.2"]
     assert all(
         one.stat().st_size < 1400 and one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.iterdir()
     )
@@ -93,14 +107,14 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     """Per name; what is more than a full bucket may be taken from a full one, and is paid back."""
     now = [0.0]
     buckets = Buckets(2.0, 10.0, lambda: now[0])
-    assert 0.0 == buckets.wait_s("a", 10.0)
+    assert buckets.wait_s("a", 10.0) == 0.0
     buckets.take("a", 10.0)
-    assert (0.5, 0.0) == (buckets.wait_s("a"), buckets.wait_s("b"))
+    assert (buckets.wait_s("a"), buckets.wait_s("b")) == (0.5, 0.0)
     now[0] = 0.5
-    assert 0.0 == buckets.wait_s("a")
-    assert 0.0 == buckets.wait_s("b", 100.0)
+    assert buckets.wait_s("a") == 0.0
+    assert buckets.wait_s("b", 100.0) == 0.0
     buckets.take("b", 100.0)
-    assert 45.5 == buckets.wait_s("b")
+    assert buckets.wait_s("b") == 45.5
 
 
 def test_places_are_given_back() -> None:
@@ -110,7 +124,7 @@ def test_places_are_given_back() -> None:
         with pytest.raises(CallFailed, match="1 watchers"), places:
             pass
         raise ValueError("x")
-    assert 0 == places.taken
+    assert places.taken == 0
 
 
 @pytest.mark.parametrize("field", PeopleConfig.__struct_fields__)
@@ -130,7 +144,7 @@ def test_what_nobody_foresaw_is_in_the_log_under_its_number(caplog: pytest.LogCa
     except KeyError as error:
         with caplog.at_level(logging.ERROR):
             failed = failure(error)
-    assert (INTERNAL, False) == (failed.reason, "inside" in failed.text)
+    assert (failed.reason, "inside" in failed.text) == (INTERNAL, False)
     assert failed.text[-8:] in caplog.text
     assert "KeyError: 'inside'" in caplog.text
 

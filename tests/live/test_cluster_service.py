@@ -25,9 +25,9 @@ async def test_the_status_counts_what_is_there(live: Live) -> None:
     await submitted(live, spec(), spec(gpus=2))
     await live.run_job("1")
     status = await live.cluster().GetStatus(pb.GetStatusRequest())
-    assert (1, 1, 2, 1, 1) == (status.epoch, status.nodes, status.gpus, status.gpus_busy, status.round)
-    assert {"running": 1, "queued": 1} == {name: count for name, count in status.jobs.items() if count}
-    assert 7 == len(status.jobs)
+    assert (status.epoch, status.nodes, status.gpus, status.gpus_busy, status.round) == (1, 1, 2, 1, 1)
+    assert {name: count for name, count in status.jobs.items() if count} == {"running": 1, "queued": 1}
+    assert len(status.jobs) == 7
     assert status.now.seconds >= status.started.seconds > 1_500_000_000
     assert str(live.folder) == status.data_dir
 
@@ -43,19 +43,19 @@ async def test_nodes_are_shown_with_what_their_agents_say(live: Live) -> None:
     await submitted(live, spec(worker_types=["v100"]))
     await live.run_job("1")
     both = (await live.cluster().ListNodes(pb.ListNodesRequest())).nodes
-    assert ["n1", "n2"] == [node.name for node in both]
+    assert [node.name for node in both] == ["n1", "n2"]
     (node,) = (await live.cluster().ListNodes(pb.ListNodesRequest(nodes=["n1"]))).nodes
-    assert (pb.NODE_STATE_UP, "0.1", 100, 8.0) == (
+    assert (
         *(node.state, node.agent_version, node.heard.seconds),
         node.cpus,
-    )
+    ) == (pb.NODE_STATE_UP, "0.1", 100, 8.0)
     assert ({"1"}, 16.0, "V100", 32.0) == (
         {job for gpu in node.gpus for job in gpu.jobs},
         *(node.gpus[0].memory_gb, node.gpus[1].name, node.gpus[1].memory_gb),
     )
     assert (
-        Code.NOT_FOUND == (await problem_of(live.cluster().ListNodes(pb.ListNodesRequest(nodes=["x"])))).code
-    )
+        await problem_of(live.cluster().ListNodes(pb.ListNodesRequest(nodes=["x"])))
+    ).code == Code.NOT_FOUND
 
 
 @with_daemon()
@@ -64,19 +64,19 @@ async def test_nodes_are_drained_resumed_and_removed(live: Live) -> None:
     await live.node("n1")
     cluster = live.cluster("opa")
     problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE)))
-    assert (Code.FAILED_PRECONDITION, True) == (problem.code, "drain it first" in problem.text)
+    assert (problem.code, "drain it first" in problem.text) == (Code.FAILED_PRECONDITION, True)
     node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN))
-    assert (pb.NODE_STATE_DRAINING, True, "drain by opa") == (node.state, node.drained, node.why)
+    assert (node.state, node.drained, node.why) == (pb.NODE_STATE_DRAINING, True, "drain by opa")
     node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_RESUME))
-    assert pb.NODE_STATE_UP == node.state
+    assert node.state == pb.NODE_STATE_UP
     await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN))
-    assert "n1" == (await cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE))).name
-    assert {} == live.world.state.nodes
+    assert (await cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE))).name == "n1"
+    assert live.world.state.nodes == {}
     problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN)))
-    assert Code.NOT_FOUND == problem.code
+    assert problem.code == Code.NOT_FOUND
     await live.node("n1")
     problem = await problem_of(cluster.CommandNode(Node(node="n1")))
-    assert (Code.INVALID_ARGUMENT, "action") == (problem.code, problem.field)
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "action")
 
 
 @with_daemon()
@@ -84,8 +84,8 @@ async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
     """With what else there is; a name that is none, or a parameter that is wrong, is refused by the field."""
     cluster = live.cluster()
     assert "water_filling" in (await cluster.GetPolicy(pb.GetPolicyRequest())).available
-    assert "las+packing" == (await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))).policy
-    assert "las+packing" == live.world.state.settings.policy
+    assert (await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))).policy == "las+packing"
+    assert live.world.state.settings.policy == "las+packing"
     for policy in (await cluster.GetPolicy(pb.GetPolicyRequest())).available:
         assert policy == (await cluster.SetPolicy(pb.SetPolicyRequest(policy=policy))).policy
     await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))
@@ -99,25 +99,25 @@ async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
         "(" * 900,
     ):
         problem = await problem_of(cluster.SetPolicy(pb.SetPolicyRequest(policy=policy)))
-        assert (Code.INVALID_ARGUMENT, "policy") == (problem.code, problem.field), policy[:20]
-    assert "las+packing" == live.world.state.settings.policy
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "policy"), policy[:20]
+    assert live.world.state.settings.policy == "las+packing"
 
 
 @with_daemon()
 async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None:
     """Shares as solved; the round as planned; with `follow` the next change of it, too."""
     cluster = live.cluster()
-    assert 0 == (await cluster.GetAllocation(pb.GetAllocationRequest())).number
+    assert (await cluster.GetAllocation(pb.GetAllocationRequest())).number == 0
     await live.node("n1", gpus=2)
     await submitted(live, spec())
     await live.run_job("1")
     allocation = await cluster.GetAllocation(pb.GetAllocationRequest())
     (share,) = allocation.shares
-    assert (["1"], "v100", 1) == (list(share.jobs), share.worker_type, share.gpus)
+    assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
     assert 0 < share.share <= 1
     (now,) = [one async for one in cluster.WatchRounds(pb.WatchRoundsRequest())]
     (run,) = now.runs
-    assert ("1", 1, 1, 0) == (run.job, len(now.idle_gpus), now.moved, now.renewed)
+    assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)
     assert now.ends.seconds - now.starts.seconds in (359, 360)
     watch = cluster.WatchRounds(pb.WatchRoundsRequest(follow=True))
     assert now == await watch.read()
@@ -132,7 +132,7 @@ async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: 
     for _ in range(feed.WAITING_MAX + 1):  # within one turn of the loop: nobody can read meanwhile
         live.feed.append(live.world.now_s(), [])
     problem = await problem_of(watch.read())
-    assert (Code.ABORTED, "slow_reader") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.ABORTED, "slow_reader")
 
 
 @with_daemon()
@@ -140,7 +140,7 @@ async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
     """What is given is believed; a pair takes both rates; what is wrong is named."""
     cluster = live.cluster()
     prices = await cluster.SetPrices(pb.SetPricesRequest(price_per_gpu_hour={"v100": 2.5}))
-    assert {"v100": 2.5} == dict(prices.price_per_gpu_hour)
+    assert dict(prices.price_per_gpu_hour) == {"v100": 2.5}
 
     def rate(**fields: object) -> pb.Rate:
         given = {"job_type": "cnn", "gpus": 1, "worker_type": "v100", "steps_per_s": 5.0}
@@ -151,10 +151,11 @@ async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
         rate(job_type="lm", with_job_type="cnn", steps_per_s=3.0),
     ]
     given = await cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), *pair]))
-    assert 3 == given.rates
+    assert given.rates == 3
     rates = (await cluster.ListRates(pb.ListRatesRequest(job_type="cnn"))).rates
-    assert [("", 5.0, "table"), ("lm", 4.0, "table")] == [
-        (one.with_job_type, one.steps_per_s, one.source) for one in rates
+    assert [(one.with_job_type, one.steps_per_s, one.source) for one in rates] == [
+        ("", 5.0, "table"),
+        ("lm", 4.0, "table"),
     ]
     for call, field in (
         (cluster.SetPrices(pb.SetPricesRequest()), "price_per_gpu_hour"),

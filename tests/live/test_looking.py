@@ -45,11 +45,11 @@ async def test_a_job_shows_where_it_runs_and_how_its_last_attempt_failed(live: L
     assert not job.HasField("exit_code")
     await live.report("n1", exits=(Exit(lease, "failed", 30.0, 20.0, 5.0, 10.0, 3, "CUDA out of memory"),))
     job = await live.jobs().GetJob(pb.GetJobRequest(job="1"))
-    assert (3, "CUDA out of memory", 1, 20.0) == (
+    assert (
         *(job.exit_code, job.last_lines, job.failures),
         job.steps_done,
-    )
-    assert {"v100": 10.0} == dict(job.time_s)
+    ) == (3, "CUDA out of memory", 1, 20.0)
+    assert dict(job.time_s) == {"v100": 10.0}
 
 
 @with_daemon()
@@ -65,7 +65,7 @@ async def test_what_is_not_there_is_not_found(live: Live) -> None:
         jobs.GetJob(pb.GetJobRequest()),
     ):
         problem = await problem_of(call)
-        assert (Code.NOT_FOUND, "not_found") == (problem.code, problem.reason)
+        assert (problem.code, problem.reason) == (Code.NOT_FOUND, "not_found")
         assert len(problem.text) <= 2000
 
 
@@ -77,22 +77,22 @@ async def test_lists_are_filtered_by_everything_at_once(live: Live) -> None:
     await submitted(live, spec(name="train-2", tenant="org/ab", array=[0, 1]), user="bob")
     await submitted(live, spec(name="[x]", tenant="org/a/b"))
     await live.run_job("1")
-    assert ["3", "2_1", "2_0", "1"] == await found(live)
-    assert ["1"] == await found(live, states=[pb.JOB_STATE_RUNNING])
-    assert ["2_1", "1"] == await found(live, jobs=["2_1", "1", "99"])
-    assert ["2_1", "2_0"] == await found(live, jobs=["2"])
-    assert ["2_1", "2_0"] == await found(live, user="bob")
-    assert ["3", "1"] == await found(live, tenant="org/a")
-    assert ["2_1", "2_0", "1"] == await found(live, name="train-?")
-    assert ["3"] == await found(live, name="[x]")
-    assert [] == await found(live, name="TRAIN*")
-    assert ["1"] == await found(live, job_type="cnn")
-    assert ["1"] == await found(live, worker_type="v100")
-    assert ["1"] == await found(live, node="n1")
-    assert [] == await found(live, node="n2")
-    assert [] == await found(live, submitted_since=stamp(live.world.now_s() + 1.0))
-    assert ["3"] == await found(live, submitted_since=stamp(live.world.state.jobs["3"].submitted_s - 1e-4))
-    assert [] == await found(live, user="bob", job_type="cnn")
+    assert await found(live) == ["3", "2_1", "2_0", "1"]
+    assert await found(live, states=[pb.JOB_STATE_RUNNING]) == ["1"]
+    assert await found(live, jobs=["2_1", "1", "99"]) == ["2_1", "1"]
+    assert await found(live, jobs=["2"]) == ["2_1", "2_0"]
+    assert await found(live, user="bob") == ["2_1", "2_0"]
+    assert await found(live, tenant="org/a") == ["3", "1"]
+    assert await found(live, name="train-?") == ["2_1", "2_0", "1"]
+    assert await found(live, name="[x]") == ["3"]
+    assert await found(live, name="TRAIN*") == []
+    assert await found(live, job_type="cnn") == ["1"]
+    assert await found(live, worker_type="v100") == ["1"]
+    assert await found(live, node="n1") == ["1"]
+    assert await found(live, node="n2") == []
+    assert await found(live, submitted_since=stamp(live.world.now_s() + 1.0)) == []
+    assert await found(live, submitted_since=stamp(live.world.state.jobs["3"].submitted_s - 1e-4)) == ["3"]
+    assert await found(live, user="bob", job_type="cnn") == []
 
 
 @with_daemon()
@@ -105,8 +105,8 @@ async def test_pages_are_stable_while_jobs_come(live: Live) -> None:
         seen += [job.id for job in page.jobs]
         token = page.next_page_token
         await submitted(live, spec())
-    assert ["7", "6", "5", "4", "3", "2", "1"] == seen
-    assert "" == token
+    assert seen == ["7", "6", "5", "4", "3", "2", "1"]
+    assert token == ""
 
 
 @with_daemon()
@@ -117,15 +117,14 @@ async def test_page_tokens_are_checked(live: Live) -> None:
     odd = [base64.urlsafe_b64encode(text).decode() for text in (b"[1]", b'["a", 1]', b"[" * 50_000, b"\xff")]
     for token in ("x", "é", "====", *odd):
         problem = await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_token=token)))
-        assert (Code.INVALID_ARGUMENT, "page_token") == (problem.code, problem.field), token[:20]
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "page_token"), token[:20]
     other = pb.ListJobsRequest(page_token=given, filter=pb.JobFilter(user="bob"))
     assert "another filter" in (await problem_of(live.jobs().ListJobs(other))).text
-    assert "page_size" == (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_001)))).field
+    assert (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_001)))).field == "page_size"
     bad_state = pb.JobFilter(states=[99])  # type: ignore[list-item]
     assert (
-        "filter.states"
-        == (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(filter=bad_state)))).field
-    )
+        await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(filter=bad_state)))
+    ).field == "filter.states"
 
 
 @with_daemon()
@@ -141,9 +140,9 @@ async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -
         seen, token = seen + len(page.jobs), page.next_page_token
         if not token:
             break
-    assert 24 == seen
+    assert seen == 24
     brief = await live.jobs().ListJobs(pb.ListJobsRequest(brief=True))
-    assert (24, False) == (len(brief.jobs), brief.jobs[0].spec.HasField("launch"))
+    assert (len(brief.jobs), brief.jobs[0].spec.HasField("launch")) == (24, False)
 
 
 @with_daemon()
@@ -153,16 +152,16 @@ async def test_watching_shows_what_is_there_and_then_every_change(live: Live) ->
     wanted = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=wanted))
     event = await watch.read()
-    assert ("1", True) == (event.job.id, event.present)
+    assert (event.job.id, event.present) == ("1", True)
     assert (await watch.read()).all_present
     await live.jobs().CommandJob(Command(job="2", action=Command.ACTION_HOLD))
     await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_HOLD))
     event = await watch.read()
-    assert ("1", pb.JOB_STATE_HELD, False) == (event.job.id, event.job.state, event.present)
+    assert (event.job.id, event.job.state, event.present) == ("1", pb.JOB_STATE_HELD, False)
     await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_CANCEL))  # not of interest any more
     await submitted(live, spec(name="a"))
     event = await watch.read()
-    assert ("3", pb.JOB_STATE_QUEUED) == (event.job.id, event.job.state)
+    assert (event.job.id, event.job.state) == ("3", pb.JOB_STATE_QUEUED)
     watch.cancel()
 
 
@@ -172,14 +171,14 @@ async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(skip_present=True))
     assert (await watch.read()).all_present
     await submitted(live, spec(steps=10.0))
-    assert pb.JOB_STATE_QUEUED == (await watch.read()).job.state
+    assert (await watch.read()).job.state == pb.JOB_STATE_QUEUED
     await live.node("n1")
     lease = await live.run_job("1")
     while (await watch.read()).job.placement.phase != "running":
         pass
     await live.report("n1", exits=(Exit(lease, "finished", 10.0, 10.0, 5.0, 6.0),))
     last = await watch.read()
-    assert (pb.JOB_STATE_COMPLETED, 10.0) == (last.job.state, last.job.steps_done)
+    assert (last.job.state, last.job.steps_done) == (pb.JOB_STATE_COMPLETED, 10.0)
     watch.cancel()
 
 
@@ -190,7 +189,7 @@ async def test_there_are_only_so_many_watchers(live: Live) -> None:
     for watch in watches:
         await watch.read()
     problem = await problem_of(live.jobs().WatchJobs(pb.WatchJobsRequest()).read())
-    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
     watches[0].cancel()
     places = live.people.watchers
     await live.until(lambda: places.taken == 1)
@@ -208,18 +207,18 @@ async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
     await submitted(live, spec(array=[0, 1]), spec())
     jobs = live.jobs()
     done = await jobs.CommandJob(Command(job="1", action=Command.ACTION_HOLD))
-    assert ["1_0", "1_1"] == list(done.jobs)
+    assert list(done.jobs) == ["1_0", "1_1"]
     await jobs.CommandJob(Command(job="1_0", action=Command.ACTION_RELEASE))
     await live.run_job("2")
     await jobs.CommandJob(Command(job="2", action=Command.ACTION_REQUEUE))
     states = {job.id: job.state.value for job in live.world.state.jobs.values()}
-    assert ("held", "queued") == (states["1_1"], states["2"])
+    assert (states["1_1"], states["2"]) == ("held", "queued")
     await jobs.CommandJob(Command(job="1", action=Command.ACTION_CANCEL))
     problem = await problem_of(jobs.CommandJob(Command(job="1_0", action=Command.ACTION_HOLD)))
-    assert (Code.FAILED_PRECONDITION, "refused") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.FAILED_PRECONDITION, "refused")
     for action in (0, 9):
         problem = await problem_of(jobs.CommandJob(Command(job="2", action=action)))  # type: ignore[arg-type]
-        assert (Code.INVALID_ARGUMENT, "action") == (problem.code, problem.field)
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "action")
 
 
 @with_daemon()
@@ -227,7 +226,7 @@ async def test_an_explanation_is_for_people_and_programs(live: Live) -> None:
     """A stable reason, words, and all of it as data."""
     await submitted(live, spec())
     said = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
-    assert ("no_nodes", pb.JOB_STATE_QUEUED, "no_nodes") == (said.reason, said.state, said.details["reason"])
+    assert (said.reason, said.state, said.details["reason"]) == ("no_nodes", pb.JOB_STATE_QUEUED, "no_nodes")
     assert said.text in said.rendered
 
 
@@ -236,23 +235,23 @@ async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: 
     """What the reader asked for is passed on; a reader who leaves is noticed; trouble is told as such."""
     await submitted(live, spec())
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
-    assert (Code.UNAVAILABLE, "unavailable") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.UNAVAILABLE, "unavailable")
     await live.node("n1")
     await live.run_job("1")
     live.nodes.chunks = [pb.LogChunk(job="1", attempt=1, data=b"\xff\x00step 1\n"), pb.LogChunk(notice="end")]
     read = live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", attempt=1, rank=0, tail_lines=0))
     assert live.nodes.chunks == [chunk async for chunk in read]
-    assert [("1", 1, 0, 0, False)] == live.nodes.asked
+    assert live.nodes.asked == [("1", 1, 0, 0, False)]
     follow = live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", follow=True))
     await follow.read()
-    assert (1, ("1", 0, None, None, True)) == (live.nodes.open, live.nodes.asked[-1])
+    assert (live.nodes.open, live.nodes.asked[-1]) == (1, ("1", 0, None, None, True))
     follow.cancel()
     await live.until(lambda: live.nodes.open == 0)
     live.nodes.trouble = LogUnavailable("node n1, which has them, cannot be reached")
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
     assert (Code.UNAVAILABLE, "n1" in problem.text) == (problem.code, True)
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", attempt=2)).read())
-    assert (Code.INVALID_ARGUMENT, "attempt") == (problem.code, problem.field)
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "attempt")
 
 
 @with_daemon()
@@ -263,7 +262,7 @@ async def test_what_nobody_foresaw_is_a_number_and_nothing_else(live: Live) -> N
     await submitted(live, spec())
     await live.run_job("1")
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
-    assert (Code.INTERNAL, "internal") == (problem.code, problem.reason)
+    assert (problem.code, problem.reason) == (Code.INTERNAL, "internal")
     assert "secret" not in problem.text
 
 
@@ -283,5 +282,5 @@ async def test_ten_thousand_jobs_do_not_stop_the_loop(live: Live) -> None:
     beating = asyncio.create_task(beat())
     page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_000, brief=True), timeout=DEADLINE_S)
     beating.cancel()
-    assert (10_000, 10_000) == (len(page.jobs), page.total)
+    assert (len(page.jobs), page.total) == (10_000, 10_000)
     assert sorted(pauses)[-3] < 0.5  # of a loaded machine; what it takes on a quiet one is in the benchmark

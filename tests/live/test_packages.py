@@ -11,8 +11,10 @@ import grpc
 import pytest
 
 from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live import packages as module
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.packages import Packages, needed
+from scheduler.live.status import CallFailed
 from scheduler.model.errors import NotFound
 from tests.support.live import Live, problem_of, spec, with_daemon
 
@@ -41,7 +43,7 @@ async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
     """Found after it was sent, readable, and then a job may name it; sending it again does no harm."""
     data = b"archive" * 100
     digest, jobs = digest_of(data), live.jobs()
-    assert [] == list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present)
+    assert list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present) == []
     for _ in range(2):
         assert len(data) == (await jobs.UploadPackage(pieces(data))).size_bytes
     asked = pb.FindPackagesRequest(digests=[digest, "../x", ""])
@@ -69,13 +71,28 @@ async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
         problem = await problem_of(jobs.UploadPackage(sent))
         assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
     await jobs.UploadPackage(pieces(b"a" * 900))
-    assert Code.RESOURCE_EXHAUSTED == (await problem_of(jobs.UploadPackage(pieces(b"b" * 900)))).code
-    assert [] == left_over(live)
+    assert (await problem_of(jobs.UploadPackage(pieces(b"b" * 900)))).code == Code.RESOURCE_EXHAUSTED
+    assert left_over(live) == []
     upload = jobs.UploadPackage()
     await upload.write(pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x"))
     await live.until(lambda: bool(left_over(live)))
     upload.cancel()
     await live.until(lambda: not left_over(live))
+
+
+def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next piece has to come in time; otherwise the upload is over, and nothing is left of it."""
+    monkeypatch.setattr(module, "PIECE_S", 0.01)
+    packages = Packages(tmp_path, SMALL)
+
+    async def stuck() -> AsyncIterator[pb.UploadPackageRequest]:
+        yield pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x")
+        await asyncio.Event().wait()
+
+    with pytest.raises(CallFailed, match="nothing came"):
+        asyncio.run(packages.receive(stuck()))
+    assert list(tmp_path.iterdir()) == []
+    packages.close()
 
 
 def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) -> None:
@@ -89,9 +106,9 @@ def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) ->
     asyncio.run(story())
     now_s = max(path.stat().st_mtime for path in tmp_path.iterdir())
     kept, gone = digest_of(b"kept"), digest_of(b"gone")
-    assert [] == packages.sweep([kept], now_s + 99.0)
+    assert packages.sweep([kept], now_s + 99.0) == []
     assert [gone] == packages.sweep([kept], now_s + 101.0)
-    assert (True, False, 1) == (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir())))
+    assert (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir()))) == (True, False, 1)
     packages.close()
 
 

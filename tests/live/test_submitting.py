@@ -1,8 +1,9 @@
-"""Submission over a real connection: what is taken, what is refused and which field is named, keys, limits, previews."""
+"""Submission over a real connection: what is taken, which field is refused, keys, limits, previews."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.core.facts import Fact, JobSubmitted
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.limits import PeopleConfig
 from tests.support.live import Live, problem_of, spec, with_daemon
@@ -24,19 +26,19 @@ def submit(*specs: pb.JobSpec, key: str = "") -> pb.SubmitJobsRequest:
 
 @with_daemon()
 async def test_jobs_are_taken_in_order_with_arrays_and_dependencies(live: Live) -> None:
-    """Ids come back in the order of the specs; an array is a job for each index; what was asked for can be read back."""
+    """Ids come back in the order of the specs; an array is a job for each index; what was asked can be read."""
     jobs = live.jobs("ann")
     asked = spec(
         name="train", gpus=2, steps=10.5, array=[0, 3], labels={"disk": "ssd"}, weight=2.0, preemptible=False
     )
-    assert ["1", "2_0", "2_3"] == list((await jobs.SubmitJobs(submit(spec(), asked))).jobs)
+    assert list((await jobs.SubmitJobs(submit(spec(), asked))).jobs) == ["1", "2_0", "2_3"]
     later = spec(after=[pb.Dependency(job="2", when=pb.Dependency.WHEN_ENDED)])
     await jobs.SubmitJobs(submit(later))
     kept = (await jobs.GetJob(pb.GetJobRequest(job="2_3"))).spec
-    assert (2, 10.5, 2.0, False, "ann") == (kept.gpus, kept.steps, kept.weight, kept.preemptible, kept.user)
+    assert (kept.gpus, kept.steps, kept.weight, kept.preemptible, kept.user) == (2, 10.5, 2.0, False, "ann")
     assert not kept.HasField("deadline_s")
-    assert ["true"] == list(kept.launch.command)
-    assert ["2_0", "2_3"] == list((await jobs.GetJob(pb.GetJobRequest(job="3"))).blocked_by)
+    assert list(kept.launch.command) == ["true"]
+    assert list((await jobs.GetJob(pb.GetJobRequest(job="3"))).blocked_by) == ["2_0", "2_3"]
 
 
 @with_daemon()
@@ -124,8 +126,8 @@ async def test_every_wrong_field_is_named(live: Live) -> None:
             assert "\n" not in found.text
             assert len(found.text) < 300
     found = await problem_of(jobs.SubmitJobs(submit()))
-    assert (Code.INVALID_ARGUMENT, "specs") == (found.code, found.field)
-    assert {} == live.world.state.jobs
+    assert (found.code, found.field) == (Code.INVALID_ARGUMENT, "specs")
+    assert live.world.state.jobs == {}
 
 
 @with_daemon()
@@ -147,9 +149,9 @@ async def test_the_same_key_is_the_same_job(live: Live) -> None:
     told = (Code.ALREADY_EXISTS, "key_reused", "idempotency_key")
     assert told == (found.code, found.reason, found.field)
     assert "'k'" in found.text
-    assert ["2"] == list((await bob.SubmitJobs(submit(spec(name="b"), key="k"))).jobs)
+    assert list((await bob.SubmitJobs(submit(spec(name="b"), key="k"))).jobs) == ["2"]
     for key in ("x" * 257, "a\nb"):
-        assert "idempotency_key" == (await problem_of(ann.SubmitJobs(submit(spec(), key=key)))).field
+        assert (await problem_of(ann.SubmitJobs(submit(spec(), key=key)))).field == "idempotency_key"
 
 
 @with_daemon()
@@ -158,7 +160,7 @@ async def test_fifty_clients_race_one_key(live: Live) -> None:
     clients = [live.jobs() for _ in range(50)]
     answers = await asyncio.gather(*(jobs.SubmitJobs(submit(spec(), key="race")) for jobs in clients))
     assert {"1"} == {job for answer in answers for job in answer.jobs}
-    assert ["1"] == list(live.world.state.jobs)
+    assert list(live.world.state.jobs) == ["1"]
 
 
 def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_path: Path) -> None:
@@ -174,8 +176,49 @@ def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_p
             async with Live(tmp_path, journal=journal) as live:
                 assert first == await live.jobs().SubmitJobs(submit(spec(), spec(array=[0, 1]), key="k"))
                 again = await live.jobs().SubmitJobs(submit(spec(name="lost"), key="l"))
-                assert ["3"] == list(again.jobs)
-                assert ["1", "2_0", "2_1", "3"] == list(live.world.state.jobs)
+                assert list(again.jobs) == ["3"]
+                assert list(live.world.state.jobs) == ["1", "2_0", "2_1", "3"]
+
+    asyncio.run(story())
+
+
+class Failing(SqliteJournal):
+    """A journal that stops the process when it is to write a submission: before that, or after."""
+
+    fails = ""  # "before" or "after" the write
+
+    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """Write, or not, and fail."""
+        fails = self.fails if any(isinstance(fact, JobSubmitted) for fact in facts) else ""
+        if fails == "before":
+            raise OSError("the disk is gone")
+        super().append(now_s, facts)
+        if fails == "after":
+            raise OSError("the power is gone")
+
+
+@pytest.mark.parametrize(("fails", "kept"), [("before", False), ("after", True)])
+def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
+    tmp_path: Path, fails: str, kept: bool
+) -> None:
+    """P1, P2: nobody was answered; what was written is there afterwards, and a retry leads to one job either way."""
+
+    async def story() -> None:
+        with Failing(tmp_path / "journal.db") as journal:
+            async with Live(tmp_path, journal=journal) as live:
+                await live.jobs().SubmitJobs(submit(spec(name="acknowledged"), key="a"))
+                journal.fails = fails
+                unanswered = live.jobs().SubmitJobs(submit(spec(name="b"), key="b"))
+                with pytest.raises(OSError, match="is gone"):
+                    await live.ended()
+                assert not unanswered.done()
+                unanswered.cancel()
+        with SqliteJournal(tmp_path / "journal.db") as journal:
+            async with Live(tmp_path, journal=journal) as live:
+                assert kept == ("2" in live.world.state.jobs)
+                again = await live.jobs().SubmitJobs(submit(spec(name="b"), key="b"))
+                names = [job.spec.name for job in live.world.state.jobs.values()]
+                assert (list(again.jobs), names) == (["2"], ["acknowledged", "b"])
 
     asyncio.run(story())
 
@@ -186,7 +229,7 @@ async def test_nobody_has_more_unfinished_jobs_than_allowed(live: Live) -> None:
     ann = live.jobs("ann")
     await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
     found = await problem_of(ann.SubmitJobs(submit(spec())))
-    assert (Code.RESOURCE_EXHAUSTED, "too_many") == (found.code, found.reason)
+    assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
     assert found.retry_s
     await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
     await live.jobs("bob").SubmitJobs(submit(spec()))
@@ -200,7 +243,7 @@ async def test_nobody_submits_faster_than_allowed(live: Live) -> None:
     jobs = live.jobs()
     await jobs.SubmitJobs(submit(spec(), spec()))
     found = await problem_of(jobs.SubmitJobs(submit(spec())))
-    assert Code.RESOURCE_EXHAUSTED == found.code
+    assert found.code == Code.RESOURCE_EXHAUSTED
     assert found.retry_s is not None
     assert 1.0 < found.retry_s <= 2.0
 
@@ -211,7 +254,7 @@ async def test_a_message_that_is_too_large_is_refused(live: Live) -> None:
     jobs = live.jobs()
     with pytest.raises(grpc.RpcError) as caught:
         await jobs.SubmitJobs(submit(spec(launch=Launch(script="x" * 100_000_000))))
-    assert Code.RESOURCE_EXHAUSTED == caught.value.code()  # type: ignore[attr-defined]
+    assert caught.value.code() == Code.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
     await jobs.SubmitJobs(submit(spec()))
 
 
@@ -231,18 +274,18 @@ async def test_a_preview_takes_nothing(live: Live) -> None:
         await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=asked))
     ).previews
     (place,) = fits.places
-    assert ("v100", 1, 2, 2, 5.0, False, ["n1"]) == (
+    assert (
         *(place.worker_type, place.gpus, place.gpus_fitting, place.gpus_free),
         *(place.rate, place.rate_guessed, list(place.nodes)),
-    )
+    ) == ("v100", 1, 2, 2, 5.0, False, ["n1"])
     assert fits.accepted
     assert fits.HasField("expected_start")
-    assert (False, "gpus") == (wide.accepted, wide.refused_field)
-    assert {"v100": 2} == {place.worker_type: place.gpus_fitting for place in picky.places}
-    assert (False, "launch.command") == (empty.accepted, empty.refused_field)
-    assert (False, "after") == (after.accepted, after.refused_field)
-    assert {} == live.world.state.jobs
-    assert {} == live.world.state.active
+    assert (wide.accepted, wide.refused_field) == (False, "gpus")
+    assert {place.worker_type: place.gpus_fitting for place in picky.places} == {"v100": 2}
+    assert (empty.accepted, empty.refused_field) == (False, "launch.command")
+    assert (after.accepted, after.refused_field) == (False, "after")
+    assert live.world.state.jobs == {}
+    assert live.world.state.active == {}
 
 
 @with_daemon()
@@ -251,5 +294,5 @@ async def test_a_scheduler_that_stops_says_so(live: Live) -> None:
     await live.jobs().SubmitJobs(submit(spec()))
     live.world.stop()
     found = await problem_of(live.jobs().SubmitJobs(submit(spec())))
-    assert (Code.UNAVAILABLE, "stopping") == (found.code, found.reason)
+    assert (found.code, found.reason) == (Code.UNAVAILABLE, "stopping")
     assert found.retry_s

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
-from protos.gavel.v1 import agents_pb2
+from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc
 from protos.gavel.v1 import cluster_pb2 as pb
-from protos.gavel.v1 import cluster_pb2_grpc
 from scheduler.live.joining import joining
 from scheduler.live.status import CallFailed
 from scheduler.live.tls import Keys, expiry_warnings
@@ -75,10 +74,10 @@ def test_people_reach_a_server_that_its_authority_vouches_for(tmp_path: Path) ->
         for _ in range(2):
             credentials = grpc.ssl_server_credentials([keys.server()])
             async with Live(tmp_path, auth="tokens", credentials=credentials) as live:
-                assert "ann" == await greeting(live, keys.ca_pem)
+                assert await greeting(live, keys.ca_pem) == "ann"
                 with pytest.raises(grpc.RpcError) as caught:
                     await greeting(live, other.ca_pem)
-                assert grpc.StatusCode.UNAVAILABLE == caught.value.code()  # type: ignore[attr-defined]
+                assert caught.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
             before = keys.server()
             keys.renew([])
             assert before != keys.server()
@@ -90,7 +89,7 @@ def test_keys_are_private_and_certificates_say_what_they_are_for(tmp_path: Path)
     """Key files are readable by their owner only; the server's certificate carries the names it was asked for."""
     keys = made(tmp_path)
     modes = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in tmp_path.iterdir()}
-    assert {"ca.key": 0o600, "server.key": 0o600, "ca.pem": 0o644, "server.pem": 0o644} == modes
+    assert modes == {"ca.key": 0o600, "server.key": 0o600, "ca.pem": 0o644, "server.pem": 0o644}
     keys.renew([])
     server = x509.load_pem_x509_certificate(keys.server()[1])
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -112,7 +111,7 @@ def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
     signed = keys.sign_node(request("node:other")[0], "n1")
     certificate = x509.load_pem_x509_certificate(signed.certificate_pem)
     (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    assert "node:n1" == name.value
+    assert name.value == "node:n1"
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(signed.ca_pem))
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     with pytest.raises(InvalidSpec, match="node"):
@@ -136,13 +135,13 @@ def test_an_operator_is_warned_of_certificates_that_end(tmp_path: Path) -> None:
     """A month ahead, with the command to run; not before."""
     keys = Keys(tmp_path)
     keys.make([], now=NOW)
-    assert [] == expiry_warnings(keys, (NOW + dt.timedelta(days=300)).timestamp())
+    assert expiry_warnings(keys, (NOW + dt.timedelta(days=300)).timestamp()) == []
     (said,) = expiry_warnings(keys, (NOW + dt.timedelta(days=380)).timestamp())
     assert "server.pem" in said
     assert "gavel init --renew" in said
     (said,) = expiry_warnings(keys, (NOW + dt.timedelta(days=400)).timestamp())
     assert "has ended" in said
-    assert [] == expiry_warnings(Keys(tmp_path / "none"), 0.0)
+    assert expiry_warnings(Keys(tmp_path / "none"), 0.0) == []
 
 
 def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
             with pytest.raises(CallFailed) as caught:
                 await join(asked(secret))
             reasons.append(caught.value.reason)
-        assert ["unauthenticated"] * 20 + ["too_many"] * 5 == reasons
+        assert reasons == ["unauthenticated"] * 20 + ["too_many"] * 5
 
     asyncio.run(story())
     access.close()

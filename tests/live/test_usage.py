@@ -67,11 +67,11 @@ def test_usage_is_counted_by_user_tenant_and_job_type(tmp_path: Path) -> None:
     async def run() -> None:
         async with story(tmp_path) as live:
             await lived(live)
-            assert WHOLE == await used(live)
+            assert await used(live) == WHOLE
             assert {"org/a", "org/b"} == set(await used(live, by=pb.GetUsageRequest.BY_TENANT))
-            assert {"cnn": ({"v100": 250.0}, 2.5, 2, 1, 1)} == await used(
-                live, by=pb.GetUsageRequest.BY_JOB_TYPE
-            )
+            assert await used(live, by=pb.GetUsageRequest.BY_JOB_TYPE) == {
+                "cnn": ({"v100": 250.0}, 2.5, 2, 1, 1)
+            }
             assert {"bob": WHOLE["bob"]} == await used(live, user="bob")
 
     asyncio.run(run())
@@ -107,8 +107,8 @@ def test_time_over_midnight_is_booked_on_both_days(tmp_path: Path) -> None:
             after = await used(live, since=stamp(MIDNIGHT_S))
             assert pytest.approx(120.0, abs=1.0) == before["ann"][0]["v100"]
             assert pytest.approx(80.0, abs=1.0) == after["ann"][0]["v100"]
-            assert (1, 0, 0, 1) == (before["ann"][2], before["ann"][3], after["ann"][2], after["ann"][3])
-            assert {} == await used(live, since=stamp(MIDNIGHT_S + 2 * DAY_S))
+            assert (before["ann"][2], before["ann"][3], after["ann"][2], after["ann"][3]) == (1, 0, 0, 1)
+            assert await used(live, since=stamp(MIDNIGHT_S + 2 * DAY_S)) == {}
 
     asyncio.run(run())
 
@@ -122,7 +122,7 @@ def test_what_runs_is_counted_up_to_now(tmp_path: Path) -> None:
             await live.jobs("ann").SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec(gpus=2)]))
             await live.run_job("1")
             live.world.clock.at_s += 30.0  # type: ignore[attr-defined]
-            assert ({"v100": 60.0}, 0.0, 1, 0, 0) == (await used(live))["ann"]
+            assert (await used(live))["ann"] == ({"v100": 60.0}, 0.0, 1, 0, 0)
 
     asyncio.run(run())
 
@@ -131,6 +131,6 @@ def test_what_runs_is_counted_up_to_now(tmp_path: Path) -> None:
 async def test_times_that_make_no_sense_are_refused(live: Live) -> None:
     """The end is after the beginning; a question by nothing known is named."""
     wrong = pb.GetUsageRequest(since=stamp(10.0), until=stamp(5.0))
-    assert "until" == (await problem_of(live.cluster().GetUsage(wrong))).field
+    assert (await problem_of(live.cluster().GetUsage(wrong))).field == "until"
     problem = await problem_of(live.cluster().GetUsage(pb.GetUsageRequest(by=9)))  # type: ignore[arg-type]
-    assert (grpc.StatusCode.INVALID_ARGUMENT, "by") == (problem.code, problem.field)
+    assert (problem.code, problem.field) == (grpc.StatusCode.INVALID_ARGUMENT, "by")

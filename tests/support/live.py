@@ -210,7 +210,12 @@ class Live:
 
     async def _stop(self) -> None:
         self.world.stop()
-        await asyncio.wait_for(self._loop, DEADLINE_S)
+        if not self._loop.done():
+            await asyncio.wait_for(self._loop, DEADLINE_S)
+
+    async def ended(self) -> None:
+        """Wait for the loop to end, which it does by itself only when it cannot go on."""
+        await asyncio.wait_for(asyncio.shield(self._loop), DEADLINE_S)
 
     # --------------------------------------------------------------------------------------------------- callers
 
