@@ -17,7 +17,8 @@ from gavel.client.errors import NotFound
 from gavel.client.job_fields import FIELDS
 from gavel.client.reading import plain
 
-KEY_CHARS = 12
+KEY_CHARS = 14
+UNSAID = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps": True}  # what holds without a word
 
 
 def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
@@ -107,7 +108,7 @@ def _asked(job: Job) -> Iterator[tuple[str, str]]:
         if field.name in ("name", "user", "upload"):
             continue
         value = job_on_asked(job) if field.name == "gpus" else getattr(spec, field.target)
-        if value is None or value in ("", (), {}):
+        if (not value and value is not False) or value == UNSAID.get(field.name):
             continue
         if field.name == "command":
             yield "command", printable(" ".join(_quoted(part) for part in spec.command))

@@ -95,7 +95,7 @@ def stamp_of(at: datetime) -> Timestamp:
 def whole_numbers(value: Any) -> Any:
     """A Struct has floats only: 3.0 becomes 3 again."""
     if isinstance(value, dict):
-        return {key: whole_numbers(part) for key, part in value.items()}
+        return {key: whole_numbers(part) for key, part in sorted(value.items())}
     if isinstance(value, list):
         return [whole_numbers(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,182 @@
+"""Writes docs/cli.md and the table in docs/job-file.md anew: `python -m docs.cli_reference`. A test keeps them fresh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import click
+
+from gavel.cli import main
+from gavel.client import results as r
+from gavel.client.job_fields import FIELDS
+from gavel.client.specs import After, JobSpec
+
+DOCS = Path(__file__).parent
+BEGIN, END = "<!-- begin: made by docs/cli_reference.py -->", "<!-- end -->"
+
+INTRODUCTION = """# The `gavel` command
+
+Made by `python -m docs.cli_reference` from the command itself; a test checks that it is fresh.
+
+    gavel COMMAND --help
+
+**Which scheduler.** Commands that speak to a scheduler find it by `--address`, else `--context`, else `GAVEL_ADDRESS`, else
+the context in use (`gavel login` stores one, `gavel context` lists them), else on this machine at `127.0.0.1:7070`. The
+token comes from `GAVEL_TOKEN` or the context, the CA certificate from `GAVEL_CA` or the context. A scheduler on another
+machine is only spoken to over TLS.
+
+**For people and for programs.** Tables are cut to the width of a terminal and never elsewhere; colours are for terminals, and
+not where `NO_COLOR` is set. Times are relative. With `--json` all times are ISO 8601 in UTC and nothing is cut. What
+streams (`queue --watch`, `logs`, `wait`, `show`) prints one JSON object per line. Results go to standard output, remarks
+and errors to standard error, errors as one line.
+
+## Exit codes
+
+They are stable.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a job that was waited for did not succeed; `doctor` and `fsck` found something |
+| 2 | wrong input: an option, a job file, a job that can never run |
+| 3 | there is no such job, node, token or context |
+| 4 | no scheduler answers, or it has a fault |
+| 5 | it does not know you, or your role does not allow it |
+| 6 | refused as things stand: in the wrong state, a key that was used, too much at once, not over in time |
+| 130 | interrupted by Ctrl-C |
+
+Of a command over several jobs or nodes, the first failure decides; the others are still done.
+"""
+
+# command → what --json prints
+JSON: dict[str, tuple[str, Any]] = {
+    "queue": (
+        "a list of jobs, without launch, labels, rates and last lines; with `--watch` lines of",
+        r.JobEvent,
+    ),
+    "show": ("a line for each job", r.Job),
+    "wait": ("a line for each job that has ended", r.Job),
+    "logs": ("lines of", r.LogChunk),
+    "submit": (
+        '`{"jobs": [ids]}` on a line; with `--wait` a line for each job; with `--dry-run` a list of',
+        r.Preview,
+    ),
+    "nodes": ("a list of", r.Node),
+    "usage": ("a list of", r.UsageRow),
+    "policy get": ("`policy`, `available` and `allocation`:", r.Allocation),
+    "policy set": ("", r.Policy),
+    "status": ("`address`, `identity` and `status`:", r.Status),
+    "token create": ("", r.NewToken),
+    "token list": ("a list of", r.Token),
+    "token join": ("", r.JoinToken),
+}
+CHANGES = {
+    **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (ids that it concerned)"),
+    **dict.fromkeys(("drain", "resume", "remove"), "`nodes`"),
+    "token revoke": "`tokens`",
+}
+SHAPES = (
+    *(
+        r.Job,
+        JobSpec,
+        After,
+        r.Placement,
+        r.JobEvent,
+        r.LogChunk,
+        r.Preview,
+        r.Place,
+        r.Node,
+        r.Gpu,
+        r.UsageRow,
+    ),
+    *(r.Status, r.Identity, r.Allocation, r.Share, r.Policy, r.Token, r.NewToken, r.JoinToken),
+)
+
+
+def reference() -> str:
+    """The page."""
+    parts = [INTRODUCTION, "## Commands\n"]
+    parts += [_section(name, command) for name, command in _commands(main, "")]
+    parts += [
+        "## Keys of JSON\n",
+        "New keys may come; those that are here stay, with their meaning. Unknown is null.\n",
+    ]
+    parts += [_shape(shape) for shape in SHAPES]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in sorted(group.commands.items()):
+        yield f"{prefix}{name}", command
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{prefix}{name} ")
+
+
+def _section(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"gavel {name}", help_option_names=[])
+    usage = " ".join(command.collect_usage_pieces(context))
+    help_text = re.sub(r"(?m)^ +", "", (command.help or "").strip())
+    lines = [f"### gavel {name}\n", f"    gavel {name} {usage}\n", f"{help_text}\n"]
+    rows = [row for parameter in command.params if (row := parameter.get_help_record(context)) and row[1]]
+    if rows:
+        lines += ["| option | |", "|---|---|"]
+        lines += [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows]
+        lines.append("")
+    if name in JSON:
+        words, shape = JSON[name]
+        lines.append(f"`--json`: {words} {_link(shape)}.".replace(":  ", ": ") + "\n")
+    elif name in CHANGES:
+        lines.append(f"`--json`: {CHANGES[name]}, and `failed`, a list with `reason` and `message`.\n")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _link(shape: Any) -> str:
+    return f"[{shape.__name__}](#{shape.__name__.lower()})"
+
+
+def _shape(shape: Any) -> str:
+    hints = get_type_hints(shape)
+    keys = [f"`{one.name}`{_kind(hints[one.name])}" for one in fields(shape) if one.name != "source"]
+    return f"### {shape.__name__}\n\n{(shape.__doc__ or '').strip().splitlines()[0]}\n\n{', '.join(keys)}\n"
+
+
+def _kind(hint: Any) -> str:
+    """Only what a reader would not guess."""
+    for part in (hint, *get_args(hint)):
+        if is_dataclass(part) and part in SHAPES:
+            return f" ({_link(part)})"
+    return ""
+
+
+def job_fields() -> str:
+    """The table of the fields of a job file."""
+    rows = [
+        f"| `{field.name}` | {field.kind.words} | {_cell(field.meaning)} | `{field.example}` |"
+        for field in FIELDS
+    ]
+    return "\n".join(["| field | kind | meaning | example |", "|---|---|---|---|", *rows])
+
+
+def with_table(page: str) -> str:
+    """docs/job-file.md with the table as it should be."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{job_fields()}\n\n{END}{rest.split(END)[1]}"
+
+
+def write() -> None:
+    """Both pages."""
+    (DOCS / "cli.md").write_text(reference(), encoding="utf-8")
+    page = DOCS / "job-file.md"
+    page.write_text(with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

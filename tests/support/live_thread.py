@@ -1,0 +1,49 @@
+"""A daemon in a thread, for tests of programs that block: the client, and the command line as people use it.
+
+with LiveThread(folder) as live:
+    live.do(live.daemon.node("n1", gpus=2))     # what `Live` can do, on its own loop
+    Client(live.address)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.live import DEADLINE_S, Live
+
+T = TypeVar("T")
+
+
+class LiveThread:
+    """Begins with the block, and is gone behind it."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._folder, self._options = folder, options
+        self.daemon: Live
+
+    def __enter__(self) -> LiveThread:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.daemon = Live(self._folder, **self._options)
+        self.do(self.daemon.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.do(self.daemon.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+    @property
+    def address(self) -> str:
+        """For clients."""
+        return f"127.0.0.1:{self.daemon.port}"
+
+    def do(self, story: Coroutine[Any, Any, T]) -> T:
+        """Run this on the daemon's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(story, self._loop).result(DEADLINE_S)
