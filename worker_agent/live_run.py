@@ -95,7 +95,9 @@ class LiveRun:
         return {said.state for rank in self.ranks if (said := self._progress_of(rank)) is not None}
 
     def _progress_of(self, rank: int) -> Progress | None:
-        return read_progress(self.files.read(progress_name(rank), bytes_max=_PROGRESS_BYTES_MAX), self.order)
+        return read_progress(
+            self.files.read(progress_name(rank), size_bytes_max=_PROGRESS_BYTES_MAX), self.order
+        )
 
     # ------------------------------------------------------------------------------------------------- processes
 

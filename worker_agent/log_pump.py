@@ -1,6 +1,6 @@
 """From pipes into log files that never fill a disk. Standard library only: the shim runs it in a process of its own.
 
-A rank's log is one stream, cut into pieces of exactly `bytes_max`: the piece that is being written is `rank-N.log`,
+A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`,
 piece K (from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So every byte has an offset that
 follows from the names, and a reader can go on where it was across rotation (logs.py).
 What cannot be written is counted and said as soon as writing works again; the job never notices.
@@ -18,9 +18,9 @@ _CHUNK_BYTES = 1 << 16
 class PiecewiseLog:
     """A stream of bytes in a few files of a directory."""
 
-    def __init__(self, directory: int, name: str, bytes_max: int, files_max: int) -> None:
+    def __init__(self, directory: int, name: str, piece_bytes_max: int, files_max: int) -> None:
         self._directory, self._name = directory, name
-        self._bytes_max, self._files_max = max(1, bytes_max), max(1, files_max)
+        self._piece_bytes_max, self._files_max = max(1, piece_bytes_max), max(1, files_max)
         self._piece, self._size_bytes, self._lost_bytes, self._trouble = 1, 0, 0, ""
         self._fd: int | None = None
 
@@ -49,12 +49,12 @@ class PiecewiseLog:
     def _append(self, data: bytes | memoryview) -> int:
         """Write some of it; 0 when nothing can be written."""
         try:
-            if self._size_bytes >= self._bytes_max:
+            if self._size_bytes >= self._piece_bytes_max:
                 self._turn()
             if self._fd is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._fd = os.open(self._name, flags, 0o644, dir_fd=self._directory)
-            written = os.write(self._fd, data[: self._bytes_max - self._size_bytes])
+            written = os.write(self._fd, data[: self._piece_bytes_max - self._size_bytes])
         except OSError as error:
             self._trouble = error.strerror or str(error)
             return 0

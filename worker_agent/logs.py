@@ -75,7 +75,7 @@ class RunLogs:
                     min(pieces, default=last + 1) - 1
                 ) * self.piece_bytes, last * self.piece_bytes + size_bytes
 
-    def read(self, rank: int, offset: int, bytes_max: int = CHUNK_BYTES) -> Chunk:
+    def read(self, rank: int, offset: int, size_bytes_max: int = CHUNK_BYTES) -> Chunk:
         """What follows on an offset, or on the first one that is still there; without data at the end."""
         while True:
             first, end = self.bounds(rank)
@@ -85,7 +85,7 @@ class RunLogs:
             pieces = self._full_pieces(rank)
             piece, at = offset // self.piece_bytes + 1, offset % self.piece_bytes
             name = f"rank-{rank}.log" + (f".{piece}" if piece in pieces else "")
-            data = self._read_file(name, at, min(bytes_max, self.piece_bytes - at))
+            data = self._read_file(name, at, min(size_bytes_max, self.piece_bytes - at))
             if pieces == self._full_pieces(rank):
                 return Chunk(self.attempt, rank, offset, data)
 
@@ -197,7 +197,7 @@ def attempts(runs: Path, job: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def last_lines(path: Path, lines: int = 20, bytes_max: int = 4096) -> str:
+def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
     """The end of the output of the rank that failed first, or of the first one."""
     try:
         with RunLogs(path) as logs:
@@ -205,9 +205,9 @@ def last_lines(path: Path, lines: int = 20, bytes_max: int = 4096) -> str:
             rank = ending.get("first") if ending.get("first") in logs.ranks else logs.ranks[0]
             assert isinstance(rank, int)
             _, end = logs.bounds(rank)
-            offset, text = max(logs.tail(rank, lines), end - bytes_max), b""
+            offset, text = max(logs.tail(rank, lines), end - size_bytes_max), b""
             while chunk := logs.read(rank, offset).data:
                 text, offset = text + chunk, offset + len(chunk)
-            return text[-bytes_max:].decode(errors="replace")
+            return text[-size_bytes_max:].decode(errors="replace")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return ""

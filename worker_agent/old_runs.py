@@ -19,7 +19,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long logs are kept, and how much of them."""
 
     keep_s: float = 7 * 86400.0
-    bytes_max: int = 20 << 30
+    total_bytes_max: int = 20 << 30
 
 
 class _Old(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now
     removed = []
     for run in old:
         keep_s = retention.keep_s * (1 if run.told else _UNTOLD_FACTOR)
-        too_much = total > retention.bytes_max and run.told
+        too_much = total > retention.total_bytes_max and run.told
         if now_s - run.ended_s > keep_s or too_much:
             total -= _size_bytes(run.path)
             shutil.rmtree(run.path, ignore_errors=True)

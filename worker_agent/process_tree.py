@@ -16,6 +16,7 @@ _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
 _SET_NO_NEW_PRIVS = 38
 _ENVIRON_BYTES_MAX = 4 << 20
+_PASSES_MAX = 5
 
 
 class Process(NamedTuple):
@@ -93,19 +94,33 @@ def send(process: Process, signum: int) -> bool:
 
 
 def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lambda: None) -> list[Process]:
-    """Kill what is found, again while there is something new; what is still there afterwards.
+    """Kill what is found, a few times while there is something new; what is still there afterwards.
 
     One pass is not enough: whoever forks between being listed and being killed leaves a child behind.
     """
     seen: set[Process] = set()
     left = find()
-    while not seen.issuperset(left):
+    for _ in range(_PASSES_MAX):
+        if seen.issuperset(left):
+            break
         for process in left:
             send(process, signal.SIGKILL)
         seen.update(left)
         reap()
         left = find()
     return left
+
+
+def children() -> list[int]:
+    """The children of this process, if it has one thread, at a small part of the price of `descendants`.
+
+    Empty where the kernel does not tell.
+    """
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
 
 
 def adopt_orphans() -> None:

@@ -80,7 +80,7 @@ class RunDirectory:
         self.close()
 
     def read(
-        self, name: str, *, owner: int | None = None, bytes_max: int = _FILE_BYTES_MAX
+        self, name: str, *, owner: int | None = None, size_bytes_max: int = _FILE_BYTES_MAX
     ) -> dict[str, Any] | None:
         """The object in a JSON file; None when there is none that could be believed."""
         try:
@@ -89,11 +89,11 @@ class RunDirectory:
             return None
         try:
             about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > bytes_max:
+            if not stat.S_ISREG(about.st_mode) or about.st_size > size_bytes_max:
                 return None
             if owner is not None and about.st_uid != owner:
                 return None
-            value = json.loads(os.read(fd, bytes_max))
+            value = json.loads(os.read(fd, size_bytes_max))
         except (OSError, ValueError, RecursionError):
             return None
         finally:

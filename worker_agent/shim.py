@@ -12,16 +12,16 @@ lease.json on the monotonic clock whoever else is alive, and says in exit.json h
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
 import signal
 import sys
 import time
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from worker_agent import process_tree, run_directory
+from worker_agent.becoming import CannotStart, turn_into
 from worker_agent.log_pump import PiecewiseLog, pump
 from worker_agent.run_directory import RunDirectory
 
@@ -29,9 +29,8 @@ LOOK_INTERVAL_S = 0.05
 GRACE_S = 5.0  # from one rank's death, or a signal to the shim, to the killing of what is left
 DRAIN_S = 5.0  # for the output of a job that has ended to reach its log
 EXIT_RETRY_S = 60.0
-COULD_NOT_START = 127  # what a shell says of a command that it cannot run
 
-_OURS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
 _EXIT_ASIDE = ".exit.json.room"
 
@@ -47,7 +46,7 @@ class Moments(NamedTuple):
 
 def read_moments(run: RunDirectory, lease: str) -> Moments | None:
     """What the agent says now; None when it says nothing that makes sense."""
-    found = run.read(run_directory.LEASE, owner=os.geteuid(), bytes_max=1 << 16)
+    found = run.read(run_directory.LEASE, owner=os.geteuid(), size_bytes_max=1 << 16)
     if found is None or found.get("lease") != lease:
         return None
     ask_s, signal_s, kill_s = (_moment(found.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
@@ -60,10 +59,6 @@ def _moment(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
-
-
-class CannotStart(Exception):
-    """The command, its directory or its user are wrong."""
 
 
 class Shim:
@@ -84,6 +79,7 @@ class Shim:
         self.signalled = self.killed = False  # by the lease
         self._down_s = math.inf  # when a rank's death takes the rest
         self._told = False  # leaders have had their SIGTERM
+        self._killed: set[int] = set()  # children that have had their SIGKILL
         self.started_s = time.monotonic()
         self._exit_fd = self._take_room()
         self._out: dict[int, int] = {}  # rank -> where its output goes
@@ -139,7 +135,7 @@ class Shim:
             self._look_at_lease()
             if self._obey(time.monotonic()):
                 return
-            got = signal.sigtimedwait(_OURS, LOOK_INTERVAL_S)
+            got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
             if got is not None and got.si_signo in _STOPS:
                 now_s = time.monotonic()
                 self.moments = Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop")
@@ -153,6 +149,7 @@ class Shim:
                 return
             if not pid:
                 return
+            self._killed.discard(pid)
             if pid == self._pump:
                 self._pump = 0
             rank = self.leaders.pop(pid, None)
@@ -175,8 +172,7 @@ class Shim:
             if by_lease and self.leaders and self.first is None and not self.killed:
                 self.killed = True
                 self.note(f"killed: the lease is over {self._reason()}".rstrip())
-            left = process_tree.kill_all(self._belongings, self._reap)
-            return not left and not self.leaders
+            return self._kill() and not self.leaders
         if not self._told:
             if self.first is not None:
                 self._told = True
@@ -189,6 +185,19 @@ class Shim:
                 self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
                 self._signal_leaders()
         return False
+
+    def _kill(self) -> bool:
+        """Kill all that there is; True when there was nothing.
+
+        Whoever forks and leaves, again and again, is gone before a look through all processes is over. But as each
+        one leaves, its child becomes ours: we are woken, find it at once, and are faster than it.
+        """
+        fresh = set(process_tree.children()) - self._killed - {self._pump}
+        for pid in fresh:  # not reaped yet: the pid is theirs
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._killed |= fresh
+        return not fresh and not process_tree.kill_all(self._belongings, self._reap)
 
     def _signal_leaders(self) -> None:
         for pid in self.leaders:  # ours, and not reaped yet: the pid is theirs
@@ -210,34 +219,13 @@ class Shim:
         pid = os.fork()
         if not pid:
             os.close(heard)
-            self._become(shim, argv, env, self._out[rank], said)
+            turn_into(self.start, argv, env, shim=shim, out=self._out[rank], said=said, default=OUR_SIGNALS)
         os.close(said)
         self.leaders[pid] = rank
         with os.fdopen(heard, "rb") as file:
             trouble = file.read(4096).decode(errors="replace")  # ends when it executes something else
         if trouble:
             raise CannotStart(trouble)
-
-    def _become(self, shim: int, argv: list[str], env: dict[str, str], out: int, said: int) -> NoReturn:
-        """In the child: turn into the command, or say why not."""
-        try:
-            os.setsid()
-            _drop_to(self.start.get("uid"), self.start.get("gid"), self.start.get("groups") or [])
-            process_tree.die_with_parent(shim)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            os.umask(0o022)
-            _make_directory(env.get("GAVEL_CHECKPOINT_DIR"))
-            _go_to(self.start["cwd"])
-            for signum in (signal.SIGPIPE, signal.SIGXFSZ, *_OURS):
-                signal.signal(signum, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            _execute(argv, env)
-        except BaseException as trouble:
-            os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
-        finally:
-            os._exit(COULD_NOT_START)
 
     def _start_pump(self) -> int:
         """A process of its own between the ranks' output and the disk; its pid."""
@@ -300,7 +288,7 @@ class Shim:
         end_s = time.monotonic()
         while self._pump and time.monotonic() < end_s + DRAIN_S:
             self._reap()
-            signal.sigtimedwait(_OURS, 0.005)
+            signal.sigtimedwait(OUR_SIGNALS, 0.005)
         said = {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "first": self.first,
@@ -328,49 +316,6 @@ class Shim:
         os.fsync(self.run.fd)
 
 
-# ------------------------------------------------------------------------------------------------- in the child
-
-
-def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
-    """Become the user, for good, and make sure of it."""
-    if uid is None:
-        return
-    if uid <= 0 or gid is None or gid <= 0:
-        raise CannotStart(f"a job may not run as uid {uid}, gid {gid}")
-    try:
-        os.setgroups(groups)
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    except OSError as error:
-        raise CannotStart(f"cannot become uid {uid}, gid {gid}: {error.strerror}") from error
-    mine = os.getresuid(), os.getresgid(), set(os.getgroups())
-    if mine != ((uid,) * 3, (gid,) * 3, set(groups)):
-        raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {mine}")
-
-
-def _make_directory(path: str | None) -> None:
-    if path:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise CannotStart(f"checkpoint directory {path}: {error.strerror}") from error
-
-
-def _go_to(path: str) -> None:
-    try:
-        os.chdir(path)
-    except OSError as error:
-        raise CannotStart(f"working directory {path}: {error.strerror}") from error
-
-
-def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
-    try:
-        os.execvpe(argv[0], argv, env)  # noqa: S606
-    except OSError as error:
-        where = " (looked for in PATH)" if error.errno == errno.ENOENT and "/" not in argv[0] else ""
-        raise CannotStart(f"cannot run {argv[0]}: {error.strerror}{where}") from error
-
-
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
@@ -378,7 +323,7 @@ def _ending(code: int) -> str:
 def main(path: str) -> None:
     """Carry out the run in this directory, unless somebody does or it is over."""
     os.umask(0o022)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, OUR_SIGNALS)
     run = RunDirectory(path)
     lock = run.lock()
     if lock is None or run.has(run_directory.EXIT):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,27 @@ from worker_agent.rendezvous import Rendezvous
 from worker_agent.runtime import Agent
 from worker_agent.sharing import MpsDaemons
 from worker_agent.users import Users
+
+SLEEP = "import time; print('here', flush=True); time.sleep(600)"
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+# does as gavel.training does: says how far it is, and ends by itself when the lease asks
+WORKER = """
+import json, os, sys, time
+run = os.environ["GAVEL_RUN_DIR"]
+mine = run + "/.mine-" + os.environ["RANK"]
+def say(steps, state):
+    said = {"epoch": int(os.environ["GAVEL_EPOCH"]), "attempt": int(os.environ["GAVEL_ATTEMPT"]), "steps": steps,
+            "saved": steps - steps % 5, "stepping_s": steps / 50, "state": state}
+    with open(mine, "w") as file: json.dump(said, file)
+    os.rename(mine, run + f"/progress-{os.environ['RANK']}.json")
+print("here", flush=True)
+for step in range(1, 100_000):
+    say(step, "running")
+    time.sleep(0.02)
+    if json.load(open(run + "/lease.json"))["ask_s"] <= time.monotonic():
+        say(step - step % 5, "yielded")
+        sys.exit()
+"""
 
 LIMITS = Limits(report_interval_s=0.3, late_s=0.1, ask_s=1.0, grace_s=0.5)
 PATIENCE_S = 20.0
@@ -161,6 +183,16 @@ def end_all(tmp_path: Path) -> None:
     for path in (tmp_path / "state" / "runs").glob("*"):
         for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
             process_tree.send(process, signal.SIGKILL)
+
+
+def live(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop."""
+
+    @functools.wraps(test)
+    def run(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    return run
 
 
 async def lonely(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_the_last_words_of_who_failed_first(tmp_path: Path) -> None:
     run.end(first=1)
     assert last_lines(run.path) == "the reason\n"
     run.write("é" * 40, 1)
-    assert len(last_lines(run.path, bytes_max=30)) <= 30
+    assert len(last_lines(run.path, size_bytes_max=30)) <= 30
     assert last_lines(tmp_path / "absent") == ""
 
 
@@ -242,7 +242,7 @@ def test_logs_are_kept_within_a_limit(tmp_path: Path) -> None:
     for number in range(4):
         old_run(tmp_path, f"run-{number}", number, size_bytes=250)
     one = sum(path.lstat().st_blocks * 512 for path in (tmp_path / "run-0").rglob("*") if path.is_file())
-    removed = remove_old_runs(tmp_path, (), Retention(bytes_max=2 * one), now_s=10)
+    removed = remove_old_runs(tmp_path, (), Retention(total_bytes_max=2 * one), now_s=10)
     assert [path.name for path in removed] == ["run-0", "run-1"]
 
 

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes) -> Non
     """Half, rubbish, no object, too long."""
     with RunDirectory.create(tmp_path, "17") as run:
         (run.path / "x").write_bytes(content)
-        assert run.read("x", bytes_max=200) is None
+        assert run.read("x", size_bytes_max=200) is None
         assert run.read("absent") is None
 
 

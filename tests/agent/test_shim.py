@@ -15,8 +15,8 @@ from worker_agent.run_directory import EXIT, LEASE, START, RunDirectory
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
 POLITE = (
-    "import signal, sys, time\n"
-    "signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+    "import os, signal, sys, time\n"
+    "signal.signal(15, lambda *_: (os.write(1, b'saved\\n'), sys.exit(0)))\n"
     "print('here', flush=True)\n"
     "time.sleep(600)"
 )

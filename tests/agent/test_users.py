@@ -14,9 +14,11 @@ from tests.agent.runs import shim_run
 from worker_agent.users import Account, UserError, Users, refuse_to_be_root
 
 
-def entry(name: str = "ada", uid: int = 1001, gid: int = 1001, shell: str = "/bin/bash") -> pwd.struct_passwd:
+def entry(
+    name: str = "ada", uid: int = 1001, gid: int = 1001, login_shell: str = "/bin/bash"
+) -> pwd.struct_passwd:
     """A line of the user table."""
-    return pwd.struct_passwd((name, "x", uid, gid, "", f"/homes/{name}", shell))
+    return pwd.struct_passwd((name, "x", uid, gid, "", f"/homes/{name}", login_shell))
 
 
 def users(found: pwd.struct_passwd | None) -> Users:
@@ -45,7 +47,7 @@ def test_an_agent_that_is_root_switches() -> None:
         (entry("toor", 0), "toor", "is root here"),
         (entry("wheel", 1001, 0), "wheel", "is root here"),
         (entry("daemon", 999), "daemon", "is a system user"),
-        (entry("bob", shell="/usr/sbin/nologin"), "bob", "may not log in here"),
+        (entry("bob", login_shell="/usr/sbin/nologin"), "bob", "may not log in here"),
     ],
 )
 def test_who_must_not_run_jobs(found: pwd.struct_passwd | None, user: str, word: str) -> None:

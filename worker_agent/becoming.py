@@ -1,0 +1,94 @@
+"""In the child of a shim: become the user, go to the place, turn into the command; or say what is wrong with it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from worker_agent import process_tree
+
+COULD_NOT_START = 127  # what a shell says of a command that it cannot run
+
+
+class CannotStart(Exception):
+    """The command, its directory or its user are wrong."""
+
+
+def turn_into(
+    start: dict[str, Any],
+    argv: list[str],
+    env: dict[str, str],
+    *,
+    shim: int,
+    out: int,
+    said: int,
+    default: Collection[signal.Signals],
+) -> NoReturn:
+    """Turn into the leader of a session of its own; `said` takes what is wrong, and is closed when nothing is.
+
+    `default`: signals that the shim treats in its own way.
+    """
+    try:
+        os.setsid()
+        _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
+        process_tree.die_with_parent(shim)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.umask(0o022)
+        _make_directory(env.get("GAVEL_CHECKPOINT_DIR"))
+        _go_to(start["cwd"])
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _execute(argv, env)
+    except BaseException as trouble:
+        os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
+    finally:
+        os._exit(COULD_NOT_START)
+
+
+def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
+    """Become the user, for good, and make sure of it."""
+    if uid is None:
+        return
+    if uid <= 0 or gid is None or gid <= 0:
+        raise CannotStart(f"a job may not run as uid {uid}, gid {gid}")
+    try:
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise CannotStart(f"cannot become uid {uid}, gid {gid}: {error.strerror}") from error
+    mine = os.getresuid(), os.getresgid(), set(os.getgroups())
+    if mine != ((uid,) * 3, (gid,) * 3, set(groups)):
+        raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {mine}")
+
+
+def _make_directory(path: str | None) -> None:
+    if path:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(f"checkpoint directory {path}: {error.strerror}") from error
+
+
+def _go_to(path: str) -> None:
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise CannotStart(f"working directory {path}: {error.strerror}") from error
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execvpe(argv[0], argv, env)  # noqa: S606
+    except OSError as error:
+        where = " (looked for in PATH)" if error.errno == errno.ENOENT and "/" not in argv[0] else ""
+        raise CannotStart(f"cannot run {argv[0]}: {error.strerror}{where}") from error
