@@ -50,8 +50,8 @@ def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) ->
             )
     ca_pem = _authority(scheduler, wanted)
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}"[:64])])
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}"[:64])])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     answer = _ask(
         scheduler,
         ca_pem,
@@ -130,7 +130,7 @@ def _ask(scheduler: str, ca_pem: bytes, request: pb.JoinRequest) -> pb.JoinRespo
         try:
             answer: pb.JoinResponse = stub.Join(request, timeout=CALL_S)
         except grpc.RpcError as error:
-            said = getattr(error, "details", lambda: str(error))()
+            said = error.details() if hasattr(error, "details") else error
             raise JoinError(f"{scheduler} refuses: {said}") from None
     return answer
 

@@ -73,7 +73,7 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     "--cert-dir", metavar="DIR", help="Where to put the certificate.  [default: in the state directory]"
 )
 @click.pass_obj
-def join(given: Any, token: str | None, token_file: str | None, ca_fingerprint: str, **flags: Any) -> None:
+def join(given: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, **flags: Any) -> None:
     """Get a certificate for this node.
 
     gavel agent join --scheduler head-node:7070 --token … --ca-fingerprint sha256:…

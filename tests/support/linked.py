@@ -237,6 +237,7 @@ class Peer:
         self.call: Any = None
         self.numbers = 0
         self.waiting: list[pb.SchedulerMessage] = []
+        self.acting: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Peer:
         self.call = self.stub.Link(metadata=self._metadata)
