@@ -96,7 +96,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def eventually(holds: Callable[[], Any], within_s: float = 30.0) -> Any:
+def eventually(holds: Callable[[], Any], within_s: float = 120.0) -> Any:
     """Wait until it holds; its value. Fails the test if it does not come to hold."""
     until_s = time.monotonic() + within_s
     while not (value := holds()):
@@ -130,7 +130,7 @@ class Process:
                 cwd=output.parent,
             )
 
-    def wait(self, within_s: float = 60.0) -> int:
+    def wait(self, within_s: float = 180.0) -> int:
         """Its exit code; what it said is in the failure if it does not end."""
         try:
             return self.popen.wait(within_s)

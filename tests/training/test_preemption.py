@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +13,16 @@ import pytest
 
 from tests.training.leases import Process, RunDirectory, alone_on_path, eventually, free_port
 
-pytest.importorskip("torch", reason="torch is not installed")
-
-SCRIPT = Path(__file__).parent / "jobs" / "small_model.py"
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+JOBS = Path(__file__).parent / "jobs"
 SAMPLES = 61
 
 
 class Job:
     """A job over its attempts: a working directory, a checkpoint directory, and processes."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, place: Path, script: str) -> None:
+        self.place, self.script = place, JOBS / script
         self.runs: list[RunDirectory] = []
         self.processes: list[Process] = []
         self.others: list[Process] = []
@@ -36,7 +37,9 @@ class Job:
         self.others = [self._start(rank, [str(steps), *how], place / f"{rank['RANK']}.txt") for rank in ranks]
         return self.others
 
-    def attempt(self, steps: int, *how: str, world: int = 1, step_s: float = 0.01) -> list[Process]:
+    def attempt(
+        self, steps: int, *how: str, world: int = 1, step_s: float = 0.01, **more: object
+    ) -> list[Process]:
         """The next attempt starts; each rank as if on a node of its own."""
         number = len(self.runs) + 1
         self.runs.append(RunDirectory(self.place / f"run-{number}", attempt=number))
@@ -51,13 +54,14 @@ class Job:
                 MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=port,
                 STEP_S=step_s,
+                **more,
             )
             output = self.place / f"attempt-{number}-{rank}.txt"
             self.processes.append(self._start(environ, [str(steps), *how], output))
         return self.processes
 
     def _start(self, environ: dict[str, str], arguments: list[str], output: Path) -> Process:
-        return Process([str(SCRIPT), *arguments], environ, output, self.path)
+        return Process([str(self.script), *arguments], environ, output, self.path)
 
     @property
     def run(self) -> RunDirectory:
@@ -79,13 +83,24 @@ class Job:
         return [process.wait() for process in self.processes]
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    """A job that has not run yet."""
-    made = Job(tmp_path)
+def not_run_yet(place: Path, script: str) -> Iterator[Job]:
+    """A job, all of whose processes are gone at the end."""
+    made = Job(place, script)
     yield made
     for process in [*made.processes, *made.others]:
         process.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job that only counts, and starts at once."""
+    yield from not_run_yet(tmp_path, "counting.py")
+
+
+@pytest.fixture
+def torch_job(tmp_path: Path) -> Iterator[Job]:
+    """A job that trains a model."""
+    yield from not_run_yet(tmp_path, "small_model.py")
 
 
 def digests(processes: list[Process]) -> list[str]:
@@ -97,45 +112,47 @@ def digests(processes: list[Process]) -> list[str]:
     return found
 
 
+@needs_torch
 @pytest.mark.parametrize(
     ("kind", "workers", "ends"),
     [("resumable", "0", (7, 30)), ("resumable", "2", (21,)), ("plain", "0", (21,))],
 )
 def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
-    job: Job, kind: str, workers: str, ends: tuple[int, ...]
+    torch_job: Job, kind: str, workers: str, ends: tuple[int, ...]
 ) -> None:
     """Preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
-    alone = job.without_gavel(50, kind, workers)
+    alone = torch_job.without_gavel(50, kind, workers)
     for after in ends:
-        job.attempt(50, kind, workers)
-        assert job.end_after(after) == [0]
-        done = len(job.steps_of())
+        torch_job.attempt(50, kind, workers)
+        assert torch_job.end_after(after) == [0]
+        done = len(torch_job.steps_of())
         assert after <= done < 50
-        words = job.run.progress()
+        words = torch_job.run.progress()
         assert (words["state"], words["steps"], words["saved"]) == ("yielded", done, done)
-    assert job.attempt(50, kind, workers)[0].wait() == 0
-    assert job.run.progress()["state"] == "finished"
-    assert digests(job.processes) == digests(alone)
+    assert torch_job.attempt(50, kind, workers)[0].wait() == 0
+    assert torch_job.run.progress()["state"] == "finished"
+    assert digests(torch_job.processes) == digests(alone)
     every = list(range(SAMPLES))
     for epoch in range(50 // 16):
-        seen = [sample for number, *samples in job.steps_of() if number == epoch for sample in samples]
+        seen = [sample for number, *samples in torch_job.steps_of() if number == epoch for sample in samples]
         assert sorted(seen) == every
 
 
-def test_two_ranks_stop_at_one_step_and_go_on_bitwise(job: Job) -> None:
+@needs_torch
+def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
     """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
-    alone = job.without_gavel(24, world=2)
-    job.attempt(24, world=2)
-    assert job.end_after(6) == [0, 0]
+    alone = torch_job.without_gavel(24, world=2)
+    torch_job.attempt(24, world=2)
+    assert torch_job.end_after(6) == [0, 0]
     stopped = [job.run.progress(rank) for rank in range(2)]
     assert stopped[0]["steps"] == stopped[1]["steps"] == stopped[0]["saved"] == stopped[1]["saved"] < 24
     assert [words["state"] for words in stopped] == ["yielded", "yielded"]
-    job.attempt(24, world=2)
-    assert digests(job.processes) == digests(alone)
+    torch_job.attempt(24, world=2)
+    assert digests(torch_job.processes) == digests(alone)
     seen = Counter(
         sample
         for rank in range(2)
-        for epoch, *samples in job.steps_of(rank)
+        for epoch, *samples in torch_job.steps_of(rank)
         if epoch == 0
         for sample in samples
     )
@@ -145,14 +162,50 @@ def test_two_ranks_stop_at_one_step_and_go_on_bitwise(job: Job) -> None:
 
 def test_a_renewed_lease_does_not_stop_the_loop(job: Job) -> None:
     """A lease that is always about to end and always renewed in time changes nothing."""
-    job.attempt(60, step_s=0.01)
-    job.run.lease(ask_in_s=3.0)
+    job.attempt(700, step_s=0.01)
     eventually(job.steps_of)
     while job.processes[0].popen.poll() is None:
-        job.run.lease(ask_in_s=0.5)
+        job.run.lease(ask_in_s=4.0)  # 700 steps take 7 s
+        time.sleep(0.05)
     assert job.processes[0].wait() == 0
-    assert len(job.steps_of()) == 60
+    assert len(job.steps_of()) == 700
     assert job.run.progress()["state"] == "finished"
+
+
+@pytest.mark.parametrize("slower", [1, 7])
+def test_ranks_that_are_not_in_lock_step_stop_at_one_step(job: Job, slower: int) -> None:
+    """Ranks that never wait for each other, one of them much slower, still end at the same step, again and again."""
+    for after in (5, 40):
+        job.attempt(100_000, world=3, step_s=0.005, SLOWER=slower)
+        assert job.end_after(after) == [0, 0, 0], [process.said() for process in job.processes]
+        words = [job.run.progress(rank) for rank in range(3)]
+        assert len({each["steps"] for each in words}) == 1
+        assert [each["saved"] for each in words] == [words[0]["steps"]] * 3
+        assert [each["state"] for each in words] == ["yielded"] * 3
+        assert [len(job.steps_of(rank)) for rank in range(3)] == [words[0]["steps"]] * 3
+
+
+def test_a_rank_that_has_finished_binds_the_others(job: Job) -> None:
+    """One rank has done all its steps when the lease ends: the slow one does its own, and the job is finished."""
+    job.attempt(40, world=2, step_s=0.001, SLOWER=100)
+    eventually(lambda: len(job.steps_of(0)) == 40)
+    assert len(job.steps_of(1)) < 40
+    job.run.lease(ask_in_s=0.0, signal_after_s=60.0)
+    assert [process.wait() for process in job.processes] == [0, 0], job.processes[0].said()
+    assert [job.run.progress(rank)["state"] for rank in range(2)] == ["finished", "finished"]
+    assert [job.run.progress(rank)["saved"] for rank in range(2)] == [40, 40]
+
+
+def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
+    """When rank 0 has died, another ends by itself before its kill, with what was saved before."""
+    job.attempt(100_000, world=2)
+    eventually(lambda: len(job.steps_of(1)) > 5)
+    job.processes[0].kill()
+    job.run.lease(ask_in_s=0.0, signal_after_s=2.0, kill_after_s=4.0)
+    assert job.processes[1].wait() == 0
+    words = job.run.progress(1)
+    assert (words["state"], words["saved"]) == ("yielded", 0)
+    assert "the part of rank 0 is not in" in job.processes[1].said()
 
 
 def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:

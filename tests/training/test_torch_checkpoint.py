@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,28 @@ def test_the_width_of_a_job_may_change(tmp_path: Path) -> None:
     compiled = torch.compile(torch.nn.Linear(2, 2))
     TorchCheckpoint(tmp_path, model=compiled).load()
     assert same(compiled._orig_mod.state_dict(), bare.state_dict())
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_another_number_of_ranks_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    """Two ranks have saved; one, two or three go on: what is common is everybody's, what was a rank's own comes
+    back where there is that rank, and a new rank keeps what it has."""
+
+    def rank_of(rank: int, world: int, common: Own, own: Own) -> TorchCheckpoint:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        return TorchCheckpoint(tmp_path, of_rank={"own": own}, common=common)
+
+    saving = [rank_of(rank, 2, Own("common"), Own(f"of rank {rank}")) for rank in range(2)]
+    threads = [threading.Thread(target=each.save, args=(7,)) for each in saving]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for rank in range(world):
+        common, own = Own(), Own("as it was")
+        assert rank_of(rank, world, common, own).load() == 7
+        assert (common.state, own.state) == ("common", f"of rank {rank}" if rank < 2 else "as it was")
 
 
 def test_a_full_disk_is_told_and_the_good_checkpoint_stays(

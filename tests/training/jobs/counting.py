@@ -1,0 +1,52 @@
+"""A training script without PyTorch: it counts, and keeps its count as any other framework might.
+
+    python counting.py STEPS
+
+Every step is a line in `samples-RANK.txt`.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from gavel.training import LeasedIterator, pace, session
+from gavel.training.environment import ranks_of, run_of
+from gavel.training.store import Store, Token
+
+
+class Count:
+    """A checkpoint of nothing but the step, in a directory of sets as TorchCheckpoint's."""
+
+    def __init__(self) -> None:
+        run = run_of()
+        place = Path(os.environ.get("GAVEL_CHECKPOINT_DIR", "checkpoints"))
+        token = None if run is None else Token(run.epoch, run.attempt)
+        self.rank, world = ranks_of()
+        self.store = Store(place, token, self.rank, world)
+
+    def load(self) -> int:
+        """The step of the newest set."""
+        found = self.store.choose()
+        return 0 if found is None else found.step
+
+    def save(self, step: int) -> None:
+        """A set of this step."""
+        self.store.write(step, f"rank-{self.rank}.txt", lambda file: file.write(str(step).encode()))
+        known = session.current()
+        self.store.commit(step, 30.0 if known is None else known.patience_s(30.0))
+
+
+def main() -> None:
+    """Count."""
+    slow = float(os.environ.get("SLOWER", "1")) if os.environ.get("RANK") == "1" else 1.0
+    batches = LeasedIterator(range(10), checkpoint=Count(), steps=int(sys.argv[1]))
+    print("begins at", batches.step, flush=True)
+    with open(f"samples-{os.environ.get('RANK', '0')}.txt", "a", encoding="ascii") as samples:
+        for batch in batches:
+            print(batches.epoch, batch, file=samples, flush=True)
+            pace(float(os.environ.get("STEP_S", "0")) * slow)
+    print("finished" if batches.finished else "stopped", "at", batches.step)
+
+
+if __name__ == "__main__":
+    main()
