@@ -128,8 +128,15 @@ def client_process(port: int, clients: int, seconds: float, batch: int, wire: Co
     wire.send((asyncio.run(run()), took_s))
 
 
-def submitted(port: int, options: argparse.Namespace, batch: int) -> str:
-    """Jobs per second, and how long a call took."""
+def cpu_s(pid: int | None) -> float:
+    """Seconds of CPU time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def submitted(server: Any, port: int, options: argparse.Namespace, batch: int) -> str:
+    """Jobs per second, how long a call took, and what of the server's CPU time a job took."""
+    before_s = cpu_s(server.pid)
     context, ends = multiprocessing.get_context("spawn"), []
     for part in range(options.processes):
         clients = (options.clients + part) // options.processes
@@ -144,7 +151,8 @@ def submitted(port: int, options: argparse.Namespace, batch: int) -> str:
     jobs = sum(count for count, _ in answers)
     return (
         f"{jobs / options.seconds:>8,.0f} jobs/s   {jobs:>7,} jobs   a call: "
-        f"{1000 * statistics.median(took_s):6.1f} ms, p99 {1000 * quantile(took_s, 0.99):6.1f} ms"
+        f"{1000 * statistics.median(took_s):6.1f} ms, p99 {1000 * quantile(took_s, 0.99):6.1f} ms   "
+        f"CPU of the server: {1e6 * (cpu_s(server.pid) - before_s) / max(jobs, 1):,.0f} µs a job"
     )
 
 
@@ -202,8 +210,11 @@ def main() -> None:
         server = context.Process(target=server_process, args=(folder, there, options.profile))
         server.start()
         port = here.recv()
-        print(f"one at a time, {options.clients} clients  {submitted(port, options, 1)}", flush=True)
-        print(f"{BATCH} at a time, {options.clients} clients {submitted(port, options, BATCH)}", flush=True)
+        print(f"one at a time, {options.clients} clients  {submitted(server, port, options, 1)}", flush=True)
+        print(
+            f"{BATCH} at a time, {options.clients} clients {submitted(server, port, options, BATCH)}",
+            flush=True,
+        )
         for brief in (True, False):
             word = "brief" if brief else "whole"
             print(f"listing {LISTED:,} jobs, {word}:  {asyncio.run(looked(port, brief))}", flush=True)

@@ -25,6 +25,8 @@ from scheduler.live.world import LiveWorld
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobState
 
+NODES_SLICE = 50  # nodes that are described before others have their turn
+
 _ACTIONS: dict[int, Any] = {
     pb.CommandNodeRequest.ACTION_DRAIN: "drain",
     pb.CommandNodeRequest.ACTION_RESUME: "resume",
@@ -101,7 +103,13 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         """All nodes, or those that are named, by name."""
         state = self._world.state
         names = [state.node(name).spec.name for name in request.nodes] or sorted(state.nodes)
-        return pb.ListNodesResponse(nodes=[node_view(state, name, self._nodes.seen(name)) for name in names])
+        wire = pb.ListNodesResponse()
+        for at, name in enumerate(names):
+            if at % NODES_SLICE == NODES_SLICE - 1:
+                await asyncio.sleep(0)
+            if name in state.nodes:
+                wire.nodes.append(node_view(state, name, self._nodes.seen(name)))
+        return wire
 
     async def CommandNode(self, request: pb.CommandNodeRequest, context: Any) -> pb.Node:
         """Drain, resume or remove."""
@@ -130,7 +138,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def GetAllocation(self, request: pb.GetAllocationRequest, context: Any) -> pb.Allocation:
         """Shares, as solved last."""
-        return allocation_view(self._world.state)
+        return await allocation_view(self._world.state)
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Any) -> AsyncIterator[pb.Round]:
         """The one that runs, and those that follow."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from scheduler.live.views import stamp
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.lease import Phase
+from scheduler.model.lease import Bundle, Phase
 from scheduler.model.throughput import RateKey
 
 RATES_MAX = 100_000  # rows of one call
+SLICE = 2000  # columns
 _NOTHING_SEEN = GpuSeen()
 
 
@@ -52,8 +55,8 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
     return wire
 
 
-def allocation_view(state: SchedulerState) -> pb.Allocation:
-    """The shares in force, with the time that each was due and got."""
+async def allocation_view(state: SchedulerState) -> pb.Allocation:
+    """The shares in force, with the time that each was due and got. Others have their turn in between."""
     fact, table = state.allocation, state.shares
     if fact is None:
         return pb.Allocation(policy=state.settings.policy)
@@ -71,9 +74,11 @@ def allocation_view(state: SchedulerState) -> pb.Allocation:
     )
     if state.asked.number == fact.number and state.asked.at_s > 0:
         wire.adopted.CopyFrom(stamp(state.asked.at_s))
-    for row, bundle in enumerate(table.bundles):
-        entitled_s, received_s = float(table.entitled_s[row]), float(table.received_s[row])
-        share = float(table.share[row])
+    bundles = list(table.bundles)
+    columns = (table.share.tolist(), table.entitled_s.tolist(), table.received_s.tolist())
+    for row, (bundle, share, entitled_s, received_s) in enumerate(zip(bundles, *columns, strict=True)):
+        if row % SLICE == SLICE - 1:
+            await asyncio.sleep(0)
         if share > 0 or received_s > 0:
             wire.shares.add(
                 jobs=bundle.jobs,
@@ -83,8 +88,19 @@ def allocation_view(state: SchedulerState) -> pb.Allocation:
                 share=share,
                 entitled_s=entitled_s,
                 received_s=received_s,
+                rate=_rate_of(state, bundle),
             )
     return wire
+
+
+def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
+    """Steps per second of the first job, as far as it is known."""
+    spec, kind, gpus = state.jobs[bundle.jobs[0]].spec, bundle.worker_type, bundle.gpus
+    if len(bundle.jobs) == 1:
+        return rate_of(state, spec, kind, gpus, bundle.label == "unconsolidated")[0]
+    partner = state.jobs[bundle.jobs[1]].spec.job_type
+    told = state.rates.pairs.get((kind, spec.job_type, partner, gpus), (0.0, 0.0))[0]
+    return state.rates.rate(RateKey(spec.job_type, gpus, kind, partner), told, state.settings.trust_after_s)
 
 
 def round_view(state: SchedulerState) -> pb.Round:

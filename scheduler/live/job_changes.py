@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.core import facts as f
+from scheduler.core.messages import Progress
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 
@@ -54,6 +55,8 @@ class JobChanges:
         self._known_as = {job.id: job.state for job in state.jobs.values()}
         self.states: Counter[JobState] = Counter(self._known_as.values())
         self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())  # by user
+        self.rates: dict[str, float] = {}  # steps per second by lease, between its last two reports
+        self._made: dict[str, tuple[float, float]] = {}  # steps, and seconds of stepping, as reported last
         self._watchers: list[Pending] = []
 
     @contextmanager
@@ -94,17 +97,31 @@ class JobChanges:
                 if isinstance(fact, f.RoundPlanned):
                     names += fact.ended
                 yield from self._known(names)
-            case f.LeasesStarted() | f.LeasesResumed():
+            case f.LeasesStarted():
+                for lease in fact.leases:
+                    if lease in job_of:
+                        self._made[lease] = (self._state.jobs[job_of[lease]].steps_done, 0.0)
+                yield from self._known(fact.leases)
+            case f.LeasesResumed():
                 yield from self._known(fact.leases)
             case f.LeaseRecalled():
                 yield from self._known((fact.lease,))
             case f.ProgressMade():
+                for made in fact.progress:
+                    self._measure(made)
                 yield from self._known([made.lease for made in fact.progress])
             case f.LeaseClosed():
                 yield from self._known((fact.exit.lease,))
-                job_of.pop(fact.exit.lease, None)
+                for of_lease in (job_of, self.rates, self._made):
+                    of_lease.pop(fact.exit.lease, None)
             case _:
                 pass
+
+    def _measure(self, made: Progress) -> None:
+        steps, stepping_s = self._made.get(made.lease, (made.steps, made.stepping_s))
+        if made.stepping_s > stepping_s and made.steps >= steps:
+            self.rates[made.lease] = (made.steps - steps) / (made.stepping_s - stepping_s)
+        self._made[made.lease] = (made.steps, made.stepping_s)
 
     def _known(self, leases: Sequence[str]) -> Iterator[str]:
         for lease in leases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -27,7 +28,7 @@ from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound
 from scheduler.model.jobs import Job, JobSpec
 
-SPECS_MAX = 100_000
+SPECS_MAX, PREVIEWS_MAX = 10_000, 100
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
 PAGE_BYTES_MAX = 8 * 1024 * 1024  # a page ends early rather than that its message is refused
 KEY_CHARS_MAX = 256
@@ -65,7 +66,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         """Durable when it returns."""
         who, state = caller(), self._world.state
         key = _key(who, request.idempotency_key)
-        specs = self._specs(request.specs, who)
+        specs = await self._specs(request.specs, who)
         if key not in state.requests:  # who asks again for what is done already takes nothing up
             self._admit(specs, who)
         try:
@@ -74,10 +75,18 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             raise _placed(refused, specs, request.idempotency_key) from None
         return pb.SubmitJobsResponse(jobs=taken["jobs"])
 
-    def _specs(self, wires: Any, who: Caller) -> tuple[JobSpec, ...]:
+    async def _specs(self, wires: Any, who: Caller) -> tuple[JobSpec, ...]:
         if len(wires) > SPECS_MAX:
-            raise InvalidSpec("specs", f"has {len(wires):,} jobs, more than {SPECS_MAX:,}")
-        return tuple([self._spec(at, wire, who) for at, wire in enumerate(wires)])
+            raise InvalidSpec(
+                "specs",
+                f"has {len(wires):,} jobs, more than {SPECS_MAX:,}: send them in parts, each with its key",
+            )
+        specs: list[JobSpec] = []
+        for first in range(0, len(wires), SHOWN_SLICE):
+            some = wires[first : first + SHOWN_SLICE]
+            specs += [self._spec(at, wire, who) for at, wire in enumerate(some, first)]
+            await asyncio.sleep(0)
+        return tuple(specs)
 
     def _spec(self, at: int, wire: pb.JobSpec, who: Caller) -> JobSpec:
         try:
@@ -109,9 +118,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def PreviewJobs(self, request: pb.PreviewJobsRequest, context: Any) -> pb.PreviewJobsResponse:
         """Nothing is taken."""
         who, found = caller(), pb.PreviewJobsResponse()
-        if len(request.specs) > PAGE_JOBS:
-            raise InvalidSpec("specs", f"has {len(request.specs):,} jobs, more than {PAGE_JOBS:,}")
+        if len(request.specs) > PREVIEWS_MAX:
+            raise InvalidSpec("specs", f"has {len(request.specs):,} jobs, more than {PREVIEWS_MAX:,}")
         for at, wire in enumerate(request.specs):
+            await asyncio.sleep(0)
             try:
                 spec = self._spec(at, wire, who)
             except (InvalidSpec, CallFailed) as error:
@@ -126,7 +136,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.Job:
         """One job."""
-        return job_view(self._world.state, self._world.state.job(request.job), caller())
+        return self._view(self._world.state.job(request.job), caller())
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         """Newest first, in pages."""
@@ -144,7 +154,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         space, shown = PAGE_BYTES_MAX, 0
         async for some in in_slices(taken, SHOWN_SLICE):
             for job in some:
-                view = job_view(state, job, who, request.brief)
+                view = self._view(job, who, request.brief)
                 space -= view.ByteSize()
                 if space < 0 and shown:
                     break
@@ -168,7 +178,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                     if wanted(job):
                         shown.add(job.id)
                         if not request.skip_present:
-                            yield pb.JobEvent(job=job_view(state, job, who), at=stamp(at_s), present=True)
+                            yield pb.JobEvent(job=self._view(job, who), at=stamp(at_s), present=True)
             yield pb.JobEvent(at=stamp(at_s), all_present=True)
             while True:
                 for name, changed_s in (await pending.take()).items():
@@ -179,7 +189,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                         shown.discard(name)
                     else:
                         continue
-                    yield pb.JobEvent(job=job_view(state, job, who), at=stamp(changed_s))
+                    yield pb.JobEvent(job=self._view(job, who), at=stamp(changed_s))
+
+    def _view(self, job: Job, who: Caller, brief: bool = False) -> pb.Job:
+        return job_view(self._world.state, job, who, self._changes.rates, brief)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
         """Why it is where it is."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.gavel.v1 import jobs_pb2
-from scheduler.core.apply_leases import rate_key
 from scheduler.core.state import SchedulerState
 from scheduler.live.callers import Caller
 from scheduler.live.wire_jobs import STATE_NUMBERS, spec_to_wire
@@ -24,8 +25,10 @@ def seconds(at: Timestamp) -> float:
     return at.seconds + at.nanos * 1e-9
 
 
-def job_view(state: SchedulerState, job: Job, who: Caller, brief: bool = False) -> jobs_pb2.Job:
-    """A job as this caller may see it."""
+def job_view(
+    state: SchedulerState, job: Job, who: Caller, rates: Mapping[str, float], brief: bool = False
+) -> jobs_pb2.Job:
+    """A job as this caller may see it. `rates`: steps per second by lease, as reported last."""
     private = not who.owns(job.spec.user)
     wire = jobs_pb2.Job(
         id=job.id,
@@ -56,14 +59,12 @@ def job_view(state: SchedulerState, job: Job, who: Caller, brief: bool = False) 
         wire.last_lines = job.last_lines
     holding = state.leases.get(job.lease or job.leaving or "")
     if holding is not None:
-        wire.placement.CopyFrom(_placement(state, holding))
+        wire.placement.CopyFrom(_placement(state, holding, rates))
     return wire
 
 
-def _placement(state: SchedulerState, holding: Holding) -> jobs_pb2.Placement:
+def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, float]) -> jobs_pb2.Placement:
     bundle, mine = holding.bundle, holding.lease.job
-    key = rate_key(state, holding)
-    seen = None if key is None else state.rates.measured.get(key)
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
     return jobs_pb2.Placement(
         worker_type=bundle.worker_type,
@@ -73,7 +74,7 @@ def _placement(state: SchedulerState, holding: Holding) -> jobs_pb2.Placement:
         until=stamp(state.lease_end_s(holding)),
         phase=holding.phase.value,
         lease=holding.lease.id,
-        rate=0.0 if seen is None else seen.rate,
+        rate=rates.get(holding.lease.id, 0.0),
     )
 
 

@@ -26,34 +26,34 @@ def test_what_it_makes_holds_together(tmp_path: Path) -> None:
     """The token that is printed is an admin's; the config is right, with TLS and tokens on, and names the directory."""
     folder = tmp_path / "data"
     said = run(str(folder), "--host", "gpu.example.org", "--user", "ann", "--port", "7171")
-    assert 0 == said.exit_code, said.output
+    assert said.exit_code == 0, said.output
     secret = re.search(r"gavel_\w+_[\w-]+", said.output)
     assert secret is not None
     access = Access(folder / "access.db", time.time)
     token = access.recognise(secret.group())
     access.close()
-    assert ("ann", Role.ADMIN) == (token.user, token.role)
+    assert (token.user, token.role) == ("ann", Role.ADMIN)
     config = daemon_config(str(folder / "gavel.toml"), {}, {})
     assert (folder, "0.0.0.0:7171", True, "tokens") == (
         *(config.folder, config.listen),
         *(config.tls, config.auth),
     )
     assert Keys(folder / "tls").fingerprint() in said.output
-    assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_without_a_host_it_is_for_this_machine_only(tmp_path: Path) -> None:
     """It listens on loopback."""
     folder = tmp_path / "data"
-    assert 0 == run(str(folder), "--token-file", str(tmp_path / "token")).exit_code
-    assert "127.0.0.1:7070" == daemon_config(str(folder / "gavel.toml"), {}, {}).listen
+    assert run(str(folder), "--token-file", str(tmp_path / "token")).exit_code == 0
+    assert daemon_config(str(folder / "gavel.toml"), {}, {}).listen == "127.0.0.1:7070"
 
 
 def test_a_token_file_is_private_and_the_token_is_not_printed(tmp_path: Path) -> None:
     """The secret is in the file alone."""
     path = tmp_path / "token"
     said = run(str(tmp_path / "data"), "--token-file", str(path))
-    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().strip() not in said.output
 
 
@@ -63,22 +63,22 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     run(str(folder))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     said = run(str(folder))
-    assert 2 == said.exit_code
+    assert said.exit_code == 2
     assert "--renew" in said.output
-    assert 1 == len(said.output.splitlines())
+    assert len(said.output.splitlines()) == 1
     assert before == {path: path.read_bytes() for path in before}
 
 
 def test_the_certificate_is_renewed_and_another_token_made(tmp_path: Path) -> None:
     """By the same authority; without keys there is nothing to renew."""
     folder = tmp_path / "data"
-    assert 2 == run(str(folder), "--renew").exit_code
+    assert run(str(folder), "--renew").exit_code == 2
     run(str(folder), "--host", "gpu.example.org")
     keys = Keys(folder / "tls")
     ca, server = keys.ca_pem, keys.server()
-    assert 0 == run(str(folder), "--renew").exit_code
-    assert (True, False) == (ca == keys.ca_pem, server == keys.server())
-    assert 0 == run(str(folder), "--token", "--user", "bob").exit_code
+    assert run(str(folder), "--renew").exit_code == 0
+    assert (ca == keys.ca_pem, server == keys.server()) == (True, False)
+    assert run(str(folder), "--token", "--user", "bob").exit_code == 0
     access = Access(folder / "access.db", time.time)
     assert "bob" in {token.user for token in access.tokens()}
     access.close()
@@ -90,6 +90,6 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 ) -> None:
     """One line that names it, and no directory is left."""
     said = run(str(tmp_path / "data"), *options)
-    assert 2 == said.exit_code
-    assert 1 == len(said.output.splitlines())
+    assert said.exit_code == 2
+    assert len(said.output.splitlines()) == 1
     assert not (tmp_path / "data").exists()

@@ -120,10 +120,15 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 def test_places_are_given_back() -> None:
     """Also when what took one fails."""
     places = Places(1, "watchers")
-    with pytest.raises(ValueError, match="x"), places:
-        with pytest.raises(CallFailed, match="1 watchers"), places:
-            pass
-        raise ValueError("x")
+
+    def work() -> None:
+        with places:
+            with pytest.raises(CallFailed, match="1 watchers"), places:
+                pass
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        work()
     assert places.taken == 0
 
 

@@ -109,12 +109,13 @@ async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None
     cluster = live.cluster()
     assert (await cluster.GetAllocation(pb.GetAllocationRequest())).number == 0
     await live.node("n1", gpus=2)
-    await submitted(live, spec())
+    await submitted(live, spec(rates={"v100": 5.0}))
     await live.run_job("1")
     allocation = await cluster.GetAllocation(pb.GetAllocationRequest())
     (share,) = allocation.shares
     assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
     assert 0 < share.share <= 1
+    assert 5.0 == share.rate
     (now,) = [one async for one in cluster.WatchRounds(pb.WatchRoundsRequest())]
     (run,) = now.runs
     assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)

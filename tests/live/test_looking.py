@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from protos.gavel.v1 import jobs_pb2 as pb
-from scheduler.core.messages import Exit
+from scheduler.core.messages import Exit, Progress
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.log_source import LogUnavailable
 from scheduler.live.views import stamp
@@ -43,6 +43,10 @@ async def test_a_job_shows_where_it_runs_and_how_its_last_attempt_failed(live: L
     )
     assert job.placement.until.seconds > job.placement.since.seconds
     assert not job.HasField("exit_code")
+    for steps, stepping_s in ((10.0, 2.0), (16.0, 4.0)):
+        await live.report("n1", progress=(Progress(lease, steps, 0.0, stepping_s),))
+        job = await live.jobs().GetJob(pb.GetJobRequest(job="1"))
+        assert (steps, {10.0: 5.0, 16.0: 3.0}[steps]) == (job.steps_done, job.placement.rate)
     await live.report("n1", exits=(Exit(lease, "failed", 30.0, 20.0, 5.0, 10.0, 3, "CUDA out of memory"),))
     job = await live.jobs().GetJob(pb.GetJobRequest(job="1"))
     assert (
