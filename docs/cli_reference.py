@@ -1,4 +1,4 @@
-"""Writes docs/cli.md and the table in docs/job-file.md anew: `python -m docs.cli_reference`. A test keeps them fresh."""
+"""Writes docs/cli.md and the table in docs/job-file.md: `python -m docs.cli_reference`. A test keeps them fresh."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Made by `python -m docs.cli_reference` from the command itself; a test checks th
 
     gavel COMMAND --help
 
-**Which scheduler.** Commands that speak to a scheduler find it by `--address`, else `--context`, else `GAVEL_ADDRESS`, else
-the context in use (`gavel login` stores one, `gavel context` lists them), else on this machine at `127.0.0.1:7070`. The
-token comes from `GAVEL_TOKEN` or the context, the CA certificate from `GAVEL_CA` or the context. A scheduler on another
-machine is only spoken to over TLS.
+**Which scheduler.** Commands that speak to a scheduler find it by `--address`, else `--context`, else `GAVEL_ADDRESS`,
+else the context in use (`gavel login` stores one, `gavel context` lists them), else on this machine at
+`127.0.0.1:7070`. The token comes from `GAVEL_TOKEN` or the context, the CA certificate from `GAVEL_CA` or the context.
+A scheduler on another machine is only spoken to over TLS.
 
-**For people and for programs.** Tables are cut to the width of a terminal and never elsewhere; colours are for terminals, and
-not where `NO_COLOR` is set. Times are relative. With `--json` all times are ISO 8601 in UTC and nothing is cut. What
-streams (`queue --watch`, `logs`, `wait`, `show`) prints one JSON object per line. Results go to standard output, remarks
-and errors to standard error, errors as one line.
+**For people and for programs.** Tables are cut to the width of a terminal and never elsewhere; colours are for
+terminals, and not where `NO_COLOR` is set. Times are relative. With `--json` all times are ISO 8601 in UTC and nothing
+is cut. What streams (`queue --watch`, `logs`, `wait`, `show`) prints one JSON object per line. Results go to standard
+output, remarks and errors to standard error, errors as one line.
 
 ## Exit codes
 
@@ -103,7 +103,7 @@ def reference() -> str:
     parts += [_section(name, command) for name, command in _commands(main, "")]
     parts += [
         "## Keys of JSON\n",
-        "New keys may come; those that are here stay, with their meaning. Unknown is null.\n",
+        "New keys may come; those that are here stay, with their meaning.\n",
     ]
     parts += [_shape(shape) for shape in SHAPES]
     return "\n".join(parts).rstrip() + "\n"

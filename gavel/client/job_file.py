@@ -61,6 +61,7 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
         jobs = [
             _job(said, node, file, folder, time.time() if now_s is None else now_s)
             for document in documents(text)
+            if scalar(document) is not None
             for said, node in _jobs_in(document)
         ]
     except Wrong as wrong:
@@ -151,7 +152,7 @@ def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]
     values: dict[str, Any] = {}
     for name, node in nodes.items():
         field = BY_NAME[name]
-        if isinstance(node, yaml.ScalarNode) and scalar(node) is None and not node.value:
+        if scalar(node) is None:
             raise Wrong(node, f"has no value: leave it out, or say for example {name}: {field.example}", name)
         try:
             value = _read(field, node, now_s)

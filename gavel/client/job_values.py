@@ -266,6 +266,12 @@ def _argument(node: yaml.Node) -> str:
     return _text_of(node, "text")
 
 
+def _said(node: yaml.Node) -> str:
+    if scalar(node) is None:
+        raise Wrong(node, "must be text, got nothing")
+    return _argument(node)
+
+
 def _names(node: yaml.Node) -> tuple[str, ...]:
     parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
     names = tuple([nested(f"[{at}]", _name_of, part) for at, part in enumerate(parts)])
@@ -370,8 +376,8 @@ COMMAND = Kind(
     {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
 )
 NAMES = Kind("name or list of names", _names, _LISTED)
-LABELS = Kind("mapping of names to text", _map(_argument), _SCALARS)
-VARIABLES = Kind("mapping of variables to text", _map(_argument, variables=True), _SCALARS)
+LABELS = Kind("mapping of names to text", _map(_said), _SCALARS)
+VARIABLES = Kind("mapping of variables to text", _map(_said, variables=True), _SCALARS)
 RATES = Kind(
     "mapping of worker types to numbers",
     _map(_number(zero=False)),

@@ -1,4 +1,4 @@
-"""A job file as tired people write it: what is right is read, and what is wrong is told with its line and what would be right."""
+"""A job file as tired people write it: what is right is read, what is wrong is told with its line and a remedy."""
 
 import json
 import math
@@ -142,7 +142,7 @@ WRONG = [
     ("command: python train.py", "must be a list such as [python, train.py]"),
     ("command: []", "must begin with a program"),
     ("command: ['']", "must begin with a program"),
-    ("command: [[a]]", "must begin with a program"),
+    ("command: [[a]]", "[0]: must be text, got a list"),
     ("command: [a, {b: 1}]", "[1]: must be text, got a mapping"),
     ("script: ' '", "is empty"),
     ("script: {a: b}", "must be text, got a mapping"),
@@ -154,7 +154,7 @@ WRONG = [
     ("env: [A]", "must be a mapping, got a list"),
     ("env: {2A: x}", "cannot be the name of a variable"),
     ("env: {A: [x]}", "A: must be text, got a list"),
-    ("env: {A: null}", "must be"),
+    ("env: {A: null}", "A: must be text, got nothing"),
     ("env: {A: 1, A: 2}", "A: stands twice (first in line 2)"),
     ("env_from: {A-B: x}", "cannot be the name of a variable"),
     ("gpus: 0", "must be a whole number from 1 up, or a range such as 2-8, got 0"),
@@ -178,7 +178,7 @@ WRONG = [
     ("worker_types: [a, a]", "'a' stands twice"),
     ("worker_types: {a: 1}", "must be a name"),
     ("exclude_worker_types: [[a]]", "[0]: must be a name"),
-    ("nodes: ['a\\nb']", "[0]: must be a name, without line breaks"),
+    ('nodes: ["a\\nb"]', "[0]: must be a name, without line breaks"),
     ("labels: x", 'must be a mapping, got "x"'),
     ("labels: {'': x}", "must be a name"),
     ("job_type: {}", "must be a name"),
@@ -187,7 +187,7 @@ WRONG = [
     ("steps: many", 'must be a number above 0, got "many"'),
     ("steps: 1e999", "must be a number above 0"),
     ("reports_steps: no", 'must be true or false, got "no"; say false'),
-    ("checkpoint_dir: 'a\\0b'", "has a NUL character"),
+    ('checkpoint_dir: "a\\0b"', "has a NUL character"),
     ("weight: .inf", "must be a number above 0"),
     ("weight: '5'", 'must be a number above 0, got "5"'),
     ("tenant: ''", "must be a name"),
