@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault, cluster_commands, complete_policy, job_commands
+from gavel.cli import Fault, agent_commands, cluster_commands, complete_policy, job_commands, upkeep_commands
 
 
 @click.command()
@@ -47,6 +47,41 @@ def serve(
     except (ConfigError, PolicyError) as error:
         raise Fault(str(error)) from None
     sys.exit(run(config))
+
+
+@click.command()
+@click.option(
+    "--gpus",
+    "agents",
+    multiple=True,
+    metavar="TYPE=COUNT[:speed=X]",
+    help="An agent with these GPUs; again for another one.  [default: two with a V100, two with a K80]",
+)
+@click.option("--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    default="~/.local/share/gavel-up",
+    show_default=True,
+    help="Where everything is kept, so that the next `gavel up` goes on.",
+)
+@click.option("--policy", default="las", show_default=True, metavar="SPEC", shell_complete=complete_policy)
+@click.option("--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="How long a round is.")
+def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
+    """Start a scheduler and a few agents on this machine, for trying things.
+
+    They are the real programs; only the GPUs are declared, and jobs that pace their steps run at their speed.
+    """
+    from pathlib import Path
+
+    from gavel.cli.up import up
+
+    lead_s = min(2.0, round_s / 5)
+    settings = [
+        *(f"scheduler.policy={policy}", f"scheduler.round_s={round_s}"),
+        *(f"scheduler.solve_lead_s={lead_s}", f"scheduler.plan_lead_s={lead_s / 2}"),
+    ]
+    up(Path(data_dir).expanduser(), agents, listen, settings)
 
 
 @click.command()
@@ -93,4 +128,10 @@ def init(**options: Any) -> None:
     init(**options)
 
 
-COMMANDS: list[click.Command] = [serve, config, init, *job_commands.COMMANDS, *cluster_commands.COMMANDS]
+COMMANDS: list[click.Command] = [
+    *(serve, config, init, up),
+    *agent_commands.COMMANDS,
+    *upkeep_commands.COMMANDS,
+    *job_commands.COMMANDS,
+    *cluster_commands.COMMANDS,
+]

@@ -30,6 +30,7 @@ from scheduler.core.facts import RecordsLost
 from scheduler.core.messages import Configure, GiveRates, SetPrices
 from scheduler.drive import drive
 from scheduler.journal.errors import JournalError
+from scheduler.journal.keeping import Keeper
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.agents_service import AgentsService
@@ -101,7 +102,14 @@ class Daemon:
         for effect in outcome.effects:
             world.perform(effect)
         self._configure(is_first)
-        self._loop = asyncio.create_task(drive(core, world, self.feed), name="core")
+        keeper = Keeper(
+            journal,
+            core.state.snapshot,
+            facts=recovered.facts_applied,
+            snapshot_facts=config.keeping.snapshot_facts,
+            compact=config.keeping.compact,
+        )
+        self._loop = asyncio.create_task(self._drive(keeper), name="core")
         self._loop.add_done_callback(lambda task: self._stop.set())
         self._say_where(closing)
         log.info(
@@ -138,7 +146,9 @@ class Daemon:
             self.agents_listen = port.address
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
             join = joining(people.access, keys, lambda: str(self.agents_listen))
-            services.append(_agents(AgentsService(links, relay, people.packages, certificates=True, joining=join)))
+            services.append(
+                _agents(AgentsService(links, relay, people.packages, certificates=True, joining=join))
+            )
         else:
             services.append(_agents(AgentsService(links, relay, people.packages)))
         given = credentials(config, keys) if config.tls else None
@@ -204,6 +214,10 @@ class Daemon:
     def stop(self) -> None:
         """End `ended`."""
         self._stop.set()
+
+    async def _drive(self, keeper: Keeper) -> None:
+        await drive(self.world.core, self.world, self.feed, keeper)
+        keeper.keep()  # a planned stop: the next start reads no facts
 
     async def _drain(self) -> None:
         """What has been said is handled and durable; then the core's loop ends."""

@@ -1,0 +1,1 @@
+"""Training scripts that run as they are, with and without Gavel."""

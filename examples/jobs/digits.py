@@ -1,0 +1,83 @@
+"""A small convolutional network learns to read noisy seven-segment digits, drawn as they are needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pace
+
+SEGMENTS = (
+    "1110111",
+    "0010010",
+    "1011101",
+    "1011011",
+    "0111010",
+    "1101011",
+    "1101111",
+    "1010010",
+    "1111111",
+    "1111011",
+)
+BARS = (
+    (0, slice(1, 5)),
+    (slice(1, 4), 0),
+    (slice(1, 4), 5),
+    (4, slice(1, 5)),
+    (slice(5, 8), 0),
+    (slice(5, 8), 5),
+    (8, slice(1, 5)),
+)
+
+
+class Digits(Dataset[tuple[torch.Tensor, int]]):
+    """Every picture follows from its number, so that it is the same whenever and wherever it is drawn."""
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        lots = torch.Generator().manual_seed(index)
+        digit = index % 10
+        picture = 0.5 * torch.randn(1, 9, 6, generator=lots)
+        for lit, (rows, columns) in zip(SEGMENTS[digit], BARS, strict=True):
+            if lit == "1":
+                picture[0, rows, columns] += 1.0
+        return picture, digit
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--step-s", type=float, default=0.0, help="of a step on a GPU of speed 1")
+options = parser.parse_args()
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+data = Digits()
+loader = DataLoader(data, batch_size=32, sampler=ResumableSampler(data, seed=2))
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 54, 10)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
+
+checkpoint = TorchCheckpoint("checkpoints/digits", model=model, optimizer=optimizer, schedule=schedule)
+steps = LeasedIterator(loader, checkpoint=checkpoint, steps=options.steps)
+print(json.dumps({"at": "start", "step": steps.step, "on": os.environ.get("GAVEL_WORKER_TYPE")}), flush=True)
+loss = torch.tensor(float("nan"))
+for pictures, digits in steps:
+    loss = torch.nn.functional.cross_entropy(model(pictures), digits)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    if options.step_s:
+        pace(options.step_s)
+    if steps.step % 50 == 0:
+        print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
+at = "end" if steps.finished else "lease over"
+print(json.dumps({"at": at, "step": steps.step, "loss": round(loss.item(), 4)}), flush=True)

@@ -1,0 +1,166 @@
+"""A scheduler and its agents on this machine, for trying things: what `gavel up` and the demo start.
+
+They are the real programs, each a process of its own with a log of its own; only the GPUs are declared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from gavel.cli import Fault
+
+START_S = 60.0
+STOP_S = 40.0  # jobs may save before they end
+AGENTS_DEFAULT = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
+
+
+class LocalCluster:
+    """`with LocalCluster(folder, agents) as cluster:` … `cluster.address`."""
+
+    def __init__(
+        self, folder: Path, agents: Sequence[str], listen: str = "127.0.0.1:0", settings: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder.absolute()
+        self.agents = list(agents)
+        self._listen = listen
+        self._settings = list(settings)
+        self.scheduler: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = ""
+
+    def __enter__(self) -> LocalCluster:
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        try:
+            self.start_scheduler()
+            for number, gpus in enumerate(self.agents, 1):
+                self.start_agent(f"{gpus.partition('=')[0]}-{number}", gpus)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start_scheduler(self) -> None:
+        """Start it, or start it again: it listens where it did, and knows what it knew."""
+        where = self.folder / "scheduler" / "daemon.json"
+        where.unlink(missing_ok=True)
+        options = [f"--set={setting}" for setting in self._settings]
+        self.scheduler = self._started(
+            "scheduler",
+            ["-m", "scheduler", "--data-dir", str(where.parent), "--listen", self._listen, *options],
+        )
+        give_up_s = time.monotonic() + START_S
+        while time.monotonic() < give_up_s:
+            if self.scheduler.poll() is not None:
+                raise Fault(f"the scheduler did not start: {self.last_line('scheduler')}")
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                self.address = self._listen = str(json.loads(where.read_text())["listen"])
+                return
+            time.sleep(0.05)
+        raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
+
+    def start_agent(self, name: str, gpus: str) -> None:
+        """An agent with these GPUs; agents share a checkpoint directory, as they would on a cluster."""
+        self.nodes[name] = self._started(
+            name,
+            [
+                *("-m", "worker_agent", "--scheduler", self.address, "--name", name, "--gpus", gpus),
+                *(
+                    "--state-dir",
+                    str(self.folder / name),
+                    "--checkpoint-dir",
+                    str(self.folder / "checkpoints"),
+                ),
+                *("--address", "127.0.0.1", "--single-user", "--drain-on-stop"),
+            ],
+        )
+
+    def log(self, name: str) -> Path:
+        """Where one of them writes."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def last_line(self, name: str) -> str:
+        """What it said last."""
+        lines = self.log(name).read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def stop(self) -> None:
+        """Agents first, which let their jobs save and end; then the scheduler."""
+        for node in self.nodes.values():
+            node.terminate()
+        self._wait(list(self.nodes.values()))
+        if self.scheduler is not None:
+            self.scheduler.terminate()
+            self._wait([self.scheduler])
+        self.nodes, self.scheduler = {}, None
+
+    def stop_scheduler(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Only the scheduler; what runs goes on."""
+        assert self.scheduler is not None
+        self.scheduler.send_signal(how)
+        self._wait([self.scheduler])
+
+    def died(self) -> str:
+        """The name of one that ended by itself; empty: all run."""
+        running = {"scheduler": self.scheduler, **self.nodes}
+        return next((name for name, one in running.items() if one is not None and one.poll() is not None), "")
+
+    def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        with open(self.log(name), "ab") as log:
+            # a session of its own: Ctrl-C in the terminal is for us, who stop them in order
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    @staticmethod
+    def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
+        give_up_s = time.monotonic() + STOP_S
+        for process in processes:
+            try:
+                process.wait(max(give_up_s - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]) -> None:
+    """Run them until Ctrl-C."""
+    ended = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    with LocalCluster(folder, agents or AGENTS_DEFAULT, listen, settings) as cluster:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        click.echo(
+            f"a scheduler at {cluster.address} and {len(cluster.nodes)} agents: {', '.join(cluster.nodes)}"
+        )
+        click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs\n")
+        click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")
+        click.echo("  gavel submit -- python -c 'print(\"hello\")'")
+        click.echo("  gavel queue --all; gavel logs 1; gavel top\n")
+        click.echo("Ctrl-C stops them; jobs save and end first, and go on with the next `gavel up`.")
+        while not ended.wait(0.5):
+            if name := cluster.died():
+                raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
+        click.echo("stopping: jobs save and end", err=True)
