@@ -25,6 +25,9 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "gavel"
+UNAVAILABLE = (
+    "unavailable"  # the scheduler is there, and what was asked for is not: logs of a node that is away
+)
 
 
 class GavelError(Exception):
@@ -114,7 +117,7 @@ _KINDS: dict[Any, type[GavelError]] = {
 def error_of(code: Any, text: str, metadata: Iterable[tuple[str, Any]], address: str) -> GavelError:
     """What a gRPC status says, as one of ours. `metadata`: what came behind the answer."""
     reason, field, retry_s = _details(metadata)
-    kind = _KINDS.get(code, ServerError)
+    kind = Refused if reason == UNAVAILABLE else _KINDS.get(code, ServerError)
     if kind is NotReachable and not reason:  # nobody of ours said this: the network did
         return NotReachable(_unreachable(code, text, address), reason="unreachable")
     if code is _Code.UNIMPLEMENTED:

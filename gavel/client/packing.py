@@ -70,9 +70,10 @@ def entries(folder: Path) -> list[Entry]:
         raise TooLarge(f"{FILE}: a pattern cannot be read: {error}") from None
     if len(found) > FILES_MAX:
         raise TooLarge(f"has {len(found):,} files, {FILES_MAX:,} are possible; {_ADVICE}")
-    size = sum(entry.status.st_size for entry in found if stat.S_ISREG(entry.status.st_mode))
+    files = [entry for entry in found if stat.S_ISREG(entry.status.st_mode)]
+    size = sum(entry.status.st_size for entry in files)
     if size > UNPACKED_BYTES_MAX:
-        largest = max(found, key=lambda entry: entry.status.st_size)
+        largest = max(files, key=lambda entry: entry.status.st_size)
         raise TooLarge(
             f"has {_gb(size)} of files, {_gb(UNPACKED_BYTES_MAX)} are possible (the largest is {largest.name}, "
             f"{_gb(largest.status.st_size)}); {_ADVICE}"

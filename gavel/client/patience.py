@@ -11,22 +11,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gavel.client.errors import Conflict, GavelError, NotReachable, TooMany
+from gavel.client.errors import UNAVAILABLE, Conflict, GavelError, NotReachable, Refused, TooMany
 
 WAIT_S, WAIT_S_MAX = 0.1, 5.0
 STOPPING, SLOW_READER = "stopping", "slow_reader"
 
 
 class Patience:
-    """For one call. `retry_s`: so long is something tried that does not work."""
+    """For one call. `retry_s`: so long is something tried that fails; `lasting`: things that will come are waited for."""
 
     def __init__(
         self,
         retry_s: float,
         now_s: Callable[[], float],
         chance: Callable[[], float] = random.random,
+        *,
+        lasting: bool = False,
     ) -> None:
-        self._retry_s, self._now_s, self._chance = retry_s, now_s, chance
+        self._retry_s, self._now_s, self._chance, self._lasting = retry_s, now_s, chance, lasting
         self.begin()
 
     def begin(self) -> None:
@@ -42,8 +44,9 @@ class Patience:
         self._wait_s = min(2 * self._wait_s, WAIT_S_MAX)
         return wait_s if self._now_s() + wait_s <= self._until_s else None
 
-    @staticmethod
-    def _may_pass(error: GavelError, safe: bool) -> bool:
+    def _may_pass(self, error: GavelError, safe: bool) -> bool:
+        if isinstance(error, Refused):
+            return self._lasting and error.reason == UNAVAILABLE
         if isinstance(error, TooMany):
             return error.retry_s is not None
         if isinstance(error, NotReachable):

@@ -126,7 +126,7 @@ class SyncTransport:
         self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> Iterator[T]:
         """The same across lost connections. TimeoutError after `timeout_s`."""
-        patience = Patience(patience_s, time.monotonic)
+        patience = Patience(patience_s, time.monotonic, lasting=True)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
@@ -203,7 +203,7 @@ class AsyncTransport:
         self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> AsyncGenerator[T, None]:
         """The same across lost connections. TimeoutError after `timeout_s`."""
-        patience = Patience(patience_s, time.monotonic)
+        patience = Patience(patience_s, time.monotonic, lasting=True)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:

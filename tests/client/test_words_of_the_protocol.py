@@ -1,0 +1,171 @@
+"""Between plain values and messages nothing is lost: every field of the protocol has its place, both ways."""
+
+import json
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from gavel import AsyncClient, Client
+from gavel.client import results as r
+from gavel.client.calls import JobFilter
+from gavel.client.errors import Invalid
+from gavel.client.reading import moment, plain, read, stamp_of
+from gavel.client.specs import After, JobSpec, Source, spec_from_proto, spec_to_proto
+from protos.gavel.v1 import cluster_pb2, jobs_pb2
+
+WHOLE = JobSpec(
+    command=("python", "train.py"),
+    script="",
+    name="chat",
+    job_type="lm",
+    gpus=4,
+    gpus_min=2,
+    gpus_max=8,
+    steps=1e6,
+    weight=2.0,
+    tenant="org/team",
+    user="ada",
+    deadline_s=3600.0,
+    earliest_start_s=60.0,
+    time_limit_s=7200.0,
+    min_run_s=600.0,
+    worker_types=("a100", "h100"),
+    excluded_worker_types=("k80",),
+    nodes=("n1",),
+    labels={"rack": "r2"},
+    cpus=16.0,
+    memory_gb=64.0,
+    gpu_memory_gb=40.0,
+    retries=2,
+    retries_node=3,
+    retries_preemption=0,
+    preemptible=False,
+    packable=False,
+    reports_steps=False,
+    restart_cost_s=90.0,
+    rates={"a100": 12.5},
+    after=(After("17"), After("18", "ended")),
+    array=(0, 2),
+    max_cost=250.0,
+    setup="pip install .",
+    venv="/env",
+    workdir="/shared",
+    package="sha256:" + "0" * 64,
+    env={"A": "1"},
+    env_from={"T": "secret"},
+    checkpoint_dir="/ck",
+    ranks="per_node",
+)
+
+
+def test_a_spec_goes_there_and_back() -> None:
+    """With everything said, and with nothing said; zero and false are said."""
+    for spec in (WHOLE, JobSpec(), JobSpec(script="x", retries=0, preemptible=True, gpus=1, steps=0.0)):
+        assert spec == spec_from_proto(spec_to_proto(spec))
+
+
+def test_every_field_of_the_protocol_can_be_said() -> None:
+    """A field that is added there and forgotten here is found: nothing of a whole spec is unset."""
+    wire = spec_to_proto(WHOLE)
+    unset = {field.name for field in wire.DESCRIPTOR.fields} - {field.name for field, _ in wire.ListFields()}
+    assert unset == set()
+    launch = {field.name for field in wire.launch.DESCRIPTOR.fields}
+    assert launch - {field.name for field, _ in wire.launch.ListFields()} == {"script"}
+
+
+def messages() -> list[tuple[Any, Any]]:
+    """Each result, with its message."""
+    by_name = {**vars(jobs_pb2), **vars(cluster_pb2)}
+    nested = {
+        r.Place: jobs_pb2.Preview.Place,
+        r.Share: cluster_pb2.Allocation.Share,
+        r.Run: cluster_pb2.Round.Run,
+        r.UsageRow: cluster_pb2.Usage.Row,
+        r.JobPage: jobs_pb2.ListJobsResponse,
+        r.NewToken: cluster_pb2.CreateTokenResponse,
+        r.JoinToken: cluster_pb2.CreateJoinTokenResponse,
+    }
+    kinds = [kind for kind in vars(r).values() if is_dataclass(kind) and kind.__module__ == r.__name__]
+    return [(kind, nested.get(kind) or by_name[kind.__name__]) for kind in kinds]
+
+
+@pytest.mark.parametrize(("kind", "message"), messages(), ids=lambda one: one.__name__)
+def test_every_result_has_the_fields_of_its_message(kind: Any, message: Any) -> None:
+    """By name, all of them; and an empty message is read, as one of an older scheduler would be."""
+    assert {one.name for one in fields(kind)} == {field.name for field in message.DESCRIPTOR.fields}
+    empty = read(kind, message())
+    json.dumps(plain(empty), allow_nan=False)
+
+
+def test_numbers_that_this_client_does_not_know_are_told_so() -> None:
+    """A newer scheduler may have more states: they are unknown, not an error and not another state."""
+    job = jobs_pb2.Job(id="1")
+    job.state = 99  # type: ignore[assignment]
+    assert read(r.Job, job).state is r.JobState.UNKNOWN
+    assert read(r.Job, jobs_pb2.Job(state=jobs_pb2.JOB_STATE_HELD)).state is r.JobState.HELD
+    assert not r.JobState.UNKNOWN.is_final
+
+
+def test_times_keep_their_moment() -> None:
+    """To the microsecond, whatever zone they are said in; in JSON in UTC."""
+    at = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone(timedelta(hours=2)))
+    assert at == moment(stamp_of(at))
+    assert plain(at) == "2030-01-02T01:04:05.678Z"
+    assert moment(stamp_of(datetime(1969, 12, 31, tzinfo=UTC))) == datetime(1969, 12, 31, tzinfo=UTC)
+
+
+def test_json_has_no_words_that_json_does_not_have() -> None:
+    """NaN and infinity become null; where a job was written stays out."""
+    allocation = cluster_pb2.Allocation(price_per_gpu={"a": float("nan"), "b": float("inf"), "c": 1.0})
+    assert plain(read(r.Allocation, allocation))["price_per_gpu"] == {"a": None, "b": None, "c": 1.0}
+    assert "source" not in plain(JobSpec(source=Source("f", 1)))
+
+
+def test_progress_is_never_more_than_all() -> None:
+    """Nor a guess where the number of steps is unknown."""
+
+    def progress(done: float, **said: Any) -> float | None:
+        wire = jobs_pb2.Job(steps_done=done, **said)
+        return read(r.Job, wire).progress
+
+    assert progress(50.0, spec=jobs_pb2.JobSpec(steps=200.0)) == 0.25
+    assert progress(300.0, spec=jobs_pb2.JobSpec(steps=200.0)) == 1.0
+    assert progress(50.0) is None
+    assert progress(0.0, state=jobs_pb2.JOB_STATE_COMPLETED) == 1.0
+
+
+def test_a_filter_with_a_state_that_there_is_not() -> None:
+    """Told with those that there are."""
+    with pytest.raises(Invalid, match="there is no state 'sleeping'; known: queued, running"):
+        JobFilter(states=["sleeping"]).to_proto()
+    assert list(JobFilter(states=["held", r.JobState.FAILED]).to_proto().states) == [4, 6]
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    """With the same parameters and the same words about them."""
+    from inspect import signature
+
+    def calls(kind: type) -> dict[str, Any]:
+        return {
+            name: call for name, call in vars(kind).items() if not name.startswith("_") and callable(call)
+        }
+
+    sync, asynchronous = calls(Client), calls(AsyncClient)
+    assert set(sync) == set(asynchronous)
+    for name, call in sync.items():
+        assert signature(call).parameters == signature(asynchronous[name]).parameters, name
+        assert call.__doc__ == asynchronous[name].__doc__, name
+
+
+def test_importing_gavel_alone_costs_nothing() -> None:
+    """A training script that imports gavel.training gets neither grpc nor yaml."""
+    import subprocess
+    import sys
+
+    code = "import sys, gavel, gavel.training; print({'grpc', 'yaml', 'google.protobuf'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        __import__("gavel").nothing  # noqa: B018
