@@ -36,9 +36,9 @@ class Summed:
 
 def replace(path: Path, write: Write) -> dict[str, int]:
     """Make the file `path` by calling `write`, durable on return; its CRC-32 and size."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")  # ranks of other nodes may have our pid
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(aside, flags, 0o666), "wb", buffering=0) as file:
             summed = Summed(cast(BinaryIO, file))
             write(cast(BinaryIO, summed))

@@ -252,10 +252,22 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     assert {"notes.txt", "e1-a1", "e00000001-a00000001x"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_no_link_is_followed_when_writing(tmp_path: Path) -> None:
-    """A link in the place of the file that is written aside is an error, not a way out of the directory."""
+def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link or a file in the place of what is written aside is an error, not a way out of the directory."""
     aim = tmp_path / "aim"
-    (tmp_path / f".state.{os.getpid()}.new").symlink_to(aim)
-    with pytest.raises(OSError, match="symbolic"):
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f".state.{bytes(6).hex()}.new").symlink_to(aim)
+    with pytest.raises(FileExistsError):
         atomic.replace(tmp_path / "state", lambda file: file.write(b"x"))
     assert not aim.exists()
+
+
+def test_two_that_write_the_same_file_at_once_both_succeed(tmp_path: Path) -> None:
+    """Ranks on several nodes may complete a set in the same moment, under the same process number."""
+
+    def inner(file: object) -> None:
+        atomic.replace(tmp_path / "state", lambda other: other.write(b"same"))
+        file.write(b"same")  # type: ignore[attr-defined]
+
+    atomic.replace(tmp_path / "state", inner)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("state", b"same")]
