@@ -11,6 +11,8 @@ from traces.errors import nearest, show
 
 COSTS = Layout(("job_type", "restart_s", "checkpoint_s"))
 
+COST_S_MAX = 7 * 86_400.0
+
 
 class Cost(NamedTuple):
     """Seconds from the start of processes to the first step, and from being asked to stop to having saved."""
@@ -31,5 +33,10 @@ def read_costs(path: str | Path, known: Collection[str] | None = None) -> Mappin
             row.refuse(
                 "job_type", f"{show(job_type)} is not in the throughput table", nearest(job_type, known)
             )
+        for column in ("restart_s", "checkpoint_s"):
+            if row.amount(column) > COST_S_MAX:
+                row.refuse(
+                    column, f"is {row.amount(column):g}", f"give seconds, at most {COST_S_MAX:,.0f}, a week"
+                )
         costs[job_type] = Cost(row.amount("restart_s"), row.amount("checkpoint_s"))
     return costs

@@ -9,7 +9,7 @@ Published tables of spot instances are recognised by their columns; their time s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from traces.documents import Layout, Row, header_of, read_text, rows
-from traces.errors import TraceError, UnreadableFile
+from traces.errors import TraceError, UnreadableFile, nearest, show
 
 
 class CapacityChange(msgspec.Struct, frozen=True):
@@ -54,17 +54,32 @@ INSTANCE_EVENTS = Layout(
 )
 
 
-def read_capacity(path: str | Path) -> tuple[CapacityChange, ...]:
-    """Capacity over time: our own table, sizes of a spot cluster, or events of single instances."""
+def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
+    """Capacity over time: our own table, sizes of a spot cluster, or events of single instances.
+
+    With `known` types, a line of our own table that names another one is refused.
+    """
     return _read(
         Path(path),
-        {CAPACITY: _own_capacity, SPOT_AVAILABILITY: _cluster_sizes, INSTANCE_EVENTS: _instances_running},
+        {
+            CAPACITY: lambda lines: _own_capacity(lines, known),
+            SPOT_AVAILABILITY: _cluster_sizes,
+            INSTANCE_EVENTS: _instances_running,
+        },
     )
 
 
-def read_prices(path: str | Path, *, cloud: str | None = None) -> tuple[PriceChange, ...]:
+def read_prices(
+    path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
+) -> tuple[PriceChange, ...]:
     """Prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts."""
-    return _read(Path(path), {PRICES: _own_prices, SPOT_PRICES: lambda lines: _lowest_price(lines, cloud)})
+    return _read(
+        Path(path),
+        {
+            PRICES: lambda lines: _own_prices(lines, known),
+            SPOT_PRICES: lambda lines: _lowest_price(lines, cloud),
+        },
+    )
 
 
 def _read(
@@ -87,22 +102,24 @@ def _read(
 # ----------------------------------------------------------------------------------------------- our own
 
 
-def _own_capacity(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
-    return tuple(CapacityChange(t_s, kind, _gpus(row, "gpus")) for t_s, kind, row in _in_order(lines))
+def _own_capacity(lines: Iterator[Row], known: Collection[str]) -> tuple[CapacityChange, ...]:
+    return tuple(CapacityChange(t_s, kind, _gpus(row, "gpus")) for t_s, kind, row in _in_order(lines, known))
 
 
-def _own_prices(lines: Iterator[Row]) -> tuple[PriceChange, ...]:
+def _own_prices(lines: Iterator[Row], known: Collection[str]) -> tuple[PriceChange, ...]:
     return tuple(
-        PriceChange(t_s, kind, row.amount("price_per_gpu_hour")) for t_s, kind, row in _in_order(lines)
+        PriceChange(t_s, kind, row.amount("price_per_gpu_hour")) for t_s, kind, row in _in_order(lines, known)
     )
 
 
-def _in_order(lines: Iterator[Row]) -> Iterator[tuple[float, str, Row]]:
+def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[float, str, Row]]:
     """The lines sorted by time and type; refused where time runs backwards or a line comes twice."""
     found: dict[tuple[float, str], Row] = {}
     last_s = 0.0
     for row in lines:
         t_s, kind = row.amount("t_s"), row.word("worker_type")
+        if known and kind not in known:
+            row.refuse("worker_type", f"{show(kind)} is not in the cluster", nearest(kind, known))
         if t_s < last_s:
             row.refuse("t_s", f"{t_s:g} is before the line above", "sort the lines")
         if (t_s, kind) in found:

@@ -68,7 +68,7 @@ def _capacity_events(
     cluster: Mapping[str, int], start: list[NodeSpec], gpus_per_node: int, path: str
 ) -> tuple[list[NodeSpec], list[NodeEvent]]:
     """The nodes that are ever there, and how they come and go after the start."""
-    changes = read_capacity(path)
+    changes = read_capacity(path, cluster)
     pool = list(start)
     for kind in dict.fromkeys(change.worker_type for change in changes):
         _check_type(path, kind, cluster)
@@ -111,7 +111,7 @@ def _struck(event: NodeEvent, spec_of: Mapping[str, NodeSpec]) -> Callable[[Mach
 
 
 def _price_changes(cluster: Mapping[str, int], path: str) -> Iterator[Change]:
-    for change in read_prices(path):
+    for change in read_prices(path, cluster):
         _check_type(path, change.worker_type, cluster)
         yield change.t_s, _told(SetPrices(price_per_gpu_hour={change.worker_type: change.price_per_gpu_hour}))
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.explain import REASONS
+from gavel.cli.explain import with_names
+from scheduler.core.explain import REASONS, Change, Explanation, Reason
+from scheduler.core.facts import JobSubmitted
+from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobState
 from tests.cli.conftest import Gavel
 
@@ -50,13 +53,62 @@ def test_a_job_by_its_name(journal: str, gavel: Gavel) -> None:
     assert "there is no job 'nobody'" in gavel("explain", "nobody", "--journal", journal).stderr
 
 
+def test_other_jobs_are_named_too(journal: str, gavel: Gavel) -> None:
+    """In sentences and in the table, whose columns stay aligned."""
+    said = gavel("explain", "30", "--journal", journal, "--at", "7200").stdout
+    table = [line for line in said.splitlines() if line.startswith("  ") and "%" in line]
+    assert table
+    for line in table:
+        assert re.search(r"jobs \d+ \([a-z]+-\d+\), \d+ \([a-z]+-\d+\) and \d others$", line), line
+    header = next(line for line in said.splitlines() if "held by" in line)
+    assert {line.index("jobs ") for line in table} == {header.index("held by")}
+
+
+def test_names_in_sentences() -> None:
+    """Ids get their names, numbers of others do not; a job called by its own number is not said twice."""
+    names = {"17": "resnet-50", "18": "b", "34": "c", "2": "2"}
+    found = Explanation(
+        job="17",
+        state=JobState.QUEUED,
+        at_s=0.0,
+        reason=Reason.TURN_OF_OTHERS,
+        text="GPUs are held by jobs 17, 18 and 34 others; job 2 ends; jobs 17 and 34 wait; jobs that wait, 18 of them",
+        would_change=(Change(what="job_ends", text="job 34 ends (in about 6 min)"),),
+    )
+    told = with_names(found, names)
+    assert told.job == "17 (resnet-50)"
+    assert told.text == (
+        "GPUs are held by jobs 17 (resnet-50), 18 (b) and 34 others; job 2 ends; "
+        "jobs 17 (resnet-50) and 34 (c) wait; jobs that wait, 18 of them"
+    )
+    assert told.would_change[0].text == "job 34 (c) ends (in about 6 min)"
+
+
+def test_a_number_that_is_also_a_name(gavel: Gavel, tmp_path: Path) -> None:
+    """The scheduler's number goes before the trace's id, and a note says so and how to ask for the other."""
+    trace, journal = tmp_path / "a.csv", str(tmp_path / "journal")
+    trace.write_text("id,arrival_s,job_type,gpus,steps\n2,0,resnet50,1,9\n3,0,dlrm,1,9\n4,0,dlrm,1,9\n")
+    gavel("simulate", str(trace), "--cluster", "a100=4", "--journal", journal)
+    numbers = {}
+    with SqliteJournal(journal, read_only=True) as told:
+        for _, fact in told.read():
+            if isinstance(fact, JobSubmitted):
+                numbers[fact.spec.name] = fact.job
+    both = next(name for name, number in numbers.items() if name in numbers.values() and name != number)
+    result = gavel("explain", both, "--journal", journal)
+    assert result.stdout.startswith(f"job {both} (")
+    assert result.stderr == (
+        f"note: '{both}' is taken as the scheduler's number; the job that is called '{both}' has "
+        f"the number {numbers[both]}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         (("--journal", "missing"), "missing: there is no such journal"),
         (("--journal", "README.md"), "README.md: "),
         (("--journal", "README.md", "--at", "nan"), "invalid value for '--at': 'nan' is not a number"),
-        ((), "missing option '--journal'"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: tuple[str, ...], line: str, gavel: Gavel) -> None:

@@ -53,6 +53,24 @@ def test_a_workload_of_ones_own(gavel: Gavel, tmp_path: Path) -> None:
         (("a.csv", "--jobs", "3"), "--rate: is missing: jobs per hour"),
         (("a.csv", "--jobs", "3", "--rate", "0"), "invalid value for '--rate': '0' is not a number above 0"),
         (("a.csv", "--hours", "3", "--rate", "inf"), "--hours: cannot bound an infinite rate: give --jobs"),
+        (
+            ("a.csv", "--rate", "1", "--jobs", "3000000000"),
+            "--jobs: is 3,000,000,000, must be at most 5,000,000",
+        ),
+        (
+            ("a.csv", "--rate", "1e6", "--hours", "1000"),
+            "--hours: is 1000: some 1e+09 jobs, of at most 5,000,000",
+        ),
+        (("a.csv", "--rate", "1e300", "--hours", "1e300"), "--hours: is 1e+300: some inf jobs, of at most"),
+        (
+            ("a.csv", "--rate", "0.001", "--jobs", "5000000"),
+            "--rate: is 0.001: the last job would arrive after 5.7",
+        ),
+        (("a.csv", "--rate", "1e-320", "--jobs", "2"), "--rate: is "),
+        (
+            ("a.csv", "--rate", "0.01", "--hours", "0.01"),
+            "--hours: is 0.01: no job arrives in so short a time",
+        ),
         (("a.csv", "--jobs", "3", "--workload", "x"), '--workload: there is no "x"; known: '),
         (("no/dir/a.csv", "--jobs", "3", "--rate", "1"), "OUTPUT: no/dir/a.csv: no such file or directory"),
         (("a.csv", "--jobs", "3", "--spec", "missing.yaml"), "missing.yaml: no such file or directory"),
@@ -69,6 +87,16 @@ def test_what_cannot_be_generated(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_rate_of_a_spec_is_limited_too(gavel: Gavel, tmp_path: Path) -> None:
+    """Its own rate × hours is no way around the limit."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("rate_per_h: 1000000\n")
+    result = gavel("generate", str(tmp_path / "a.csv"), "--spec", str(spec), "--hours", "1000")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("gavel generate: --hours: is 1000: some 1e+09 jobs, of at most 5,000,000")
+    assert list(tmp_path.iterdir()) == [spec]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -78,6 +106,7 @@ def test_what_cannot_be_generated(
         ("{rate_per_h: 2, durations: []}", "durations: is empty"),
         ("{rate_per_h: 2, widths: wide}", "expected `object`, got `str` - at `widths`"),
         ("{rate_per_h: .nan}", "rate_per_h: is nan"),
+        ("{rate_per_h: -3}", "rate_per_h: is -3"),
         ("{rate_per_h: 2, job_types: {bert: 1}}", "job_types: 'bert' is not in the throughput table"),
     ],
 )

@@ -71,6 +71,41 @@ def test_what_cannot_be_replayed(
     assert result.stderr.startswith(f"gavel replay: {line}"), result.stderr
 
 
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (0, "is an empty file, no journal; was it ever written?"),
+        (100, "was cut off after 100 bytes, and nothing of a journal is left in it; take a backup"),
+        (16_384, "is cut off or damaged, and what is left holds no jobs; take a backup"),
+    ],
+)
+@pytest.mark.parametrize("command", [("replay",), ("explain", "1", "--journal")])
+def test_a_journal_that_was_cut_off_is_called_so(
+    command: tuple[str, ...], kept: int, words: str, gavel: Gavel, tmp_path: Path
+) -> None:
+    """Not "holds no jobs", as if nothing had happened, nor "there is no such job"."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    gavel("simulate", *RUN, "--journal", str(whole))
+    cut.write_bytes(whole.read_bytes()[:kept])
+    result = gavel(*command, str(cut))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert result.stderr.startswith(f"gavel {command[0]}: {cut}: {words}"), result.stderr
+    assert len(cut.read_bytes()) == kept
+
+
+@pytest.mark.parametrize("command", [("replay",), ("explain", "1", "--journal")])
+def test_what_is_left_of_a_journal_is_told_from_the_whole(
+    command: tuple[str, ...], gavel: Gavel, tmp_path: Path
+) -> None:
+    """A journal whose end is gone is still read, and a note says that it is not whole."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    gavel("simulate", *RUN, "--journal", str(whole))
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 8 // 4096 * 4096 * 7])
+    result = gavel(*command, str(cut))
+    assert result.exit_code == 0, result.stderr
+    assert f"note: {cut}: is cut off or damaged" in result.stderr
+
+
 def test_compare_shows_ratios(gavel: Gavel, tmp_path: Path) -> None:
     """Each figure of both, and how many times A's B's is; other circumstances are pointed out."""
     paths = [str(tmp_path / f"{policy}.json") for policy in ("las", "fifo")]

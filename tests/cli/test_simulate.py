@@ -159,26 +159,6 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "line"),
-    [
-        ("--costs", "job_type,restart_s,checkpoint_s\nresnet50,1,-2\n", ":2: checkpoint_s: is -2.0"),
-        ("--costs", "job_type,restart_s,checkpoint_s\ndlrm,1,2\ndlrm,1,2\n", ":3: job_type: 'dlrm' is there twice"),
-        ("--config", "round_secs = 5\n", ", line 1"),
-        ("--config", "round_s = -5\n", "round_s"),
-    ],
-)
-def test_a_file_that_cannot_be_right_is_told_with_its_place(
-    file: str, text: str, line: str, gavel: Gavel, tmp_path: Path
-) -> None:
-    """File, line, field, and nothing is run."""
-    path = tmp_path / ("a.toml" if file == "--config" else "a.csv")
-    path.write_text(text)
-    result = gavel("simulate", *TWELVE, file, str(path))
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
-    assert line in result.stderr
-
-
-@pytest.mark.parametrize(
     ("options", "line"),
     [
         (
@@ -226,6 +206,15 @@ def test_a_file_that_cannot_be_right_is_told_with_its_place(
         (("--ideal", "--mtbf", "5"), "--ideal: knows nothing that happens over time"),
         (("--ideal", "--journal", "a"), "--journal: an ideal run has no rounds"),
         (("--json", ""), "--json: is empty, must be the name of a file"),
+        (
+            ("--json", "-", "--jobs-csv", "-"),
+            "--json and --jobs-csv: only one of them can be standard output",
+        ),
+        (("--journal", "-"), "--journal: cannot be written to standard output; give the name of a file"),
+        (("--plots", "-"), "--plots: cannot be written to standard output"),
+        (("--restart", "1e300"), "--restart: is 1e+300, must be at most 604,800, a week"),
+        (("--min-reallocation", "1e9"), "--min-reallocation: is 1e+09, must be at most 604,800, a week"),
+        (("--solver-latency", "1e9"), "--solver-latency: is 1e+09, must be at most 604,800, a week"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: tuple[str, ...], line: str, gavel: Gavel) -> None:
@@ -262,33 +251,13 @@ def test_a_run_needs_jobs_and_a_cluster(arguments: tuple[str, ...], line: str, g
     assert result.stderr.startswith(f"gavel simulate: {line}")
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "place"),
-    [
-        ("--failures", "t_s,node,event\n5,nobody,crash\n", ":2: node: "),
-        ("--failures", "t_s,node,event\n5,a100-0,burns\n", ":2: event: "),
-        ("--capacity-file", "t_s,worker_type,gpus\n5,k80,4\n", ": worker_type: 'k80' is not in the cluster"),
-        ("--capacity-file", "t_s,worker_type,gpus\n5,t4,-4\n", ":2: gpus: is "),
-        ("--prices-file", "t_s,worker_type,price_per_gpu_hour\n9,t4,1\n5,t4,1\n", ":3: t_s: 5 is before"),
-        ("--throughputs", "{}", ": "),
-    ],
-)
-def test_files_that_cannot_be_right(option: str, text: str, place: str, gavel: Gavel, tmp_path: Path) -> None:
-    """File, line and field, in one line."""
-    path = tmp_path / "file"
-    path.write_text(text)
-    result = gavel("simulate", *TWELVE, option, str(path))
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
-    assert result.stderr.startswith(f"gavel simulate: {path}{place}"), result.stderr
-
-
-def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> None:
-    """Without steps it would run for ever."""
-    trace = tmp_path / "a.csv"
-    trace.write_text("id,arrival_s,job_type,gpus\na,0,resnet50,1\n")
-    result = gavel("simulate", str(trace), *CLUSTER)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "TRACE: job 'a' has no steps" in result.stderr
+def test_jobs_on_standard_output(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` is no file: the lines alone, in UTF-8, and the figures to where they were wanted."""
+    monkeypatch.chdir(tmp_path)
+    result = gavel("simulate", *TWELVE, "--jobs-csv", "-", "--json", "a.json")
+    assert len(list(csv.DictReader(result.stdout.splitlines()))) == 12
+    assert result.stderr == "written: a.json\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path) -> None:
@@ -300,16 +269,6 @@ def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path) -> None:
     assert "0 jobs on 12 GPUs" in result.stdout
     assert csv_file.read_text().count("\n") == 1
     assert len(list(plots.iterdir())) == 4
-
-
-def test_what_was_mended_is_told(gavel: Gavel, tmp_path: Path) -> None:
-    """A sloppy trace is refused, and run with --repair: a note says what was done."""
-    trace = tmp_path / "a.csv"
-    trace.write_text("id,arrival_s,job_type,gpus,steps\na,9,resnet50,1,10\na,0,resnet50,1,10\n")
-    assert gavel("simulate", str(trace), *CLUSTER).exit_code == 2
-    result = gavel("simulate", str(trace), *CLUSTER, "--repair")
-    assert result.exit_code == 0
-    assert f"note: {trace}: jobs put in order of arrival: 1" in result.stderr
 
 
 def test_a_journal_is_never_added_to(gavel: Gavel, tmp_path: Path) -> None:

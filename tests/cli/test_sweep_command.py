@@ -51,6 +51,17 @@ def test_a_sweep_leaves_runs_a_table_and_a_plot(swept: Path) -> None:
     assert "mean JCT (h)" in shown
 
 
+def test_one_rate_is_drawn_as_bars(gavel: Gavel, tmp_path: Path) -> None:
+    """A curve of one point says nothing: a bar per policy instead; for one policy no picture at all."""
+    options = ("--workload", "mixed-day", "--jobs", "3", "--rate", "3", "--cluster", "a100=8")
+    options = (*options, "--results", str(tmp_path), "--processes", "1")
+    assert "mean_jct.png" not in gavel("sweep", *options, "--policy", "las").stderr
+    result = gavel("sweep", *options, "--policy", "las,fifo")
+    assert "mean_jct.png" in result.stderr
+    columns = (imread(tmp_path / "mean_jct.png")[:, :, :3].std(axis=2) > 0.1).sum(axis=1)
+    assert (columns > 100).sum() > 30, "two broad bars of colour"
+
+
 def test_finished_runs_are_not_run_again(swept: Path, gavel: Gavel) -> None:
     """A second time everything is found; when one file is gone or cut off, only its run is done again."""
     files = sorted(swept.glob("*.json"))

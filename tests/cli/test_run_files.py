@@ -1,0 +1,113 @@
+"""Files given to `gavel simulate` that cannot be right: told with file, line and field, before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Gavel
+
+CLUSTER = ("--cluster", "t4=4,a100=8")
+TWELVE = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", *CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("--costs", "job_type,restart_s,checkpoint_s\nresnet50,1,-2\n", ":2: checkpoint_s: is -2.0"),
+        (
+            "--costs",
+            "job_type,restart_s,checkpoint_s\ndlrm,1,2\ndlrm,1,2\n",
+            ":3: job_type: 'dlrm' is there twice",
+        ),
+        (
+            "--costs",
+            "job_type,restart_s,checkpoint_s\ndlrm,1,2\nresnet5,1,2\n",
+            ":3: job_type: 'resnet5' is not in",
+        ),
+        ("--costs", "job_type,restart_s,checkpoint_s\ndlrm,1,1e300\n", ":2: checkpoint_s: is 1e+300"),
+        ("--config", "round_secs = 5\n", ", line 1"),
+        ("--config", "round_s = -5\n", "round_s"),
+    ],
+)
+def test_a_file_that_cannot_be_right_is_told_with_its_place(
+    file: str, text: str, line: str, gavel: Gavel, tmp_path: Path
+) -> None:
+    """File, line, field, and nothing is run."""
+    path = tmp_path / ("a.toml" if file == "--config" else "a.csv")
+    path.write_text(text)
+    result = gavel("simulate", *TWELVE, file, str(path))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert line in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "place"),
+    [
+        ("--failures", "t_s,node,event\n5,nobody,crash\n", ":2: node: "),
+        ("--failures", "t_s,node,event\n5,a100-0,burns\n", ":2: event: "),
+        (
+            "--capacity-file",
+            "t_s,worker_type,gpus\n5,k80,4\n",
+            ":2: worker_type: 'k80' is not in the cluster",
+        ),
+        (
+            "--prices-file",
+            "t_s,worker_type,price_per_gpu_hour\n0,t4,1\n5,t5,4\n",
+            ":3: worker_type: 't5' is not in",
+        ),
+        ("--capacity-file", "t_s,worker_type,gpus\n5,t4,-4\n", ":2: gpus: is "),
+        ("--prices-file", "t_s,worker_type,price_per_gpu_hour\n9,t4,1\n5,t4,1\n", ":3: t_s: 5 is before"),
+        ("--throughputs", "{}", ": "),
+    ],
+)
+def test_files_that_cannot_be_right(option: str, text: str, place: str, gavel: Gavel, tmp_path: Path) -> None:
+    """File, line and field, in one line."""
+    path = tmp_path / "file"
+    path.write_text(text)
+    result = gavel("simulate", *TWELVE, option, str(path))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert result.stderr.startswith(f"gavel simulate: {path}{place}"), result.stderr
+
+
+def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> None:
+    """Without steps it would run for ever."""
+    trace = tmp_path / "a.csv"
+    trace.write_text("id,arrival_s,job_type,gpus\na,0,resnet50,1\n")
+    result = gavel("simulate", str(trace), *CLUSTER)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "TRACE: job 'a' has no steps" in result.stderr
+
+
+@pytest.mark.parametrize("steps", ["1e300", "1e11"])
+def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path) -> None:
+    """A slip of the keyboard would be simulated for ever: which job it is, and what can be."""
+    trace = tmp_path / "a.csv"
+    trace.write_text(f"id,arrival_s,job_type,gpus,steps\nshort,0,resnet50,1,9\nlong,0,resnet50,1,{steps}\n")
+    result = gavel("simulate", str(trace), *CLUSTER)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("gavel simulate: TRACE: job 'long' has 1e+")
+    assert "years at its fastest on this cluster; at most 10 can be simulated" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["id,arrival_s,job_type,gpus,steps\n", "subtrace,job_id,arrival_s,num_gpus,job_type\n"]
+)
+def test_a_header_is_no_trace(text: str, gavel: Gavel, tmp_path: Path) -> None:
+    """One line instead of figures of nothing."""
+    trace = tmp_path / "a.csv"
+    trace.write_text(text)
+    result = gavel("simulate", str(trace), *CLUSTER)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"gavel simulate: {trace}: has no jobs; ")
+
+
+def test_what_was_mended_is_told(gavel: Gavel, tmp_path: Path) -> None:
+    """A sloppy trace is refused, and run with --repair: a note says what was done."""
+    trace = tmp_path / "a.csv"
+    trace.write_text("id,arrival_s,job_type,gpus,steps\na,9,resnet50,1,10\na,0,resnet50,1,10\n")
+    refused = gavel("simulate", str(trace), *CLUSTER)
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith("or read it with --repair\n")
+    result = gavel("simulate", str(trace), *CLUSTER, "--repair")
+    assert result.exit_code == 0
+    assert f"note: {trace}: jobs put in order of arrival: 1" in result.stderr
