@@ -73,7 +73,7 @@ class LocalCluster:
             time.sleep(0.05)
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
 
-    def start_agent(self, name: str, gpus: str) -> None:
+    def start_agent(self, name: str, gpus: str, *options: str) -> None:
         """An agent with these GPUs; agents share a checkpoint directory, as they would on a cluster."""
         self.nodes[name] = self._started(
             name,
@@ -85,7 +85,7 @@ class LocalCluster:
                     "--checkpoint-dir",
                     str(self.folder / "checkpoints"),
                 ),
-                *("--address", "127.0.0.1", "--single-user", "--drain-on-stop"),
+                *("--address", "127.0.0.1", "--single-user", "--drain-on-stop", *options),
             ],
         )
 

@@ -1,0 +1,215 @@
+"""A scheduler and agents as `gavel up` starts them, jobs as a user submits them, and what a test wants to know.
+
+with Cluster(folder, {"n1": "v100=1"}) as cluster:
+    job = cluster.submit("counting.py", go, steps=1000)
+    cluster.runs(job)
+
+A test waits for conditions (`eventually`), never for time: it says what has to become true, not how fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gavel.cli.up import LocalCluster
+from gavel.client import Client, Job, JobSpec, JobState
+from worker_agent import process_tree
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).parent / "jobs"
+PATIENCE_S = 90.0  # of a test on a machine that is busy with others; on an idle one nothing takes so long
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T | None], why: str, within_s: float = PATIENCE_S) -> T:
+    """The first true answer; fails with these words when there is none in time."""
+    end_s = time.monotonic() + within_s
+    while not (answer := condition()):
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {why}"
+        time.sleep(0.05)
+    return answer
+
+
+class Cluster(LocalCluster):
+    """A scheduler and its agents, each a process; whatever happens, nothing of them is left afterwards."""
+
+    def __init__(self, folder: Path, nodes: Mapping[str, str], settings: Iterable[str] = (), *agents: str):
+        super().__init__(folder, [], settings=("agents.report_interval_s=1", *settings))
+        self._wanted, self._agent_options = dict(nodes), agents
+        self.client = Client("127.0.0.1:1")
+
+    def __enter__(self) -> Cluster:
+        try:
+            super().__enter__()
+            self.client = Client(self.address, retry_s=PATIENCE_S)
+            for name, gpus in self._wanted.items():
+                self.agent(name, gpus)
+            self.linked(*self._wanted)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """At once, whatever still runs."""
+        self.client.close()
+        for one in (*self.nodes.values(), self.scheduler):
+            if one is not None and one.poll() is None:
+                one.kill()
+                one.wait()
+        process_tree.kill_all(lambda: processes_of(self.folder))
+        eventually(lambda: not processes_of(self.folder), "every process of the cluster is gone")
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    def agent(self, name: str, gpus: str = "v100=1", *options: str) -> None:
+        """An agent, or the same one again."""
+        self.start_agent(name, gpus, *self._agent_options, *options)
+
+    def kill(self, name: str) -> None:
+        """kill -9, of an agent or of the scheduler."""
+        process = self.scheduler if name == "scheduler" else self.nodes[name]
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def linked(self, *names: str) -> None:
+        """Wait until these nodes are up."""
+
+        def up() -> bool:
+            return set(names) <= {node.name for node in self.client.nodes() if node.state == "up"}
+
+        eventually(up, f"{', '.join(names)} up")
+
+    def free(self) -> None:
+        """Wait until no GPU is held."""
+        eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
+
+    # ----------------------------------------------------------------------------------------------------- jobs
+
+    def submit(self, script: str, *arguments: object, **fields: Any) -> str:
+        """A job that runs one of our scripts; its id."""
+        command = (sys.executable, str(SCRIPTS / script), *map(str, arguments))
+        return self.client.submit(JobSpec(command=command, **fields))[0]
+
+    def job(self, job: str) -> Job:
+        """How it is."""
+        return self.client.get(job)
+
+    def until(self, job: str, holds: Callable[[Job], bool], why: str) -> Job:
+        """Wait until this is true of it."""
+        seen: list[Job] = []
+
+        def true() -> bool:
+            seen[:] = [self.job(job)]
+            return holds(seen[0])
+
+        try:
+            eventually(true, f"job {job} {why}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {seen}, and printed {self.said(job)!r}") from None
+        return seen[0]
+
+    def runs(self, job: str) -> Job:
+        """Wait until its processes run everywhere."""
+        return self.until(job, lambda it: it.placement is not None and it.placement.phase == "running", "runs")
+
+    def ended(self, job: str) -> Job:
+        """Wait until it has ended for good."""
+        return self.until(job, lambda it: it.state.is_final, "has ended")
+
+    def completed(self, job: str) -> Job:
+        """Wait until it has ended, which has to be well."""
+        ended = self.ended(job)
+        assert ended.state is JobState.COMPLETED, f"{ended.why}: {ended.last_lines or self.said(job)}"
+        return ended
+
+    def said(self, job: str) -> str:
+        """All that it printed, over all attempts."""
+        return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
+
+    def told(self, job: str, at: str = "") -> list[dict[str, Any]]:
+        """The lines of JSON among it."""
+        lines = [json.loads(line) for line in self.said(job).splitlines() if line.startswith("{")]
+        return [line for line in lines if not at or line.get("at") == at]
+
+    def started(self, job: str, attempt: int = 1) -> dict[str, Any]:
+        """Wait for the first line of an attempt of counting.py."""
+
+        def line() -> dict[str, Any] | None:
+            return next((line for line in self.told(job, "start") if line["attempt"] == attempt), None)
+
+        return eventually(line, f"attempt {attempt} of job {job} has printed its first line")
+
+    def gavel(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command, as a user starts it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "gavel", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "GAVEL_ADDRESS": self.address, "GAVEL_RUN_DIR": str(self.folder)},
+        )
+
+    def answer(self, *arguments: str) -> str:
+        """What the command prints; it has to succeed."""
+        command = self.gavel(*arguments)
+        output = command.communicate(timeout=PATIENCE_S)[0]
+        assert command.returncode == 0, output
+        return output
+
+
+def whole(steps: int) -> int:
+    """The sum that counting.py comes to when every step was done, each once."""
+    return steps * (steps - 1) // 2
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    return process_tree.look_up(pid) is not None
+
+
+def gone(pids: Iterable[int]) -> None:
+    """Wait until none of them is left."""
+    waiting = list(pids)
+    eventually(lambda: not any(map(alive, waiting)), f"the processes {waiting} are gone")
+
+
+def processes_of(folder: Path) -> list[process_tree.Process]:
+    """All that was started for what lies in a folder: by its command line, or by its environment."""
+    mark, found = str(folder).encode(), []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        process = process_tree.look_up(pid)
+        if process is not None and pid != os.getpid() and (mark in _read(pid, "cmdline") or mark in _read(pid, "environ")):
+            found.append(process)
+    return found
+
+
+def _read(pid: int, what: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except OSError:
+        return b""
+
+
+def freeze(folder: Path) -> list[process_tree.Process]:
+    """Stop a node as a whole, as when its machine is suspended: agent, shims and jobs. `thaw` lets them go on."""
+    frozen = processes_of(folder)
+    for process in frozen:
+        process_tree.send(process, signal.SIGSTOP)
+    return frozen
+
+
+def thaw(frozen: Iterable[process_tree.Process]) -> None:
+    """They do not know that time has passed."""
+    for process in frozen:
+        process_tree.send(process, signal.SIGCONT)

@@ -1,0 +1,53 @@
+"""Adds up the numbers of its steps under a lease; slowly, until a file appears. A step lost or done twice shows in the sum."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+from gavel.training import LeasedIterator
+
+GO = pathlib.Path(sys.argv[1])  # from then on steps take no time
+STEP_S = float(sys.argv[2]) if len(sys.argv) > 2 else 0.02
+
+
+class Sum:
+    """A checkpoint that anybody can read."""
+
+    def __init__(self) -> None:
+        self.path = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "sum.json"
+        self.sum = 0
+
+    def load(self) -> int:
+        """The step that it is of."""
+        if not self.path.exists():
+            return 0
+        words = json.loads(self.path.read_text())
+        self.sum = words["sum"]
+        return int(words["step"])
+
+    def save(self, step: int) -> None:
+        """Whole or not at all."""
+        aside = self.path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps({"step": step, "sum": self.sum}))
+        aside.replace(self.path)
+
+
+def tell(at: str, **words: object) -> None:
+    """A line for the test."""
+    attempt, node = int(os.environ["GAVEL_ATTEMPT"]), os.environ["GAVEL_RUN_DIR"].split("/")[-3]
+    print(json.dumps({"at": at, "attempt": attempt, "pid": os.getpid(), "node": node, **words}), flush=True)
+
+
+checkpoint = Sum()
+steps = LeasedIterator(range(int(os.environ["GAVEL_STEPS"])), checkpoint=checkpoint, every_s=0.5)
+tell("start", step=steps.step, index=os.environ.get("GAVEL_ARRAY_INDEX"))
+going = False
+for number in steps:
+    checkpoint.sum += number
+    if not (going := going or GO.exists()):
+        time.sleep(STEP_S)
+tell("end" if steps.finished else "lease over", step=steps.step, sum=checkpoint.sum)
