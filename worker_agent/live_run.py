@@ -161,7 +161,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             [sys.executable, "-S", "-m", "worker_agent.shim", str(directory.path)],
-            env={"PYTHONPATH": str(_ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PYTHONPATH": str(_ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=err,
             stderr=err,

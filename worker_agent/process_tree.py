@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
 
 _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36

@@ -1,8 +1,8 @@
 """The directory of a run: its files, opened below it and nowhere else (docs/job-directory.md).
 
-Standard library only: the shim uses it too. The directory may belong to a user who is no friend: every file is
-opened relative to the directory's descriptor, never through a link, and believed only when it is a regular file of
-the right owner. What cannot be read counts as not there.
+Standard library only, and little of it: the shim uses it too, and a job waits for every import. The directory may
+belong to a user who is no friend: every file is opened relative to the directory's descriptor, never through a link,
+and believed only when it is a regular file of the right owner. What cannot be read counts as not there.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
-import string
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
 LOGS = "logs"
 TOLD = "told"  # an empty file: the scheduler knows of the exit
 
-_SAFE = frozenset(string.ascii_letters + string.digits + "_-.")
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _NAME_LENGTH_MAX = 100
 _FILE_BYTES_MAX = 16 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -38,6 +38,8 @@ def directory_name(lease: str) -> str:
     if name.startswith("."):
         name = "%2E" + name[1:]
     if len(name) > _NAME_LENGTH_MAX:
+        import hashlib
+
         # "+" is in no escaped name, so that no other id has this one
         name = f"{name[:60]}+{hashlib.sha256(lease.encode()).hexdigest()[:32]}"
     return name
@@ -53,8 +55,15 @@ class RunDirectory:
 
     def __init__(self, path: Path | str) -> None:
         """Open a directory that is there; its last component may not be a link."""
-        self.path = Path(path)
+        self._path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        from pathlib import Path
+
+        return Path(self._path)
 
     @classmethod
     def create(cls, runs: Path, lease: str, uid: int | None = None, gid: int | None = None) -> RunDirectory:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,9 +74,8 @@ class ShimRun:
         """Start the shim, as the agent does."""
         argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
         environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-        self.shim = subprocess.Popen(
-            argv, env=environ, start_new_session=True, stderr=subprocess.PIPE, **popen
-        )
+        self.err = tempfile.TemporaryFile()  # noqa: SIM115; no pipe: whoever holds its other end would be waited for
+        self.shim = subprocess.Popen(argv, env=environ, start_new_session=True, stderr=self.err, **popen)
         return self
 
     def running(self) -> dict[str, Any]:
@@ -86,12 +86,16 @@ class ShimRun:
         """What exit.json says, when the shim is gone."""
         assert self.shim is not None
         self.shim.wait(within_s)
-        assert self.shim.stderr is not None
-        trouble = self.shim.stderr.read().decode()
+        trouble = self.troubles()
         assert "Traceback" not in trouble
         said = self.run.read(EXIT)
         assert said is not None, trouble
         return said
+
+    def troubles(self) -> str:
+        """What the shim said on stderr."""
+        self.err.seek(0)
+        return self.err.read().decode()
 
     def log(self, rank: int = 0) -> str:
         """The output of a rank, of all pieces that there are."""
@@ -111,8 +115,7 @@ class ShimRun:
             process_tree.kill_all(lambda: process_tree.descendants(self.shim.pid) if self.shim else [])
             self.shim.kill()
             self.shim.wait()
-            if self.shim.stderr:
-                self.shim.stderr.close()
+            self.err.close()
         process_tree.kill_all(lambda: process_tree.started_with("GAVEL_RUN_DIR", str(self.path)))
         self.run.close()
 

@@ -136,3 +136,20 @@ def test_lost_output_is_told_when_the_disk_has_room_again(tiny_disk: Path) -> No
     assert 0 < kept < 100_000
     note = f"\n[gavel: {100_000 - kept} bytes of output are missing here: No space left on device]\n"
     assert written.endswith(note + "here again\n")
+
+
+def test_a_stuck_disk_holds_up_neither_moments_nor_codes(tmp_path: Path) -> None:
+    """The job waits for its output to be taken; it is killed in time all the same, and its exit is there."""
+    run = ShimRun(tmp_path, python(FLOOD))
+    log = run.path / "logs" / "rank-0.log"
+    os.mkfifo(log)  # who opens it waits for a reader, and none comes
+    try:
+        run.lease(0.2, 0.2, 0.4)
+        run.start()
+        said = run.ended()
+        assert (said["codes"], said["signalled"]) == ({"0": -15}, True)
+        assert said["ended_s"] - said["started_s"] < 2
+    finally:
+        with log.open("rb") as reader:  # let the pump go
+            reader.read()
+        run.close()

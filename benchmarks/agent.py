@@ -1,0 +1,110 @@
+"""How long does an agent take from an order to the first line of the job, and from its end to the report?
+
+    python -m benchmarks.agent [RUNS]
+
+Real processes on this machine, one after the other; medians and the slowest. `first line` is the job's own start-up:
+a Python without site-packages that prints the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from worker_agent.launch import Details, NodeFacts
+from worker_agent.orders import Event, Limits, Order, ProcessExited, ProcessStarted
+from worker_agent.packages import Packages
+from worker_agent.preparing import Workshop
+from worker_agent.processes import Processes
+from worker_agent.rendezvous import on_this_node
+from worker_agent.run_directory import EXIT, SHIM, RunDirectory
+from worker_agent.sharing import MpsDaemons
+from worker_agent.users import Users
+
+_JOB = [sys.executable, "-S", "-E", "-c", "import time; print(time.monotonic(), flush=True)"]
+_PARTS = ("files, shim's exec", "shim up, ranks started", "first line", "start noticed", "end noticed")
+
+
+class Stopwatch:
+    """When the agent was told what."""
+
+    def __init__(self) -> None:
+        self.started_s = self.ended_s = 0.0
+        self.ended = asyncio.Event()
+
+    def note(self, event: Event) -> None:
+        """What the agent's processes emit."""
+        if isinstance(event, ProcessStarted):
+            self.started_s = time.monotonic()
+        elif isinstance(event, ProcessExited):
+            assert event.outcome == "finished", event
+            self.ended_s = time.monotonic()
+            self.ended.set()
+
+
+async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, ...]:
+    """Seconds of every part of one run."""
+    watch = Stopwatch()
+    processes = Processes(state, Limits(), watch.note)
+    looking = asyncio.create_task(processes.watch())
+    order = Order(lease, f"job-{lease}", 1, (0,), time.monotonic() + 600.0)
+    details = Details(launch={"command": _JOB})
+    begun_s = time.monotonic()
+    await processes.start(
+        order,
+        order.ends_s,
+        lambda directory: workshop.prepare(directory, order, details, on_this_node()),
+    )
+    shim_s = time.monotonic()
+    await watch.ended.wait()
+    looking.cancel()
+    with RunDirectory(processes.path(lease)) as run:
+        ranks_s = float((run.read(SHIM) or {})["started_s"])
+        exit_s = float((run.read(EXIT) or {})["ended_s"])
+    line_s = float((processes.path(lease) / "logs" / "rank-0.log").read_text())
+    return (
+        shim_s - begun_s,
+        ranks_s - shim_s,
+        line_s - ranks_s,
+        watch.started_s - ranks_s,
+        watch.ended_s - exit_s,
+        line_s - begun_s,
+    )
+
+
+async def measure(runs: int) -> list[tuple[float, ...]]:
+    """Every part of so many runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder)
+        workshop = Workshop(
+            node=NodeFacts(
+                worker_type="v100", library=state, checkpoints=state / "checkpoints", environ=dict(os.environ)
+            ),
+            users=Users(single_user=True),
+            packages=Packages(state / "packages"),
+            mps=MpsDaemons(state / "mps"),
+        )
+        return [await one_run(state, workshop, str(number)) for number in range(runs)]
+
+
+def main(runs: int) -> None:
+    """Measure, and print a table."""
+    columns = list(zip(*asyncio.run(measure(runs)), strict=True))
+    table = Table("part", "median ms", "slowest ms", title=f"an agent's part of a start, {runs} runs")
+    for name, values in zip((*_PARTS, "order to first line"), columns, strict=True):
+        table.add_row(name, f"{1e3 * statistics.median(values):.1f}", f"{1e3 * max(values):.1f}")
+    Console().print(table)
+    print(json.dumps({"median_ms": [round(1e3 * statistics.median(values), 1) for values in columns]}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
