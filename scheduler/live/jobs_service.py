@@ -82,10 +82,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                 f"has {len(wires):,} jobs, more than {SPECS_MAX:,}: send them in parts, each with its key",
             )
         specs: list[JobSpec] = []
-        for first in range(0, len(wires), SHOWN_SLICE):
-            some = wires[first : first + SHOWN_SLICE]
-            specs += [self._spec(at, wire, who) for at, wire in enumerate(some, first)]
-            await asyncio.sleep(0)
+        for at, wire in enumerate(wires):
+            if at % SHOWN_SLICE == SHOWN_SLICE - 1:
+                await asyncio.sleep(0)
+            specs.append(self._spec(at, wire, who))
         return tuple(specs)
 
     def _spec(self, at: int, wire: pb.JobSpec, who: Caller) -> JobSpec:

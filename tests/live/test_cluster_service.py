@@ -115,7 +115,7 @@ async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None
     (share,) = allocation.shares
     assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
     assert 0 < share.share <= 1
-    assert 5.0 == share.rate
+    assert share.rate == 5.0
     (now,) = [one async for one in cluster.WatchRounds(pb.WatchRoundsRequest())]
     (run,) = now.runs
     assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)
