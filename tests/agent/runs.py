@@ -74,7 +74,8 @@ class ShimRun:
         """Start the shim, as the agent does."""
         argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
         environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-        self.err = tempfile.TemporaryFile()  # noqa: SIM115; no pipe: whoever holds its other end would be waited for
+        # no pipe: whoever holds its other end would be waited for
+        self.err = tempfile.TemporaryFile()  # noqa: SIM115
         self.shim = subprocess.Popen(argv, env=environ, start_new_session=True, stderr=self.err, **popen)
         return self
 

@@ -212,9 +212,9 @@ def test_a_rank_that_is_done_leaves_the_others_alone(tmp_path: Path) -> None:
 
 def test_a_stopped_job_is_killed_all_the_same(tmp_path: Path) -> None:
     """SIGSTOP keeps nobody alive."""
-    with shim_run(tmp_path, python(SLEEP)) as run:
-        leader = run.running()["pids"][0]
-        os.kill(leader, signal.SIGSTOP)
+    with shim_run(tmp_path, python(DEAF)) as run:
+        run.says("here")
+        os.kill(run.running()["pids"][0], signal.SIGSTOP)
         run.lease(0, 0, 0.3)
         assert run.ended()["codes"] == {"0": -9}
 
