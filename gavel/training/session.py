@@ -49,7 +49,7 @@ class Session:
         self._said = threading.Event()
         self._saved_s = time.monotonic()
         self._silent_since_s = time.monotonic()
-        self._told = self._closed = False
+        self._told = self._failed = self._closed = False
         link = ChairLink if run.rank == 0 else MemberLink
         self._link: ChairLink | MemberLink = link(run, self._promise, self._heed)
         self._wake_from, self._wake = socket.socketpair()
@@ -124,7 +124,11 @@ class Session:
                 self._tick(time.monotonic())
                 self._wait()
             except Exception:  # a fault of ours must not leave the job without its end
-                log.exception("gavel: the lease is still watched, after")
+                if not self._failed:
+                    log.exception(
+                        "gavel: a fault of Gavel's; the lease is watched on, and this is not said again"
+                    )
+                self._failed = True
                 time.sleep(LOOK_S)
 
     def _tick(self, now_s: float) -> None:

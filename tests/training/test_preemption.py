@@ -144,7 +144,7 @@ def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
     alone = torch_job.without_gavel(24, world=2)
     torch_job.attempt(24, world=2)
     assert torch_job.end_after(6) == [0, 0]
-    stopped = [job.run.progress(rank) for rank in range(2)]
+    stopped = [torch_job.run.progress(rank) for rank in range(2)]
     assert stopped[0]["steps"] == stopped[1]["steps"] == stopped[0]["saved"] == stopped[1]["saved"] < 24
     assert [words["state"] for words in stopped] == ["yielded", "yielded"]
     torch_job.attempt(24, world=2)

@@ -1,0 +1,149 @@
+"""The thread that watches the lease: its signals, its children, its own faults, and what is left when alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.training import session
+from tests.training.leases import RunDirectory, eventually, free_port, under_a_lease
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A lease."""
+    return RunDirectory(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def sigterm_as_it_was() -> Iterator[None]:
+    """Tests change what SIGTERM does; afterwards it does what it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> None:
+    """From the first look at the lease to the last word; then SIGTERM ends the process again."""
+    with under_a_lease(run.environ()) as watching:
+        assert signal.getsignal(signal.SIGTERM) == watching._on_sigterm
+        assert 0 < watching.time_left_s() < float("inf")
+        signal.raise_signal(signal.SIGTERM)
+        assert watching.time_left_s() == 0.0
+        watching.end(finished=False, steps=3)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_scripts_own_is_left_alone(run: RunDirectory) -> None:
+    """A script that knows what to do on SIGTERM does that."""
+
+    def mine(*_: object) -> None:
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    with under_a_lease(run.environ()) as watching:
+        watching.begin(0, 0, None, None)
+        assert signal.getsignal(signal.SIGTERM) is mine
+        watching.end(finished=True, steps=0)
+        assert signal.getsignal(signal.SIGTERM) is mine
+
+
+def test_a_forked_child_has_no_part_in_the_lease(run: RunDirectory) -> None:
+    """A worker of a data loader dies of SIGTERM as ever, starts no watch of its own, and ends no connection."""
+    with under_a_lease(run.environ()) as watching:
+        child = os.fork()
+        if child == 0:
+            plain = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            os._exit(7 if plain and session.current() is None else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert session.current() is watching
+        assert signal.getsignal(signal.SIGTERM) == watching._on_sigterm
+
+
+def test_a_fault_of_our_own_leaves_no_job_without_its_end(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread goes on watching whatever happens in it, and says once what did."""
+    with under_a_lease(run.environ()) as watching:
+        faults: list[float] = []
+
+        def fail(now_s: float, steps: int) -> None:
+            faults.append(now_s)
+            raise ZeroDivisionError("a fault of ours")
+
+        monkeypatch.setattr(watching.progress, "write_if_due", fail)
+        eventually(lambda: len(faults) >= 3)
+        run.lease(ask_in_s=0.0)
+        eventually(lambda: watching.gate.stopping)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "a fault of ours" in caplog.text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_reaches_nobody_ends_alone_in_time(run: RunDirectory, rank: int) -> None:
+    """Rank 0 without the others, and another without rank 0: each ends before the first signal, not at once."""
+    environ = run.environ(rank, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")
+    with under_a_lease(environ) as watching:
+        run.lease(ask_in_s=0.0, signal_after_s=4.0)
+        asked_s = time.monotonic()
+        eventually(lambda: watching.gate.stopping)
+        took_s = time.monotonic() - asked_s
+    assert 1.9 < took_s < 4.0
+
+
+def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
+    """A lease that is cut short while it is ending ends sooner: the kill is not waited for."""
+    with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
+        run.lease(ask_in_s=0.0, signal_after_s=3000.0)
+        eventually(lambda: watching._alone_s is not None)
+        run.lease(ask_in_s=-1.0, signal_after_s=1.2)
+        eventually(lambda: watching.gate.stopping, within_s=20.0)
+
+
+def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
+    """How long parts of others are waited for leaves a second to end in; without need, as long as one likes."""
+    with under_a_lease(run.environ()) as watching:
+        assert watching.patience_s(60.0) == 60.0
+        run.lease(ask_in_s=0.0, signal_after_s=20.0, kill_after_s=5.0)
+        eventually(lambda: watching.patience_s(60.0) < 60.0)
+        assert 20 < watching.patience_s(60.0) < 24.1
+        run.lease(ask_in_s=-100.0)
+        eventually(lambda: watching.patience_s(60.0) == 1.0)
+
+
+def test_without_a_lease_file_it_is_told(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run directory without a lease is no reason to stop; a log line says that only SIGTERM will."""
+    (run.path / "lease.json").unlink()
+    monkeypatch.setattr(session, "AFTER_SIGNAL_S", 0.05)
+    with under_a_lease(run.environ()) as watching:
+        eventually(lambda: "there is no lease in" in caplog.text)
+        assert watching.time_left_s() == float("inf")
+
+
+def test_many_open_files_do_not_matter(run: RunDirectory) -> None:
+    """A job with more than a thousand open files, as data loaders make them, is watched as any other."""
+    resource: Any = pytest.importorskip("resource")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit[1]), limit[1]))
+    files = [open(sys.executable, "rb") for _ in range(1100)]  # noqa: SIM115
+    try:
+        with under_a_lease(run.environ()) as watching:
+            assert watching._wake_from.fileno() > 1023
+            run.lease(ask_in_s=0.0)
+            eventually(lambda: watching.gate.stopping)
+            assert not watching._failed
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
