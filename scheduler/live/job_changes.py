@@ -98,9 +98,9 @@ class JobChanges:
                     names += fact.ended
                 yield from self._known(names)
             case f.LeasesStarted():
-                for lease in fact.leases:
-                    if lease in job_of:
-                        self._made[lease] = (self._state.jobs[job_of[lease]].steps_done, 0.0)
+                for name in fact.leases:
+                    if name in job_of:
+                        self._made[name] = (self._state.jobs[job_of[name]].steps_done, 0.0)
                 yield from self._known(fact.leases)
             case f.LeasesResumed():
                 yield from self._known(fact.leases)
