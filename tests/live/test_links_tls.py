@@ -1,0 +1,224 @@
+"""Who may speak for a node: its certificate says so; and how it comes by one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import os
+import ssl
+import stat
+
+import grpc
+import pytest
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from scheduler.live.audit import Audit
+from scheduler.live.auth import ByToken
+from scheduler.live.callers import Role
+from scheduler.live.guard import Guard
+from scheduler.live.joining import joining
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.tls import Keys
+from scheduler.live.tokens import Access
+from tests.agent.test_link import hello, linked
+from tests.support.linked import Scheduler, story, until
+from worker_agent.join import JoinError, fingerprint_of, join
+from worker_agent.targets import Target, TargetError
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """An authority and a server's certificate."""
+    made = Keys(tmp_path_factory.mktemp("tls"))
+    made.make(["127.0.0.1"])
+    return made
+
+
+def mutual(keys: Keys) -> grpc.ServerCredentials:
+    """As the port for agents is served."""
+    return grpc.ssl_server_credentials([keys.server()], keys.ca_pem, require_client_auth=True)
+
+
+def certificates(keys: Keys, node: str, into) -> Target:
+    """What a node has after it joined."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    signed = keys.sign_node(request.public_bytes(serialization.Encoding.PEM), node)
+    into.mkdir()
+    (into / "ca.pem").write_bytes(signed.ca_pem)
+    (into / "node.pem").write_bytes(signed.certificate_pem)
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (into / "node.key").write_bytes(key.private_bytes(*pem))
+    return into
+
+
+@story
+async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
+    """Mutual TLS, common name node:n1, Hello as n1."""
+    folder = certificates(keys, "n1", tmp_path / "n1")
+    async with Scheduler(credentials=mutual(keys)) as scheduler:
+        target = Target(address=scheduler.address, certificates=folder)
+        async with linked(scheduler.address, target=target):
+            await until(lambda: scheduler.links.linked("n1"))
+
+
+@story
+async def test_a_node_cannot_speak_for_another(keys, tmp_path, caplog):
+    """n1's certificate under the name n2 is sent away for good."""
+    folder = certificates(keys, "n1", tmp_path / "n1")
+    async with Scheduler(credentials=mutual(keys)) as scheduler:
+        target = Target(address=scheduler.address, certificates=folder)
+        async with linked(scheduler.address, "n2", target=target) as (_, node):
+            await until(lambda: len(node.events) == 2)
+        assert "its certificate is for node:n1" in str(node.ended)
+        assert scheduler.state.nodes == {}
+
+
+@story
+async def test_a_certificate_of_another_authority_is_no_certificate(keys, tmp_path, caplog):
+    """Neither side believes the other; the agent says what to do and tries on."""
+    others = Keys(tmp_path / "others")
+    others.make(["127.0.0.1"])
+    folder = certificates(others, "n1", tmp_path / "n1")
+    async with Scheduler(credentials=mutual(keys)) as scheduler:
+        target = Target(address=scheduler.address, certificates=folder)
+        async with linked(scheduler.address, target=target):
+            await until(lambda: "no link to the scheduler" in caplog.text)
+        assert scheduler.state.nodes == {}
+    assert "gavel agent join" in caplog.text
+
+
+@story
+async def test_nobody_without_a_certificate_gets_through(keys):
+    """The port for agents asks for one before it listens to anything."""
+    async with Scheduler(credentials=mutual(keys)) as scheduler:
+        credentials = grpc.ssl_channel_credentials(keys.ca_pem)
+        async with aio.secure_channel(scheduler.address, credentials) as channel:
+            stub = agents_pb2_grpc.AgentsStub(channel)
+            with pytest.raises(aio.AioRpcError):
+                await asyncio.wait_for(stub.SendLogs(iter([pb.SentLogs()])), 10)
+
+
+@story
+async def test_on_the_port_for_people_no_stream_is_taken(keys):
+    """With certificates in use, a token does not make a node of anybody."""
+    people = grpc.ssl_server_credentials([keys.server()])
+    async with Scheduler(credentials=people) as scheduler:
+        credentials = grpc.ssl_channel_credentials(keys.ca_pem)
+        async with aio.secure_channel(scheduler.address, credentials) as channel:
+            call = agents_pb2_grpc.AgentsStub(channel).Link()
+            await call.write(pb.AgentMessage(hello=hello()))
+            assert (await call.read()).goodbye.reason == "refused"
+            with pytest.raises(aio.AioRpcError) as error:
+                await agents_pb2_grpc.AgentsStub(channel).SendLogs(iter([pb.SentLogs()]))
+            assert error.value.code() == grpc.StatusCode.PERMISSION_DENIED
+
+
+@story
+async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
+    """On loopback with tokens: an agent's is let in; a user's and a wrong one are not."""
+    access = Access(tmp_path / "access.db", lambda: 0.0)
+    secrets = {role: access.create("x", role, 60.0)[1] for role in (Role.AGENT, Role.USER)}
+    guard = Guard(ByToken(access, lambda: 0.0), Audit(tmp_path / "audit.log", PeopleConfig()))
+    async with Scheduler(interceptors=(guard,)) as scheduler:
+
+        def with_token(secret: str) -> tuple[tuple[str, str], ...]:
+            return (("authorization", f"Bearer {secret}"),)
+
+        async with scheduler.peer(metadata=with_token(secrets[Role.AGENT])) as peer:
+            await peer.join()
+        for secret, code in (
+            (secrets[Role.USER], grpc.StatusCode.PERMISSION_DENIED),
+            ("gavel_0_wrong", grpc.StatusCode.UNAUTHENTICATED),
+            ("", grpc.StatusCode.UNAUTHENTICATED),
+        ):
+            async with scheduler.peer("n9", metadata=with_token(secret)) as peer:
+                assert await peer.ended() == code
+        assert "n9" not in scheduler.state.nodes
+
+
+# ---------------------------------------------------------------------------------------------------- joining
+
+
+def joins(test):
+    """A scheduler that nodes can join, at the port of people."""
+
+    @functools.wraps(test)
+    def run(keys, tmp_path):
+        async def told() -> None:
+            access = Access(tmp_path / "access.db", lambda: 0.0)
+            answers = joining(access, keys, lambda: "0.0.0.0:7071")
+            credentials = grpc.ssl_server_credentials([keys.server()])
+            async with Scheduler(credentials=credentials, joining=answers) as scheduler:
+                await asyncio.to_thread(test, scheduler.address, keys, access, tmp_path / "certificates")
+
+        asyncio.run(asyncio.wait_for(told(), 60))
+
+    del run.__wrapped__
+    run.__doc__ = test.__doc__
+    return run
+
+
+@joins
+def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
+    """It has a key that only its owner reads, a certificate in its name, and the address where agents link."""
+    token, _ = access.create_join("n1")
+    joined = join(address, "n1", token, keys.fingerprint(), into)
+    assert joined.agents_address == "127.0.0.1:7071"
+    assert {path.name for path in into.iterdir()} == {"node.key", "node.pem", "ca.pem"}
+    for path in (*into.iterdir(), into):
+        assert stat.S_IMODE(os.stat(path).st_mode) & 0o077 == 0
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(into / "ca.pem"))
+    context.load_cert_chain(into / "node.pem", into / "node.key")
+    with pytest.raises(JoinError, match="is there already"):
+        join(address, "n1", token, keys.fingerprint(), into)
+
+
+@joins
+def test_a_scheduler_of_another_fingerprint_never_sees_the_token(address, keys, access, into):
+    """Somebody in between is noticed before anything is said; the token is still good afterwards."""
+    token, _ = access.create_join("n1")
+    wrong = hashlib.sha256(b"somebody else").hexdigest()
+    with pytest.raises(JoinError, match="is not the scheduler of this fingerprint"):
+        join(address, "n1", token, f"sha256:{wrong}", into)
+    assert not into.exists()
+    join(address, "n1", token, keys.fingerprint().upper().replace("SHA256", "sha256"), into)
+
+
+@joins
+def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access, into):
+    """One token, one node, once; nothing is left on the node that was refused."""
+    token, _ = access.create_join("n1")
+    for node, secret, words in (("n1", "gavel_1_no", "not known"), ("n2", token, "another node")):
+        with pytest.raises(JoinError, match=words):
+            join(address, node, secret, keys.fingerprint(), into)
+    join(address, "n1", token, keys.fingerprint(), into)
+    with pytest.raises(JoinError, match="used already"):
+        join(address, "n1", token, keys.fingerprint(), into.with_name("second"))
+    assert not into.with_name("second").exists()
+
+
+def test_a_scheduler_that_is_not_there_or_speaks_no_tls_is_named(tmp_path):
+    """A port nobody listens on: one line with the address."""
+    with pytest.raises(JoinError, match="127.0.0.1:1 cannot be reached with TLS"):
+        join("127.0.0.1:1", "n1", "t", "sha256:" + "0" * 64, tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["", "sha256:", "ab" * 31, "sha1:" + "ab" * 32, "zz" * 32])
+def test_a_fingerprint_has_a_form(text):
+    """Anything but 64 hexadecimal digits is refused before anybody is spoken to."""
+    with pytest.raises(JoinError, match="--ca-fingerprint"):
+        fingerprint_of(text)
+
+
+def test_missing_certificates_are_named(tmp_path):
+    """The file that cannot be read, and what makes it."""
+    with pytest.raises(TargetError, match=r"ca\.pem.*gavel agent join"):
+        Target(address="head:7071", certificates=tmp_path).channel()
