@@ -207,7 +207,7 @@ def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access
 
 def test_a_scheduler_that_is_not_there_or_speaks_no_tls_is_named(tmp_path):
     """A port nobody listens on: one line with the address."""
-    with pytest.raises(JoinError, match="127.0.0.1:1 cannot be reached with TLS"):
+    with pytest.raises(JoinError, match=r"127\.0\.0\.1:1 cannot be reached with TLS"):
         join("127.0.0.1:1", "n1", "t", "sha256:" + "0" * 64, tmp_path / "c")
 
 
