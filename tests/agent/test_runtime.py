@@ -76,7 +76,7 @@ async def test_who_does_not_listen_is_signalled_then_killed(tmp_path: Path) -> N
         node.desire()
         exit = await node.exit()
         assert (exit.outcome, exit.code) == ("yielded", -9)
-        assert 1.4 < time.monotonic() - asked_s < 4
+        assert 1.4 < time.monotonic() - asked_s < 10
         assert gone(leader)
         lines = node.log().splitlines()
         assert lines[1:] == [
@@ -108,7 +108,7 @@ async def test_a_lease_that_nobody_renews_ends(tmp_path: Path) -> None:
         node.desire(job(WORKER, ends_in_s=0.8))
         begun_s = time.monotonic()
         assert (await node.exit()).outcome == "yielded"
-        assert 0.8 < time.monotonic() - begun_s < 3
+        assert 0.8 < time.monotonic() - begun_s < 10
 
 
 @live

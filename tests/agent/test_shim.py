@@ -79,7 +79,7 @@ def test_who_ignores_the_signal_is_killed(tmp_path: Path) -> None:
         begun_s = time.monotonic()
         said = run.ended()
         assert (said["codes"], said["signalled"], said["killed"]) == ({"0": -9}, True, True)
-        assert 0.35 < time.monotonic() - begun_s < 3
+        assert 0.35 < time.monotonic() - begun_s < 10
 
 
 def test_a_lease_ends_by_itself(tmp_path: Path) -> None:

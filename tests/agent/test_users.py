@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.agent.live_agents import LiveAgent, job
 from tests.agent.runs import shim_run
 from worker_agent.users import Account, UserError, Users, refuse_to_be_root
 
@@ -120,3 +123,40 @@ def test_a_job_cannot_prolong_its_own_lease(runs: Path) -> None:
     with shim_run(runs, ["/bin/sh", "-c", forge], uid=54321, gid=54322, moments=(1.0, 1.0, 1.0)) as run:
         run.says("forged")
         assert run.ended()["killed"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_agent_that_is_root_runs_jobs_as_their_users(runs: Path) -> None:
+    """From the order to the exit: its directories are the user's, its secrets are its own, other users are refused."""
+    for user in ("ada", "bob"):
+        (runs / "secrets" / user).mkdir(parents=True)
+        (runs / "secrets" / user / "token").write_text(f"of {user}")
+    script = (
+        'id -u; echo "$TOKEN"; echo 1 > "$GAVEL_CHECKPOINT_DIR/saved" && echo 1 > mine && stat -c %u . saved mine;'
+        'cat "$GAVEL_RUN_DIR/start.json" || echo no secrets of others;'
+        'echo \'{"epoch": 1, "attempt": 1, "steps": 7, "saved": 7}\' > "$GAVEL_RUN_DIR/progress-0.json"'
+    )
+    launch = {"command": ["/bin/sh", "-c", script], "env_from": {"TOKEN": "secret:token"}}
+
+    def look_up(name: str) -> pwd.struct_passwd:
+        return entry(name, {"ada": 54321, "toor": 0}[name], 54322)
+
+    async def story() -> None:
+        node = LiveAgent(runs)
+        workshop = msgspec.structs.replace(node.workshop, users=Users(look_up=look_up, euid=0))
+        node.agent.workshop = workshop
+        async with node:
+            launch["workdir"] = str(runs / "checkpoints" / "job-17")
+            node.desire(
+                job("", launch=launch, user="ada"), job("", "18", launch=launch, user="toor", gpus=(1,))
+            )
+            exit = await node.exit()
+            assert (exit.outcome, exit.steps) == ("finished", 7), node.log()
+            lines = node.log().splitlines()
+            assert lines[:2] == ["54321", "of ada"]
+            assert lines[2:5] == ["54321"] * 3
+            assert "no secrets of others" in lines
+            assert (await node.exit("18")).outcome == "failed"
+            assert "user 'toor' is root here" in node.log("18")
+
+    asyncio.run(story())
