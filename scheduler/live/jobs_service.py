@@ -253,7 +253,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def FindPackages(self, request: pb.FindPackagesRequest, context: Any) -> pb.FindPackagesResponse:
         """Which of these need not be sent."""
-        return pb.FindPackagesResponse(present=[one for one in request.digests if self._packages.has(one)])
+        return pb.FindPackagesResponse(present=self._packages.find(request.digests))
 
     async def UploadPackage(
         self, requests: AsyncIterator[pb.UploadPackageRequest], context: Any

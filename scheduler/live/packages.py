@@ -51,6 +51,7 @@ class Packages:
         self._config = config
         self._sizes: dict[str, int] = {}
         self._uploads = 0
+        self._arriving = 0  # bytes of uploads that are not whole yet
         for name in os.listdir(self._folder):
             if name.endswith(_PART):  # of an upload that a stop cut short
                 os.unlink(name, dir_fd=self._folder)
@@ -66,6 +67,14 @@ class Packages:
     def has(self, digest: str) -> bool:
         """Whether this package is there."""
         return digest in self._sizes
+
+    def find(self, digests: Iterable[str]) -> list[str]:
+        """Those that are there. Whoever asks is about to name them: their time begins anew."""
+        found = [digest for digest in digests if digest in self._sizes]
+        for digest in found:
+            with suppress(FileNotFoundError):
+                os.utime(_name(digest), dir_fd=self._folder, follow_symlinks=False)
+        return found
 
     async def receive(self, requests: AsyncIterator[Sent]) -> int:
         """Take a package in; its size. The first piece names it; sending what is there already does no harm."""
@@ -86,6 +95,7 @@ class Packages:
             async for sent in _in_time(requests):
                 digest = digest or _checked(sent.digest)
                 size += len(sent.data)
+                self._arriving += len(sent.data)
                 self._check_size(size)
                 await asyncio.to_thread(_write, file, sum_, sent.data)
             if not digest:
@@ -100,6 +110,7 @@ class Packages:
             _remove(part, self._folder)
             raise
         finally:
+            self._arriving -= size
             os.close(file)
 
     def _check_size(self, size: int) -> None:
@@ -109,7 +120,7 @@ class Packages:
                 f"is more than {self._config.package_bytes_max:,} bytes: leave out what the job does not need, "
                 "or put it where every node sees it",
             )
-        if sum(self._sizes.values()) + size > self._config.packages_bytes_max:
+        if sum(self._sizes.values()) + self._arriving > self._config.packages_bytes_max:
             raise CallFailed(TOO_MANY, "there is no space left for packages; tell an operator")
 
     def _keep(self, file: int, part: str, digest: str) -> None:

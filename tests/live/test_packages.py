@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,6 +111,43 @@ def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) ->
     assert packages.sweep([kept], now_s + 99.0) == []
     assert [gone] == packages.sweep([kept], now_s + 101.0)
     assert (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir()))) == (True, False, 1)
+    packages.close()
+
+
+def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
+    """What is on its way counts: two that fit alone, and not together, do not both come in."""
+    packages = Packages(tmp_path, SMALL)
+
+    async def story() -> None:
+        whole = asyncio.Event()
+
+        async def slow() -> AsyncIterator[pb.UploadPackageRequest]:
+            yield pb.UploadPackageRequest(digest=digest_of(b"a" * 900), data=b"a" * 900)
+            await whole.wait()
+
+        first = asyncio.create_task(packages.receive(slow()))
+        while packages._arriving < 900:
+            await asyncio.sleep(0.001)
+        with pytest.raises(CallFailed, match="no space"):
+            await packages.receive(pieces(b"b" * 900))
+        whole.set()
+        assert await first == 900
+        assert await packages.receive(pieces(b"b" * 500)) == 500
+
+    asyncio.run(story())
+    packages.close()
+
+
+def test_a_package_that_is_about_to_be_named_is_kept(tmp_path: Path) -> None:
+    """Whoever found it has time to submit the job, however old it is."""
+    packages = Packages(tmp_path, SMALL)
+    asyncio.run(packages.receive(pieces(b"old")))
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (0, 0))
+    now_s = time.time()
+    assert packages.find([digest_of(b"old"), digest_of(b"none")]) == [digest_of(b"old")]
+    assert packages.sweep([], now_s + 50.0) == []
+    assert packages.sweep([], now_s + 200.0) == [digest_of(b"old")]
     packages.close()
 
 
