@@ -1,0 +1,53 @@
+"""A tiny model for the Trainer of Transformers; imported by the tests that need it, as it takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from gavel.training.huggingface import LeaseCallback
+
+
+class At(transformers.TrainerCallback):
+    """Does something after a step."""
+
+    def __init__(self, step: int, what: Any) -> None:
+        self.step, self.what = step, what
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The Trainer has done a step."""
+        if state.global_step == self.step:
+            self.what()
+
+
+def train(place: Path, steps: int, at: At | None = None, **words: Any) -> tuple[Any, LeaseCallback]:
+    """Train a tiny model made from a configuration; the trainer and the callback."""
+    transformers.set_seed(3)
+    config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    model = transformers.GPT2LMHeadModel(config)
+    rows = torch.randint(0, 32, (40, 8), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    lease = LeaseCallback(place / "out")
+    arguments = transformers.TrainingArguments(
+        output_dir=lease.output_dir,
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        **words,
+    )
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=[*([at] if at else []), lease]
+    )
+    trainer.train(resume_from_checkpoint=lease.resume_from)
+    return trainer, lease
+
+
+def weights(trainer: Any) -> list[Any]:
+    """The parameters."""
+    return [value.detach().clone() for value in trainer.model.parameters()]
