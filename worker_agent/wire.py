@@ -96,7 +96,7 @@ def pack(
     sends: Sequence[Send],
     first_number: int,
     last_lines: Callable[[str], str],
-    bytes_max: int = MESSAGE_BYTES,
+    size_bytes_max: int = MESSAGE_BYTES,
 ) -> list[Packed]:
     """All that waits to be reported in as few messages as may be: of progress and exits only the last word.
 
@@ -105,12 +105,12 @@ def pack(
     progress: Mapping[str, Progressed] = {one.lease: one for send in sends for one in send.progress}
     exits: Mapping[str, ProcessExited] = {one.lease: one for send in sends for one in send.exits}
     reports = [pb.Report(generation=sends[-1].generation)]
-    left = bytes_max
+    left = size_bytes_max
     for field, item in _items(sends, progress, exits, last_lines):
         size = (len(item.encode()) if isinstance(item, str) else item.ByteSize()) + 8
         if size > left:
             reports.append(pb.Report(generation=sends[-1].generation))
-            left = bytes_max
+            left = size_bytes_max
         left -= size
         getattr(reports[-1], field).append(item)
     for number, report in enumerate(reports, first_number):

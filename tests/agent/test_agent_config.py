@@ -54,7 +54,7 @@ def test_yaml_says_the_same_as_toml(tmp_path):
         ('scheduler = "a:99999"', "must be an address"),
         (
             '\n\nname = "a/b"',
-            "name is 'a/b', must be at most 63 letters, digits, '.', '_' and '-' in agent.toml, line 3",
+            "must be at most 63 letters, digits, '.', '_' and '-' in agent.toml, line 3",
         ),
         ('gpus = "v100"', "expected TYPE=COUNT"),
         ("ask_s = -1", "ask_s is -1, must be a number from 0 up in agent.toml, line 1"),

@@ -1,0 +1,174 @@
+"""The scheduler's end of the stream when things go wrong: silence, sickness, deaf agents, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import msgspec
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import SendLeases
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobState
+from tests.support.linked import QUICK, Scheduler, story, until
+
+
+@story
+async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_is_back():
+    """Partition: silent, not dead; back in time with its processes, the job runs on under the same lease."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            (job,) = await scheduler.submit()
+            (order,) = await peer.orders()
+            await peer.report(started=[order.lease])
+            await peer.next("taken")
+        await until(lambda: scheduler.state.nodes["n1"].state == NodeState.SILENT)
+        assert order.lease in scheduler.state.leases
+        async with scheduler.peer("n1") as peer:
+            await peer.join(held=(order.lease,))
+            assert [one.lease for one in await peer.orders()] == [order.lease]
+            assert scheduler.state.jobs[job].state == JobState.RUNNING
+            assert scheduler.state.jobs[job].preemptions == 0
+
+
+@story
+async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
+    """After the silence the link of a mute agent is closed; signs of life keep the other one."""
+    async with (
+        Scheduler(pace=QUICK) as scheduler,
+        scheduler.peer("mute") as mute,
+        scheduler.peer("idle") as idle,
+    ):
+        await mute.join()
+        await idle.join()
+
+        async def answers() -> None:
+            while True:
+                await idle.next("alive")
+                await idle.say(alive=pb.Alive())
+
+        answering = asyncio.create_task(answers())
+        await mute.ended()
+        await until(lambda: scheduler.state.nodes["mute"].state != NodeState.UP)
+        assert scheduler.state.nodes["idle"].state == NodeState.UP
+        answering.cancel()
+
+
+@story
+async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
+    """Memory and temperature are news, no facts; a fatal error is one, once."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join(gpus=2)
+        sick = pb.GpuHealth(
+            index=1, memory_used_gb=3.5, temperature_c=71.0, broken="Xid 79: fell off the bus"
+        )
+        for _ in range(2):
+            await peer.say(health=pb.Health(gpus=[sick, pb.GpuHealth(index=9, broken="none such")]))
+        await until(lambda: scheduler.state.nodes["n1"].broken == {1})
+        seen = scheduler.links.seen("n1").gpus[1]
+        assert (seen.memory_used_gb, seen.temperature_c, seen.name) == (3.5, 71.0, "V100")
+        assert "Xid 79" in seen.broken
+
+
+@story
+async def test_an_agent_that_does_not_read_holds_up_nobody_and_gets_the_newest_set():
+    """Thousands of sets for a deaf agent cost one place; when it reads on, it hears the last one."""
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("deaf") as deaf,
+        scheduler.peer("other") as other,
+    ):
+        await deaf.join()
+        await other.join()
+        await scheduler.submit(launch={"command": ["true"], "env": {"BIG": "x" * 100_000}})
+        await until(lambda: scheduler.state.leases)
+        lease = next(iter(scheduler.state.leases.values())).lease
+        on_deaf = msgspec.structs.replace(lease, gpus=("deaf:0",))
+        for generation in range(100, 2100):
+            scheduler.links.send_leases(SendLeases("deaf", 1, generation, (on_deaf,) * 20))
+            if generation % 20 == 0:
+                await asyncio.sleep(0)
+        await other.report()
+        await other.next("taken")
+        heard = 0
+        while (await deaf.next("desired")).desired.generation < 2099:
+            heard += 1
+        assert heard < 500
+
+
+@story
+async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
+    """100 MB are refused by size before anybody looks into them."""
+    async with (
+        Scheduler() as scheduler,
+        scheduler.peer("n1") as good,
+        scheduler.peer("n2", options=(("grpc.max_send_message_length", -1),)) as bad,
+    ):
+        await good.join()
+        await bad.join()
+        await bad.report(started=["x" * 100_000_000])
+        assert await bad.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await good.report()
+        await good.next("taken")
+
+
+# --------------------------------------------------------------------------------------------------- restarts
+
+
+@story
+async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
+    """The new epoch welcomes the node with the lease that it still runs: same lease, same attempt, no preemption."""
+    first = Scheduler()
+    await first.__aenter__()
+    async with first.peer("n1") as peer:
+        await peer.join()
+        (job,) = await first.submit()
+        (order,) = await peer.orders()
+        await peer.report(started=[order.lease])
+        await peer.next("taken")
+        await first.die()
+    async with Scheduler(journal=first.journal, port=first.port) as second, second.peer("n1") as peer:
+        welcome = await peer.join(held=(order.lease,))
+        assert welcome.epoch == 2
+        (again,) = await peer.orders()
+        assert (again.lease, again.attempt, again.epoch) == (order.lease, 1, 1)
+        assert second.state.jobs[job].state == JobState.RUNNING
+
+
+@story
+async def test_a_scheduler_that_stops_calls_nobody_silent():
+    """Streams end because the scheduler goes: no fact says that a node was gone."""
+    scheduler = Scheduler()
+    async with scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        await scheduler.submit()
+        await peer.orders()
+    facts = [type(fact).__name__ for _, fact in scheduler.journal.read()]
+    assert "NodeJoined" in facts
+    assert not {"NodeMoved", "LeaseRecalled"} & set(facts)
+
+
+@story
+async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
+    """Nobody waits for ever for a node that went away with the scheduler."""
+    first = Scheduler()
+    async with first, first.peer("n1") as peer:
+        await peer.join()
+    async with Scheduler(journal=first.journal, pace=QUICK) as second:
+        assert second.state.nodes["n1"].state == NodeState.UP
+        await until(lambda: second.state.nodes["n1"].state == NodeState.LOST)
+
+
+@story
+async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
+    """Leaving drains the node; the Hello of its next agent makes up for it."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            await peer.say(leaving=pb.Leaving())
+            await until(lambda: scheduler.state.nodes["n1"].state == NodeState.DRAINING)
+        async with scheduler.peer("n1", incarnation="the next") as peer:
+            await peer.join()
+            await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)
