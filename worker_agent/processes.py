@@ -189,7 +189,7 @@ class Processes:
         shim = run.shim()
         if shim is not None and not run.files.has(EXIT):
             self._watch_shim(run, shim.pid)
-            if run.pidfd is not None and run.shim() != shim:  # gone in between: it may be somebody else's descriptor
+            if run.pidfd is not None and run.shim() != shim:  # gone in between
                 self._shim_gone(run)
         elif run.files.has(EXIT) or run.files.has(SHIM) or _is_free(run.files):
             self._shim_gone(run)
