@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -37,6 +38,17 @@ class Moments(msgspec.Struct, frozen=True):
         """Whatever comes first."""
         moments = min(self.ask_s, ask_s), min(self.signal_s, signal_s), min(self.kill_s, kill_s)
         return Moments(*moments, self.why or why)
+
+
+class _Shim(msgspec.Struct, frozen=True):
+    """shim.json."""
+
+    boot_id: str = ""
+    pid: int = 0
+    start_ticks: int = 0
+    pids: tuple[int, ...] = ()
+    pids_start_ticks: tuple[int, ...] = ()
+    started_s: float = math.inf
 
 
 class LiveRun:
@@ -99,24 +111,25 @@ class LiveRun:
             self.files.read(progress_name(rank), size_bytes_max=_PROGRESS_BYTES_MAX), self.order
         )
 
+    def _said_by_shim(self) -> _Shim:
+        """What shim.json says; nothing, when it is of another boot or makes no sense."""
+        with contextlib.suppress(msgspec.ValidationError):
+            said = msgspec.convert(self.read_own(SHIM), _Shim)
+            if said.boot_id == process_tree.boot_id():
+                return said
+        return _Shim()
+
     # ------------------------------------------------------------------------------------------------- processes
 
     def shim(self) -> Process | None:
         """The living shim, by its own words."""
-        said = self.read_own(SHIM)
-        if said.get("boot_id") != process_tree.boot_id():
-            return None
-        shim = Process(int(said["pid"]), int(said["start_ticks"]))
+        said = self._said_by_shim()
+        shim = Process(said.pid, said.start_ticks)
         return shim if process_tree.alive(shim) else None
 
     def ran_s(self, now_s: float) -> float:
         """How long it has run, by the words of its shim."""
-        said = self.read_own(SHIM)
-        return (
-            max(0.0, now_s - float(said["started_s"]))
-            if said.get("boot_id") == process_tree.boot_id()
-            else 0.0
-        )
+        return max(0.0, now_s - min(self._said_by_shim().started_s, now_s))
 
     def signal_shim(self, signum: int) -> None:
         """Signal the shim, if it is watched."""
@@ -127,11 +140,10 @@ class LiveRun:
     def belongings(self) -> list[Process]:
         """What can be found without the shim: by the pids that it wrote down, and by the environment."""
         found = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
-        said = self.read_own(SHIM)
-        if said.get("boot_id") == process_tree.boot_id():
-            for pid, start_ticks in zip(said.get("pids", ()), said.get("pids_start_ticks", ()), strict=False):
-                if process_tree.alive(leader := Process(pid, start_ticks)):
-                    found += [leader, *process_tree.descendants(pid)]
+        said = self._said_by_shim()
+        for pid, start_ticks in zip(said.pids, said.pids_start_ticks, strict=False):
+            if process_tree.alive(leader := Process(pid, start_ticks)):
+                found += [leader, *process_tree.descendants(pid)]
         return list(dict.fromkeys(found))
 
     def redact(self) -> None:

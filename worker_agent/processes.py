@@ -202,7 +202,10 @@ class Processes:
         """See how far the runs are, for ever."""
         while True:
             for run in list(self.live.values()):
-                self._look(run)
+                try:
+                    self._look(run)
+                except Exception:
+                    LOG.exception("lease %s: cannot be looked at", run.order.lease)  # one blocks no other
             starting = any(not run.running for run in self.live.values())
             self._stirred.clear()
             with contextlib.suppress(TimeoutError):

@@ -253,7 +253,10 @@ class Agent:
         while True:
             busy = {directory_name(lease) for lease in (*self.processes.live, *self.processes.untold)}
             runs = self.processes.runs_path
-            await asyncio.to_thread(remove_old_runs, runs, busy, self.retention, time.time())
+            try:
+                await asyncio.to_thread(remove_old_runs, runs, busy, self.retention, time.time())
+            except OSError as error:
+                LOG.error("old logs cannot be removed: %s", error)
             await asyncio.sleep(CLEANING_INTERVAL_S)
 
     def _remembered(self) -> tuple[int, int]:

@@ -191,6 +191,23 @@ async def test_bad_directories_block_nobody(tmp_path: Path) -> None:
 
 
 @live
+async def test_a_damaged_shim_file(tmp_path: Path) -> None:
+    """Whose shim cannot be known: what belongs to it is found by its environment, gone, and reported."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(DEAF))
+        leader = await node.runs()
+        shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
+    os.kill(shim, signal.SIGKILL)
+    (tmp_path / "state" / "runs" / "17" / "shim.json").write_text(
+        '{"boot_id": 7, "pid": "x", "pids": [null]}'
+    )
+    async with LiveAgent(tmp_path) as node:
+        exit = await node.exit()
+        assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
+        assert gone(leader)
+
+
+@live
 async def test_a_run_that_never_started_is_started_again(tmp_path: Path) -> None:
     """The agent died between the files and the shim: the next set starts it as if it were new."""
     async with LiveAgent(tmp_path) as node:

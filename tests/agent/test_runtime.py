@@ -13,6 +13,7 @@ import pytest
 
 from tests.agent.live_agents import DEAF, WORKER, LiveAgent, end_all, job, live, until
 from tests.agent.runs import gone
+from tests.agent.test_packages import archive, digest, entry
 from worker_agent.orders import Renewed
 from worker_agent.rendezvous import NobodyStarts, Rendezvous
 
@@ -151,6 +152,58 @@ async def test_several_ranks(tmp_path: Path) -> None:
         assert run.ranks == (0, 1)
         node.desire()
         assert (await node.exit()).outcome == "yielded"
+
+
+@live
+async def test_an_uploaded_job(tmp_path: Path) -> None:
+    """Its package is fetched once, and each run starts in a fresh copy of it."""
+    data = archive(entry("sub/data.txt", b"uploaded"))
+    code = "print(open('data.txt').read()); open('data.txt', 'w').write('changed')"
+    launch = {"upload": digest(data), "workdir": "sub"}
+    async with LiveAgent(tmp_path) as node:
+        node.link.package = data
+        for lease in ("a", "b"):
+            node.desire(job(code, lease, launch=launch))
+            assert (await node.exit(lease)).outcome == "finished"
+            assert node.log(lease) == "uploaded\n"
+            node.link.package = b""  # not asked for again
+
+
+@live
+async def test_a_package_that_is_not_what_it_says(tmp_path: Path) -> None:
+    """Damaged on its way, or hostile: the job fails, in words."""
+    async with LiveAgent(tmp_path) as node:
+        node.link.package = b"something else"
+        node.desire(job("pass", launch={"upload": "sha256:" + "0" * 64}))
+        assert (await node.exit()).outcome == "failed"
+        assert "it was damaged on its way" in node.log()
+
+
+@live
+async def test_a_packed_job_is_told_how_it_shares(tmp_path: Path) -> None:
+    """In its log, before its own first line."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job("print('done')", packed=True))
+        await node.exit()
+        assert node.log().splitlines() == [
+            *("[gavel: another job is on the same GPUs, which are only declared]", "done")
+        ]
+
+
+@live
+async def test_a_full_disk_is_the_nodes_failure(tmp_path: Path) -> None:
+    """A run whose files cannot be written does not start, and another node may take the job."""
+    async with LiveAgent(tmp_path) as node:
+        runs = node.agent.processes.runs_path
+        runs.rmdir()
+        runs.symlink_to("/dev/full")  # no directory can be made there, whoever tries
+        node.desire(job("pass"))
+        exit = await node.exit()
+        assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
+        runs.unlink()
+        runs.mkdir()
+        node.desire(job("print('done')", "18"))
+        assert (await node.exit("18")).outcome == "finished"
 
 
 # --------------------------------------------------------------------------------------------- what cannot start
