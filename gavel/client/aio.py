@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from gavel.client.calls import By, JobFilter
 from gavel.client.following import Reading, Waiting
 from gavel.client.intake import Jobs, specs_of
 from gavel.client.packing import Progress, Uploads, without_uploads
+from gavel.client.saving import Saving
 from gavel.client.settings import find_connection
 from gavel.client.sync import PATIENCE_S, RETRY_S, TIMEOUT_S
 from gavel.client.transport import AsyncTransport
@@ -121,11 +123,11 @@ class AsyncClient:
         *,
         timeout_s: float | None = None,
         patience_s: float = PATIENCE_S,
-        hear: Callable[[r.JobEvent], None] | None = None,
+        hear: Callable[[r.Job], None] | None = None,
     ) -> tuple[r.Job, ...]:
         """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between.
 
-        `hear` is told each change. TimeoutError after `timeout_s`.
+        `hear` is told each job as it is, and again when it has changed. TimeoutError after `timeout_s`.
         """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
@@ -133,8 +135,8 @@ class AsyncClient:
         async with aclosing(self._wire.follow(waiting.call, patience_s, timeout_s)) as events:
             async for event in events:
                 waiting.hear(event)
-                if hear is not None:
-                    hear(event)
+                if hear is not None and event.job is not None:
+                    hear(event.job)
                 if waiting.is_over:
                     break
         return waiting.jobs
@@ -257,3 +259,16 @@ class AsyncClient:
     async def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
         """With which one node gets its certificate, once."""
         return await self._wire.call(calls.create_join_token(node, valid_s))
+
+    # ----------------------------------------------------------------------------------------------------- upkeep
+
+    async def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
+        """The scheduler's data directory into one file, for `gavel restore`; its size. For admins: keys are in it.
+
+        A file of that name is replaced when the new one is whole. OSError when it cannot be written.
+        """
+        with Saving(path) as file:
+            async with aclosing(self._wire.stream(calls.backup(packages))) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
+        return file.size_bytes

@@ -297,3 +297,11 @@ def create_join_token(node: str, valid_s: float) -> Call[r.JoinToken]:
         partial(read, r.JoinToken),
         safe=False,
     )
+
+
+# -------------------------------------------------------------------------------------------------------- upkeep
+
+
+def backup(packages: bool) -> Call[bytes]:
+    """A stream of pieces: the scheduler's data directory as one archive."""
+    return Call("Upkeep/Backup", c.BackupRequest(packages=packages), c.BackupData, lambda piece: piece.data)

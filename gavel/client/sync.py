@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from gavel.client.calls import By, JobFilter
 from gavel.client.following import Reading, Waiting
 from gavel.client.intake import Jobs, specs_of
 from gavel.client.packing import Progress, Uploads, without_uploads
+from gavel.client.saving import Saving
 from gavel.client.settings import find_connection
 from gavel.client.transport import SyncTransport
 
@@ -113,19 +115,19 @@ class Client:
         *,
         timeout_s: float | None = None,
         patience_s: float = PATIENCE_S,
-        hear: Callable[[r.JobEvent], None] | None = None,
+        hear: Callable[[r.Job], None] | None = None,
     ) -> tuple[r.Job, ...]:
         """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between.
 
-        `hear` is told each change. TimeoutError after `timeout_s`.
+        `hear` is told each job as it is, and again when it has changed. TimeoutError after `timeout_s`.
         """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
             return ()
         for event in self._wire.follow(waiting.call, patience_s, timeout_s):
             waiting.hear(event)
-            if hear is not None:
-                hear(event)
+            if hear is not None and event.job is not None:
+                hear(event.job)
             if waiting.is_over:
                 break
         return waiting.jobs
@@ -247,3 +249,15 @@ class Client:
     def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
         """With which one node gets its certificate, once."""
         return self._wire.call(calls.create_join_token(node, valid_s))
+
+    # ----------------------------------------------------------------------------------------------------- upkeep
+
+    def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
+        """The scheduler's data directory into one file, for `gavel restore`; its size. For admins: keys are in it.
+
+        A file of that name is replaced when the new one is whole. OSError when it cannot be written.
+        """
+        with Saving(path) as file:
+            for piece in self._wire.stream(calls.backup(packages)):
+                file.write(piece)
+        return file.size_bytes
