@@ -181,6 +181,11 @@ class GrpcLink:
             return _words(error)
         except TimeoutError:
             return "no connection in time"
+        except Dismissed:
+            raise
+        except Exception as error:  # jobs hang on this agent: it tries again whatever happens
+            LOG.exception("the link broke for a fault of our own")
+            return f"{type(error).__name__}: {error}"
         finally:
             self._outgoing = self._stub = None
             call.cancel()

@@ -29,12 +29,13 @@ from worker_agent.gpus import Inventory, InventoryError
 from worker_agent.launch import NodeFacts
 from worker_agent.link import Dismissed, GrpcLink
 from worker_agent.log_serving import LogServing
-from worker_agent.logs import Chunk, attempts, follow_job
+from worker_agent.logs import Chunk, RunLogs, follow
 from worker_agent.nvml import Nvml, measured
 from worker_agent.old_runs import Retention
 from worker_agent.orders import Limits
 from worker_agent.packages import Packages
 from worker_agent.preparing import Workshop
+from worker_agent.run_directory import START
 from worker_agent.runtime import Agent, StateLocked
 from worker_agent.sharing import MpsDaemons
 from worker_agent.storage import CheckpointStorage, StorageError
@@ -44,6 +45,7 @@ from worker_agent.wire import PROTOCOL
 
 LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
+START_LOOK_S = 0.1  # between two looks for a run that is asked for before it begins
 _DAY_S = 86400.0
 _STOPPING_S = 3600.0  # that jobs have to end in when the agent is to drain
 
@@ -169,27 +171,26 @@ class WholeAgent:
             await asyncio.sleep(HEALTH_S)
 
     async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        runs = self.agent.processes.runs_path
-        ours = {run.order.lease for run in self.agent.core.runs.values() if run.order.job == wanted.job}
+        """The output of one attempt; when following, from before it begins until it has ended."""
+        agent, lease = self.agent, wanted.lease
+        path = agent.processes.path(lease)
 
-        def alive(path: Path) -> bool:
-            live = self.agent.processes.live
-            return any(self.agent.processes.path(lease) == path for lease in live)
+        def alive() -> bool:
+            return lease in agent.core.runs or lease in agent.processes.live
 
-        def goes_on() -> bool:
-            """Whether the attempt that is asked for has yet to begin here."""
-            begun = any(wanted.attempt in (0, number) for number, _ in attempts(runs, wanted.job))
-            return wanted.follow and not begun and any(lease in self.agent.core.runs for lease in ours)
-
-        chunks = follow_job(
-            runs,
-            wanted.job,
-            attempt=wanted.attempt,
+        while not (path / START).exists():
+            if not (wanted.follow and alive()):
+                return
+            await asyncio.sleep(START_LOOK_S)
+        with RunLogs(path) as logs:
+            if (logs.job, logs.attempt) != (wanted.job, wanted.attempt):
+                return  # of an earlier scheduler, whose leases had the same names
+        chunks = follow(
+            path,
             ranks=(wanted.rank,) if wanted.HasField("rank") else None,
             tail_lines=wanted.tail_lines if wanted.HasField("tail_lines") else None,
             wait=wanted.follow,
             alive=alive,
-            goes_on=goes_on,
         )
         async for chunk in chunks:
             yield chunk

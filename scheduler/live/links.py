@@ -28,8 +28,8 @@ from scheduler.live.pace import Pace
 from scheduler.live.wire_agents import (
     PROTOCOL,
     desired_to,
+    hello_fault,
     hello_of,
-    inventory_fault,
     report_of,
 )
 from scheduler.live.world import LiveWorld
@@ -52,6 +52,7 @@ class Links:
         self._gangs = Gangs(self.pace.gang_s)
         self._left: set[str] = set()  # nodes whose agents stopped: not an operator, but they drained them
         self._stopping = False
+        self._away: dict[str, float] = {}  # nodes without a link, and when they are silent
         self._came: dict[str, asyncio.Event] = {}
 
     # ------------------------------------------------------------------------------------------- from the core
@@ -153,7 +154,7 @@ class Links:
                 f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
                 f"GPUs away after {margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
             )
-        fault = inventory_fault(hello)
+        fault = hello_fault(hello)
         return ("refused", fault) if fault else None
 
     async def _gets_its_name(self, link: NodeLink) -> bool:
@@ -219,7 +220,9 @@ class Links:
     # ---------------------------------------------------------------------------------------------- when linked
 
     def on_message(self, link: NodeLink, message: pb.AgentMessage) -> None:
-        """An agent that is welcome says something."""
+        """An agent says something; what an old stream still brings counts no more."""
+        if link.closed.done():
+            return
         link.hear(message.sent_s, self.world.now_s())
         match message.WhichOneof("body"):
             case "report":
@@ -288,7 +291,10 @@ class Links:
             if self._stopping:
                 return  # it is we who go: nobody is silent
             log.info("node %s: the link is gone: %s", link.name, link.closed.result())
-            self.world.tell(NodeSilent(node=link.name))
+            # an agent that is started again, or a network that hiccups, costs nobody a lease
+            self._away[link.name] = min(
+                self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
+            )
 
     def close(self) -> None:
         """The scheduler stops: all links end, and nobody is called silent for it."""
@@ -298,21 +304,28 @@ class Links:
 
     async def watch(self) -> None:
         """Look after silence, gangs and nodes that did not come back, for ever."""
-        expected_by_s = self.world.now_s() + self.pace.silence_s
-        expected: set[str] | None = {
-            name for name, node in self.world.state.nodes.items() if node.state in _EXPECTED
-        }
+        state, now_s = self.world.state, self.world.now_s()
+        for name, node in state.nodes.items():
+            if node.state in _EXPECTED and name not in self.by_name:
+                self._away.setdefault(name, now_s + self.pace.silence_s)  # after our own restart
         while True:
-            await asyncio.sleep(min(1.0, self.pace.silence_s / 10))
-            now_s = self.world.now_s()
-            self._look_at_links(now_s)
-            self._say_go(self._gangs.overdue(now_s))
-            self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
-            if expected is not None and now_s >= expected_by_s:
-                for name in sorted(expected - self.by_name.keys()):
-                    log.warning("node %s did not come back after the restart", name)
-                    self.world.tell(NodeSilent(node=name))
-                expected = None
+            await asyncio.sleep(min(1.0, self.pace.silence_s / 10, self.pace.away_s / 2))
+            try:
+                self._look_after_all(self.world.now_s())
+            except Exception:
+                log.exception("looking after the links failed; it goes on")
+
+    def _look_after_all(self, now_s: float) -> None:
+        self._look_at_links(now_s)
+        for name, silent_s in list(self._away.items()):
+            if name in self.by_name:
+                del self._away[name]
+            elif silent_s <= now_s:
+                del self._away[name]
+                log.warning("node %s is silent: it has no link, and did not come back", name)
+                self.world.tell(NodeSilent(node=name))
+        self._say_go(self._gangs.overdue(now_s))
+        self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
 
     def _look_at_links(self, now_s: float) -> None:
         quiet_s = self.pace.silence_s / 3

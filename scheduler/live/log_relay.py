@@ -201,6 +201,7 @@ class LogRelay:
             call=name,
             job=wanted.job,
             attempt=one.number,
+            lease=one.lease,
             rank=wanted.rank,
             tail_lines=None if again else wanted.tail_lines,
             follow=wanted.follow,

@@ -16,6 +16,7 @@ from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Prog
 from scheduler.live.log_source import GpuSeen
 from scheduler.live.wire_launch import launch_to_wire
 from scheduler.model.cluster import NodeSpec
+from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Lease, nodes_of
 
@@ -27,13 +28,25 @@ _OUTCOMES: dict[int, Outcome] = {
     pb.Exit.OUTCOME_FAILED: "failed",
     pb.Exit.OUTCOME_NODE_FAILED: "node_failed",
 }
+LABELS_MAX, NAME_CHARS_MAX = 64, 256
 LAST_LINES_CHARS_MAX = 8192  # kept with the job for ever
 
 
-def inventory_fault(hello: pb.Hello) -> str:
-    """What cannot be right about the GPUs of a Hello; empty: nothing."""
+def hello_fault(hello: pb.Hello) -> str:
+    """What cannot be right about a Hello; empty: nothing."""
     if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
         return "its GPUs have to be numbered from 0 up, each once"
+    if not hello.incarnation or len(hello.incarnation) > NAME_CHARS_MAX:
+        return "it has to say an incarnation, which tells it from other agents of its name"
+    texts = [*hello.labels, *hello.labels.values(), hello.agent_version, hello.address, hello.driver_version]
+    if len(hello.labels) > LABELS_MAX or any(
+        len(one) > NAME_CHARS_MAX or not one.isprintable() for one in texts
+    ):
+        return f"it may have {LABELS_MAX} labels, and words of {NAME_CHARS_MAX} printable characters"
+    try:
+        spec_of(hello, "").checked()
+    except InvalidSpec as error:
+        return str(error)
     return ""
 
 

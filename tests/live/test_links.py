@@ -54,6 +54,9 @@ async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
         ({"lease_grace_s": -1.0}, "lease_margin_s"),
         ({"lease_grace_s": float("nan")}, "lease_margin_s"),
         ({"cpus": float("inf")}, "cpus"),
+        ({"labels": {"a": "x" * 257}}, "labels"),
+        ({"labels": {str(n): "" for n in range(65)}}, "labels"),
+        ({"agent_version": "1\n2026-01-01 INFO all is well"}, "printable"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused_in_words(hello, words):

@@ -34,6 +34,24 @@ async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_
 
 
 @story
+async def test_an_agent_that_is_started_again_at_once_was_never_silent():
+    """A short absence is no fact: no lease is recalled, and another agent process carries on with it."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            await scheduler.submit()
+            (order,) = await peer.orders()
+            await peer.report(started=[order.lease])
+            await peer.next("taken")
+        async with scheduler.peer("n1", incarnation="started again") as peer:
+            await peer.join(held=(order.lease,))
+            await asyncio.sleep(2 * scheduler.pace.away_s)
+            assert [one.lease for one in await peer.orders()] == [order.lease]
+        facts = {type(fact).__name__ for _, fact in scheduler.journal.read()}
+        assert not {"NodeMoved", "LeaseRecalled", "LeasesResumed"} & facts
+
+
+@story
 async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
     """After the silence the link of a mute agent is closed; signs of life keep the other one."""
     async with (

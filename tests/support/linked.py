@@ -39,8 +39,8 @@ from worker_agent.launch import Details
 from worker_agent.orders import Desired, Event
 
 PATIENCE_S = 20.0
-QUICK = Pace(report_interval_s=0.2, silence_s=0.9, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
-CALM = Pace(report_interval_s=10.0, silence_s=60.0, duplicate_s=0.3, gang_s=0.5, proof_s=1.0)
+QUICK = Pace(report_interval_s=0.2, silence_s=0.9, away_s=0.1, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
+CALM = Pace(report_interval_s=10.0, silence_s=60.0, away_s=0.4, duplicate_s=0.3, gang_s=0.5, proof_s=1.0)
 
 
 def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -342,7 +342,7 @@ class GangGo(_message.Message):
     def __init__(self, lease: _Optional[str] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., coordinator_port: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class LogsWanted(_message.Message):
-    __slots__ = ("call", "job", "attempt", "rank", "tail_lines", "follow", "stop")
+    __slots__ = ("call", "job", "attempt", "rank", "tail_lines", "follow", "stop", "lease")
     CALL_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +350,7 @@ class LogsWanted(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     call: str
     job: str
     attempt: int
@@ -357,7 +358,8 @@ class LogsWanted(_message.Message):
     tail_lines: int
     follow: bool
     stop: bool
-    def __init__(self, call: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ..., stop: _Optional[bool] = ...) -> None: ...
+    lease: str
+    def __init__(self, call: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ..., stop: _Optional[bool] = ..., lease: _Optional[str] = ...) -> None: ...
 
 class SentLogs(_message.Message):
     __slots__ = ("call", "chunk", "end", "error")
