@@ -12,7 +12,7 @@ from gavel.cli.connecting import FAILED, OK, REFUSED, job_id, print_line, schedu
 from gavel.cli.durations import length_s
 from gavel.cli.live_words import job_on, job_where
 from gavel.cli.wording import printable
-from gavel.client import Client, Job, JobEvent, JobState
+from gavel.client import Client, Job, JobState
 
 
 def wait(
@@ -63,13 +63,11 @@ class _Teller:
         self._quiet = quiet
         self._said: dict[str, str] = {}
 
-    def hear(self, event: JobEvent) -> None:
+    def hear(self, job: Job) -> None:
         """A job as it is now."""
-        if self._quiet or event.job is None:
-            return
-        words = _words(event.job)
-        if self._said.get(event.job.id) != words:
-            self._said[event.job.id] = words
+        words = _words(job)
+        if not self._quiet and self._said.get(job.id) != words:
+            self._said[job.id] = words
             click.echo(words, err=True)
 
 

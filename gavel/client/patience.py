@@ -18,7 +18,7 @@ STOPPING, SLOW_READER = "stopping", "slow_reader"
 
 
 class Patience:
-    """For one call. `retry_s`: so long is something tried that fails; `lasting`: things that will come are waited for."""
+    """For one call. `retry_s`: so long is something tried that fails; `lasting`: it waits for what will come."""
 
     def __init__(
         self,

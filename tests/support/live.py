@@ -171,7 +171,9 @@ class Live:
         journal: Any = None,
         credentials: grpc.ServerCredentials | None = None,
         clock: Clock | None = None,
+        port: int = 0,
     ) -> None:
+        self.port = port
         self.folder, self.auth = folder, auth
         self.config = config or PeopleConfig()
         self.journal = MemoryJournal() if journal is None else journal
@@ -195,9 +197,9 @@ class Live:
         for add, servicer in self.people.services():
             add(servicer, self.server)
         if self._credentials is None:
-            self.port = self.server.add_insecure_port("127.0.0.1:0")
+            self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         else:
-            self.port = self.server.add_secure_port("127.0.0.1:0", self._credentials)
+            self.port = self.server.add_secure_port(f"127.0.0.1:{self.port}", self._credentials)
         self._loop = asyncio.create_task(drive(self.core, self.world, self.feed))
         self._closing.push_async_callback(self._stop)
         await self._closing.enter_async_context(self.people)

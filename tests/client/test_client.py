@@ -1,0 +1,399 @@
+"""Both clients against a real daemon: every call, what happens when nobody answers, and what when somebody says no."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gavel import AsyncClient, Client, JobFilter, JobSpec
+from gavel.client import errors as e
+from gavel.client.calls import Call
+from gavel.client.results import JobState, NodeState, Role
+from gavel.client.transport import user_name
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.messages import Exit, Progress
+from scheduler.live.callers import Role as LiveRole
+from scheduler.live.limits import PeopleConfig
+from tests.support.live_thread import LiveThread
+
+RUN = JobSpec(command=("true",), steps=100.0)
+
+
+@pytest.fixture
+def client(live: LiveThread) -> Any:
+    """Of the daemon."""
+    with Client(live.address, retry_s=5.0) as client:
+        yield client
+
+
+def finish(live: LiveThread, job: str, outcome: str = "finished", code: int = 0) -> None:
+    """The job runs on n1, and ends."""
+    lease = live.do(live.daemon.run_job(job))
+    live.do(
+        live.daemon.report("n1", exits=(Exit(lease, outcome, 100.0, 100.0, 5.0, 6.0, code, "the last line"),))
+    )
+
+
+def test_a_job_from_submission_to_its_end(live: LiveThread, client: Client) -> None:
+    """Submitted, seen running with its place and rate, waited for, and all told of it."""
+    (job,) = client.submit(RUN)
+    lease = live.do(live.daemon.run_job(job))
+    live.do(live.daemon.report("n1", progress=(Progress(lease, 40.0, 20.0, 4.0),)))
+    seen = client.get(job)
+    assert (JobState.RUNNING, "v100", ("n1",), 0.4, user_name()) == (
+        *(seen.state, seen.placement and seen.placement.worker_type, seen.placement and seen.placement.nodes),
+        *(seen.progress, seen.spec.user),
+    )
+    assert client.explain(job).reason in ("running", "exploring", "running_backfill")
+    heard: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.wait, job, hear=heard.append)
+        live.do(live.daemon.report("n1", exits=(Exit(lease, "finished", 100.0, 100.0, 9.0, 10.0, 0),)))
+        (done,) = waiting.result(20)
+    assert (done.state, done.progress, done.time_s) == (JobState.COMPLETED, 1.0, {"v100": 10.0})
+    assert done.submitted
+    assert done.ended
+    assert done.submitted <= done.ended
+    assert heard[-1].state is JobState.COMPLETED
+
+
+def test_the_same_key_gives_the_same_jobs(client: Client) -> None:
+    """And another job under it is a conflict; without one, each submission is a new job."""
+    first = client.submit([RUN, RUN], key="mine")
+    assert first == client.submit([RUN, RUN], key="mine")
+    with pytest.raises(e.Conflict) as raised:
+        client.submit(RUN, key="mine")
+    assert raised.value.reason == "key_reused"
+    assert client.submit(RUN) != client.submit(RUN)
+
+
+def test_a_job_file_is_submitted_and_objections_are_placed_in_it(client: Client, tmp_path: Path) -> None:
+    """The scheduler's word about a field is told with the line in which it was written."""
+    path = tmp_path / "jobs.yaml"
+    path.write_text("command: [true]\ngpus: 1\n---\ncommand: [true]\n\ngpus: 200\n")
+    with pytest.raises(e.InvalidJob, match=r"jobs\.yaml: line 6: gpus: asks for 200") as raised:
+        client.submit(path)
+    assert (raised.value.field, raised.value.line) == ("gpus", 6)
+    assert list(client.list()) == []  # all or none
+    path.write_text("command: [true]\narray: 0-2\n")
+    assert client.submit(str(path)) == ("1_0", "1_1", "1_2")
+
+
+def test_a_work_directory_goes_along_once(live: LiveThread, client: Client, tmp_path: Path) -> None:
+    """Packed, sent, named by its hash; a second submission finds that it is there."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("x" * 3_000_000)
+    (folder / "noise").write_bytes(bytes(range(256)) * 10_000)
+    spec = JobSpec(command=("python", "train.py"), upload=True, workdir=str(folder))
+    told: list[str] = []
+    (first,) = client.submit(spec, progress=lambda words, done, total: told.append(words))
+    assert "sending" in told
+    told.clear()
+    (second,) = client.submit(spec, progress=lambda words, done, total: told.append(words))
+    assert set(told) == {"packing"}
+    packages = {client.get(job).spec.package for job in (first, second)}
+    assert len(packages) == 1
+    assert live.daemon.people.packages.has(packages.pop())
+    (seen,) = client.preview(spec)
+    assert seen.accepted
+
+
+def test_lists_go_through_all_pages(client: Client) -> None:
+    """Whatever the size of a page; filters narrow them."""
+    client.submit([RUN] * 5 + [JobSpec(command=("a",), name="other", tenant="org/a")])
+    assert [job.id for job in client.list(page_size=2)] == ["6", "5", "4", "3", "2", "1"]
+    assert [job.id for job in client.list(JobFilter(tenant="org"))] == ["6"]
+    page = client.page(size=4)
+    assert (len(page.jobs), page.total) == (4, 6)
+    assert [job.id for job in client.page(size=4, token=page.next_page_token).jobs] == ["2", "1"]
+    (brief,) = client.list(JobFilter(name="oth*"), brief=True)
+    assert brief.spec.command == ()
+
+
+def test_commands(live: LiveThread, client: Client) -> None:
+    """Hold, release, cancel, requeue; what cannot be done as things stand is refused."""
+    (job,) = client.submit(JobSpec(command=("a",), after=()))
+    assert ((job,), JobState.HELD) == (client.hold(job), client.get(job).state)
+    assert ((job,), JobState.QUEUED) == (client.release(job), client.get(job).state)
+    live.do(live.daemon.run_job(job))
+    assert (job,) == client.requeue(job)
+    assert ((job,), JobState.CANCELLED) == (client.cancel(job), client.get(job).state)
+    with pytest.raises(e.Refused):
+        client.hold(job)
+    with pytest.raises(e.NotFound, match="there is no job '99'"):
+        client.cancel("99")
+
+
+def test_the_cluster(client: Client) -> None:
+    """Status, nodes, policy, allocation, rounds, usage, prices, rates."""
+    client.submit(RUN)
+    status = client.status()
+    assert (1, 2, {"queued", "running"} & set(status.jobs) != set()) == (status.nodes, status.gpus, True)
+    (node,) = client.nodes(["n1"])
+    assert (node.state, len(node.gpus)) == (NodeState.UP, 2)
+    assert (client.drain("n1").state, client.resume("n1").state) == (NodeState.DRAINING, NodeState.UP)
+    with pytest.raises(e.NotFound):
+        client.nodes(["zz"])
+    assert "las" in client.policy().available
+    assert client.set_policy("las+packing").policy == "las+packing"
+    with pytest.raises(e.Invalid, match="unknown policy"):
+        client.set_policy("nix")
+    assert client.allocation().policy
+    (round_,) = client.rounds(follow=False)
+    assert round_.number >= 0
+    assert client.usage("tenant") is not None
+    assert client.set_prices({"v100": 2.5})["v100"] == 2.5
+    assert client.rates() == () or client.rates()[0].steps_per_s > 0
+    assert (user_name(), Role.ADMIN) == (client.who_am_i().user, client.who_am_i().role)
+
+
+def test_watching(live: LiveThread, client: Client) -> None:
+    """What is there, then each change, until nobody wants more."""
+    client.submit(RUN)
+    events = client.watch()
+    first = next(events)
+    assert first.present
+    assert first.job
+    assert first.job.id == "1"
+    assert next(event for event in events if event.all_present).job is None
+    client.submit(RUN)
+    assert next(event for event in events if event.job and event.job.id == "2").present is False
+    events.close()  # type: ignore[attr-defined]
+
+
+def test_logs(live: LiveThread, client: Client) -> None:
+    """As they are kept; before the first attempt there are none, which is no lost connection."""
+    (job,) = client.submit(JobSpec(command=("a",), nodes=("n1",)))
+    client.hold(job)
+    with pytest.raises(e.Refused, match="has not run yet; follow to wait for it"):
+        list(client.logs(job))
+    client.release(job)
+    live.do(live.daemon.run_job(job))
+    live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"hello\n", node="n1")]
+    (chunk,) = client.logs(job, tail=5)
+    assert (chunk.data, chunk.node, chunk.attempt) == (b"hello\n", "n1", 1)
+    assert live.daemon.nodes.asked[-1] == (job, 0, None, 5, False)
+
+
+def test_following_logs_across_a_lost_connection(live: LiveThread, client: Client) -> None:
+    """Each byte once: what is told again from its beginning is not shown again."""
+    (job,) = client.submit(RUN)
+    live.do(live.daemon.run_job(job))
+    nodes = live.daemon.nodes
+    asked = threading.Semaphore(0)
+
+    async def read(*said: Any) -> Any:
+        nodes.asked.append(said)
+        asked.release()
+        yield jobs_pb2.LogChunk(job=job, attempt=1, data=b"one\n")
+        if len(nodes.asked) == 1:
+            from scheduler.live.feed import Fell
+
+            raise Fell
+        yield jobs_pb2.LogChunk(job=job, attempt=1, offset=4, data=b"two\n")
+
+    nodes.read_logs = read  # type: ignore[method-assign]
+    assert [chunk.data for chunk in client.logs(job, follow=True)] == [b"one\n", b"two\n"]
+    assert len(nodes.asked) == 2
+
+
+def test_waiting_gives_up_when_told_to(client: Client) -> None:
+    """TimeoutError, and the job goes on; a job that is not there is told at once."""
+    (job,) = client.submit(RUN)
+    with pytest.raises(TimeoutError):
+        client.wait(job, timeout_s=0.2)
+    assert not client.get(job).state.is_final
+    with pytest.raises(e.NotFound):
+        client.wait([job, "99"])
+    assert client.wait([]) == ()
+
+
+def test_a_job_that_failed_is_told_with_its_last_lines(live: LiveThread, client: Client) -> None:
+    """Exit code, last lines, and the reason."""
+    (job,) = client.submit(RUN)
+    finish(live, job, "failed", 3)
+    (done,) = client.wait(job)
+    assert (done.state, done.exit_code, done.last_lines) == (JobState.FAILED, 3, "the last line")
+
+
+# ------------------------------------------------------------------------------------------- nobody, or somebody else
+
+
+def free_port() -> int:
+    """One on which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_nobody_answers() -> None:
+    """Told with the address, once patience is over."""
+    address = f"127.0.0.1:{free_port()}"
+    with Client(address, retry_s=0.3) as client:
+        with pytest.raises(
+            e.NotReachable, match=f"no scheduler answers at {address}: the connection was refused"
+        ):
+            client.get("1")
+        with pytest.raises(e.NotReachable):
+            next(iter(client.watch()))
+
+
+def test_a_scheduler_that_comes_back_is_waited_for(tmp_path: Path) -> None:
+    """A submission goes through, once, when the scheduler is there again."""
+    with LiveThread(tmp_path) as live:
+        journal, port = live.daemon.journal, live.daemon.port
+        with Client(live.address, retry_s=20.0) as client:
+            (first,) = client.submit(RUN, key="k")
+    with ThreadPoolExecutor(1) as pool, Client(f"127.0.0.1:{port}", retry_s=20.0) as client:
+        again = pool.submit(client.submit, RUN, "k")
+        with LiveThread(tmp_path, journal=journal, port=port):
+            assert again.result(20) == (first,)
+            assert [first] == [job.id for job in client.list()]
+
+
+def test_what_is_not_safe_is_asked_once(live: LiveThread) -> None:
+    """A command that may have been done is not repeated; reads are."""
+    asked: list[str] = []
+
+    class Flaky(grpc.UnaryUnaryClientInterceptor):
+        def intercept_unary_unary(self, go_on: Any, details: Any, request: Any) -> Any:
+            asked.append(details.method)
+            if len(asked) < 3:
+                raise _Lost
+            return go_on(details, request)
+
+    class _Failed(grpc.RpcError):
+        def code(self) -> Any:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return "Socket closed"
+
+        def trailing_metadata(self) -> tuple[Any, ...]:
+            return ()
+
+    _Lost = _Failed()
+    with Client(live.address, retry_s=5.0) as client:
+        channel = client._wire._channel
+        client._wire._channel = grpc.intercept_channel(channel, Flaky())
+        with pytest.raises(e.NotReachable):
+            client.cancel("1")
+        assert len(asked) == 1
+        assert client.status().nodes == 1
+        assert len(asked) == 3
+        channel.close()
+
+
+def test_too_much_at_once(tmp_path: Path) -> None:
+    """A limit is waited out where that helps soon; else it is told, with how long it would take."""
+    config = PeopleConfig(submissions_per_s=20.0, submissions_burst=2, jobs_unfinished_max=4)
+    with LiveThread(tmp_path, config=config) as live, Client(live.address, retry_s=5.0) as client:
+        for _ in range(4):
+            client.submit(RUN)
+        with pytest.raises(e.TooMany, match="would have 5 unfinished jobs, 4 are allowed") as raised:
+            client.submit(RUN)
+        assert raised.value.retry_s == 60.0
+
+
+def test_without_a_token_or_with_too_small_a_role(tmp_path: Path) -> None:
+    """Two different errors; a token is made, listed without its secret, and revoked."""
+    with LiveThread(tmp_path, auth="tokens") as live:
+        secret = live.daemon.people.access.create("root", LiveRole.ADMIN, 1000.0)[1]
+        with Client(live.address) as nobody, pytest.raises(e.NotAuthenticated):
+            nobody.status()
+        with Client(live.address, token="wrong") as wrong, pytest.raises(e.NotAuthenticated):
+            wrong.status()
+        with Client(live.address, token=secret) as admin:
+            made = admin.create_token("ada", Role.VIEWER, note="for reading")
+            assert (made.token.user, made.token.role, made.token.note) == ("ada", Role.VIEWER, "for reading")
+            with Client(live.address, token=made.secret) as viewer:
+                assert viewer.who_am_i().user == "ada"
+                with pytest.raises(e.NotAllowed, match="needs the role user; ada has viewer"):
+                    viewer.submit(RUN)
+            assert made.token.id in [token.id for token in admin.tokens()]
+            assert admin.revoke_token(made.token.id).revoked
+            with Client(live.address, token=made.secret) as revoked, pytest.raises(e.NotAuthenticated):
+                revoked.status()
+
+
+def test_a_value_that_does_not_fit_is_no_call(client: Client) -> None:
+    """A negative number of GPUs, text for a number: told before anything is sent."""
+    for wrong in ({"gpus": -1}, {"steps": "many"}, {"gpus": 2**40}, {"ranks": "all"}):
+        with pytest.raises(e.InvalidJob, match="a value does not fit its field"):
+            client.submit(JobSpec(command=("a",), **wrong))  # type: ignore[arg-type]
+    with pytest.raises(e.InvalidJob, match="there is no job to submit"):
+        client.submit([])
+    with pytest.raises(TypeError, match="jobs: must be JobSpec or the name of a job file, got dict"):
+        client.submit([{"command": ["a"]}])  # type: ignore[list-item]
+
+
+# --------------------------------------------------------------------------------------------------- the other one
+
+
+def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> Callable[[LiveThread], None]:
+    """The test is a story with an asynchronous client."""
+
+    def test(live: LiveThread) -> None:
+        async def run() -> None:
+            async with AsyncClient(live.address, retry_s=5.0) as client:
+                await asyncio.wait_for(story(client, live), 30)
+
+        asyncio.run(run())
+
+    test.__doc__, test.__name__ = story.__doc__, story.__name__
+    return test
+
+
+@with_async
+async def test_the_same_without_blocking(client: AsyncClient, live: LiveThread) -> None:
+    """Submit, list, watch, wait, logs: as the other client does, beside other tasks."""
+    (job,) = await client.submit(RUN)
+    assert [job] == [one.id async for one in client.list(page_size=1)]
+    waiting = asyncio.create_task(client.wait(job))
+    async for event in client.watch():
+        assert event.job is not None
+        assert event.job.id == job
+        break
+    await asyncio.to_thread(finish, live, job)
+    (done,) = await waiting
+    assert done.state is JobState.COMPLETED
+    live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"x")]
+    assert [chunk.data async for chunk in client.logs(job)] == [b"x"]
+    with pytest.raises(e.NotFound):
+        await client.get("99")
+    (other,) = await client.submit(RUN)
+    with pytest.raises(TimeoutError):
+        await client.wait(other, timeout_s=0.1)
+
+
+@with_async
+async def test_uploads_without_blocking(client: AsyncClient, live: LiveThread) -> None:
+    """Packed in a thread, sent as a stream."""
+    folder = live.daemon.folder / "code"
+    folder.mkdir()
+    (folder / "a.py").write_text("x")
+    (job,) = await client.submit(JobSpec(command=("a",), upload=True, workdir=str(folder)))
+    assert (await client.get(job)).spec.package.startswith("sha256:")
+
+
+def test_nobody_answers_the_asynchronous_client() -> None:
+    """The same error."""
+
+    async def run() -> None:
+        async with AsyncClient(f"127.0.0.1:{free_port()}", retry_s=0.1) as client:
+            with pytest.raises(e.NotReachable, match="the connection was refused"):
+                await client.status()
+
+    asyncio.run(run())
+
+
+def test_a_call_knows_its_path() -> None:
+    """As gRPC writes it."""
+    assert Call("Jobs/GetJob", None, jobs_pb2.Job, lambda one: one).path == "/gavel.v1.Jobs/GetJob"
