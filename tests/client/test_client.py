@@ -141,7 +141,7 @@ def test_the_cluster(client: Client) -> None:
     assert (client.drain("n1").state, client.resume("n1").state) == (NodeState.DRAINING, NodeState.UP)
     with pytest.raises(e.NotFound):
         client.nodes(["zz"])
-    assert "las" in client.policy().available
+    assert "fifo" in client.policy().available
     assert client.set_policy("las+packing").policy == "las+packing"
     with pytest.raises(e.Invalid, match="unknown policy"):
         client.set_policy("nix")

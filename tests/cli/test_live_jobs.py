@@ -1,0 +1,430 @@
+"""Commands about jobs against a real daemon: what people read, what programs read, and exit codes."""
+
+import json
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.client.results import Job, JobEvent, LogChunk, Preview
+from gavel.client.transport import user_name
+from protos.gavel.v1 import jobs_pb2
+from tests.cli.conftest import Gavel
+from tests.cli.live import finish, live  # noqa: F401
+from tests.support.live_thread import LiveThread
+
+HELD = ("--", "true")
+
+
+def keys(kind: Any) -> set[str]:
+    """The documented keys of a result."""
+    return {one.name for one in fields(kind)}
+
+
+def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Flags as fields; what stands behind -- is the user's own, dashes and all; it runs where one is."""
+    monkeypatch.setenv("MINE", "taken along")
+    said = gavel(
+        *("submit", "-n", "chat", "-g", "1-2", "--memory", "16GB", "-t", "v100", "-t", "a100"),
+        *(
+            "-e",
+            "A=b=c",
+            "-e",
+            "MINE",
+            "--label",
+            "",
+            "--retries",
+            "2",
+            "--not-packable",
+            "--time-limit",
+            "2h",
+        ),
+        *("--", "python", "train.py", "--gpus", "7", "--", "x"),
+    )
+    assert (said.exit_code, said.stderr) == (2, "gavel submit: --label : must be KEY=VALUE\n")
+    said = gavel(
+        *("submit", "-n", "chat", "-g", "1-2", "--memory", "16GB", "-t", "v100", "-t", "a100"),
+        *("-e", "A=b=c", "-e", "MINE", "--retries", "2", "--not-packable", "--time-limit", "2h"),
+        *("--", "python", "train.py", "--gpus", "7", "--", "x"),
+    )
+    assert (said.exit_code, said.stdout) == (0, "submitted job 1\n")
+    spec = live.daemon.world.state.jobs["1"].spec
+    assert spec.launch is not None
+    assert spec.launch["command"] == ["python", "train.py", "--gpus", "7", "--", "x"]
+    assert ({"A": "b=c", "MINE": "taken along"}, str(Path.cwd())) == (
+        spec.launch["env"],
+        spec.launch["workdir"],
+    )
+    assert (
+        *(spec.name, spec.gpus_min, spec.gpus_max, spec.memory_gb, spec.worker_types),
+        *(spec.retries, spec.packable, spec.time_limit_s),
+    ) == ("chat", 1, 2, 16.0, ("v100", "a100"), 2, False, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--gpus", "two", "--", "a"), "--gpus: must be a whole number from 1 up, or a range such as 2-8"),
+        (("--memory", "16", "--", "a"), "--memory: must be a size such as 16GB"),
+        (("--worker-type", "", "--", "a"), "--worker-type [0]: must be a name".replace(" [0]", "")),
+        (("--rate", "a100=x", "--", "a"), "--rate a100: must be a number above 0"),
+        (("--after", "17:done", "--", "a"), "--after: when must be"),
+        (("--array", "0-9%2", "--", "a"), "--array: "),
+        (("-e", "NOT_SET_HERE", "--", "a"), "--env NOT_SET_HERE: there is no such variable here"),
+        (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
+        (("--deadline", "2001-01-01", "--", "a"), "--deadline: is in the past"),
+        ((), "give a job file, or a command behind --"),
+        (("--",), "behind -- stands no command"),
+        (("job.yaml", "--", "a"), "give either job files or a command, not both"),
+        (("missing.yaml",), "missing.yaml: no such file or directory"),
+        (("--follow", "--array", "0-1", "--", "a"), "--follow shows one job"),
+        (("--address", "a b", "--", "a"), "address: 'a b' is not HOST:PORT"),
+    ],
+)
+def test_wrong_input_is_one_line(gavel: Gavel, arguments: tuple[str, ...], line: str) -> None:
+    """Before anybody is called; exit code 2."""
+    said = gavel("submit", *arguments)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"gavel submit: {line}"), said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
+    """Flags hold for all jobs of all files; --json is one object."""
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [a]\ngpus: 1\nweight: 2\n---\nscript: b\narray: 0-1\n")
+    said = gavel("submit", str(path), "--gpus", "2", "--json", "--key", "k")
+    assert json.loads(said.stdout) == {"jobs": ["1", "2_0", "2_1"]}
+    assert said.stdout == gavel("submit", str(path), "--gpus", "2", "--json", "--key", "k").stdout
+    specs = [live.daemon.world.state.jobs[job].spec for job in ("1", "2_0")]
+    assert [(spec.gpus, spec.weight) for spec in specs] == [(2, 2.0), (2, 1.0)]
+    again = gavel("submit", str(path), "--gpus", "1", "--key", "k")
+    assert (
+        again.exit_code,
+        again.stderr,
+    ) == (6, "gavel submit: the key 'k' was used for another submission\n")
+
+
+def test_what_the_scheduler_objects_to_is_shown_in_the_file(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    tmp_path: Path,
+) -> None:
+    """File, line and field; and dry, the same without submitting."""
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [a]\n\ngpus: 64\n")
+    said = gavel("submit", str(path))
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"gavel submit: {path}: line 3: gpus: asks for 64 of one worker type")
+    dry = gavel("submit", "--dry-run", str(path))
+    assert (
+        dry.exit_code,
+        f"job: would be refused: {path}: line 3: gpus: asks for" in dry.stdout,
+    ) == (2, True)
+
+
+def test_a_dry_run(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Whether it would be taken, where it could run, when; and nothing is submitted."""
+    said = gavel("submit", "--dry-run", "-g", "2", "-n", "chat", *HELD)
+    assert said.exit_code == 0
+    assert said.stdout.startswith("job 'chat': would be accepted; expected start ")
+    assert "  type  GPUs  steps/s  free  nodes\n  v100     2" in said.stdout
+    (preview,) = json.loads(gavel("submit", "--dry-run", "--json", "-g", "2", *HELD).stdout)
+    assert keys(Preview) == set(preview)
+    assert not live.daemon.world.state.jobs
+
+
+def test_the_schema_needs_no_scheduler(gavel: Gavel) -> None:
+    """It is of the files, not of the cluster."""
+    assert "gpus" in json.loads(gavel("submit", "--schema").stdout)["$defs"]["fields"]["properties"]
+
+
+# ------------------------------------------------------------------------------------------------------ looking
+
+
+def test_the_queue(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Yours that have not ended, newest first: where they run, or why they do not."""
+    gavel("submit", "-n", "first", "-g", "2", "--steps", "100", *HELD)
+    live.do(live.daemon.run_job("1"))
+    gavel("submit", "-n", "second", "--after", "1", *HELD)
+    gavel("submit", "-n", "gone", *HELD)
+    gavel("cancel", "3")
+    lines = gavel("queue").stdout.splitlines()
+    assert lines[0].split() == ["id", "name", "user", "state", "GPUs", "done", "age", "where,", "why"]
+    assert ["2", "second", user_name(), "queued", "×1", "0s", "after", "1"] == lines[1].split()
+    assert ["1", "first", user_name(), "running", "v100×2", "0%", "0s", "n1"] == lines[2].split()
+    assert len(lines) == 3
+    assert all(len(line) <= 80 and "\x1b" not in line for line in lines)
+
+
+def test_the_queue_for_programs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """A list of jobs with the documented keys; filters narrow it, and more than mine can be asked for."""
+    gavel("submit", "-n", "a", "--tenant", "org/x", *HELD)
+    gavel("submit", "-n", "b", "--user", "bob", *HELD)
+    gavel("submit", "-n", "c", *HELD)
+    gavel("cancel", "3")
+
+    def listed(*options: str) -> list[str]:
+        return [job["spec"]["name"] for job in json.loads(gavel("queue", "--json", *options).stdout)]
+
+    (job,) = json.loads(gavel("queue", "--json").stdout)
+    assert keys(Job) == set(job)
+    assert job["submitted"].endswith("Z")
+    assert (listed(), listed("-a"), listed("-u", "bob")) == (["a"], ["b", "a"], ["b"])
+    assert (listed("--state", "cancelled"), listed("--since", "1h")) == (["c"], ["c", "a"])
+    assert (
+        listed("--tenant", "org"),
+        listed("--name", "z*"),
+        listed("-a", "-l", "1"),
+    ) == (["a"], [], ["b"])
+    said = gavel("queue", "-a", "-l", "1")
+    assert said.stderr == "and 1 more job: --limit\n"
+    nothing = gavel("queue", "-u", "nobody")
+    assert (nothing.exit_code, nothing.stdout, "no jobs of nobody fit" in nothing.stderr) == (0, "", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--since", "soon"), "--since: 'soon' is neither a duration such as 7d nor a time"),
+        (("--state", "sleeping"), "invalid value for '--state'"),
+        (("--limit", "0"), "invalid value for '-l' / '--limit'"),
+    ],
+)
+def test_a_queue_that_cannot_be_asked_for(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    options: tuple[str, ...],
+    line: str,
+) -> None:
+    """One line each, exit code 2."""
+    said = gavel("queue", *options)
+    assert (said.exit_code, said.stderr.startswith(f"gavel queue: {line}")) == (2, True)
+
+
+def test_all_about_a_job(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """What was asked for in the words of the job file, and what became of it; by id or by name."""
+    gavel("submit", "-n", "chat", "-g", "2", "--steps", "100", "--time-limit", "2h", "--memory", "4GB", *HELD)
+    finish(live, "1", "failed", 3, "Traceback\n\x1b[31mOutOfMemoryError")
+    text = gavel("show", "chat").stdout
+    assert text.startswith("job 1 'chat' failed (")
+    for line in (
+        "exit code       3",
+        "done            100% (100 of 100 steps, 100 saved)",
+        "command         true",
+    ):
+        assert f"  {line}\n" in text
+    for line in ("time_limit      2h00m", "memory          4 GB", "gpus            2"):
+        assert f"  {line}\n" in text
+    assert "    Traceback\n    \\x1b[31mOutOfMemoryError\n" in text
+    assert "weight" not in text  # what holds without a word is not repeated
+    job = json.loads(gavel("show", "1", "--json").stdout)
+    assert (keys(Job), 3, "failed") == (set(job), job["exit_code"], job["state"])
+
+
+def test_an_array_is_shown_by_its_members(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """One object per line; what is not there is exit code 3."""
+    gavel("submit", "--array", "0-2", "-n", "sweep", *HELD)
+    members = [json.loads(line)["id"] for line in gavel("show", "sweep", "--json").stdout.splitlines()]
+    assert members == ["1_0", "1_1", "1_2"]
+    assert gavel("submit", "--array", "0-3", *HELD).stdout == "submitted jobs 2_0 to 2_3 (4)\n"
+    said = gavel("show", "99")
+    assert (said.exit_code, said.stderr) == (3, "gavel show: there is no job '99'\n")
+    said = gavel("show", "nobody")
+    assert (said.exit_code, said.stderr) == (3, "gavel show: there is no job 'nobody'\n")
+
+
+def test_a_name_that_several_have(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Is not guessed; one of them that has not ended goes before those that have. A * is no pattern here."""
+    for _ in range(2):
+        gavel("submit", "-n", "twin*", *HELD)
+    gavel("submit", "-n", "twins", *HELD)
+    said = gavel("explain", "twin*")
+    assert (
+        said.exit_code,
+        said.stderr.strip().partition(": ")[2],
+    ) == (3, "2 jobs are called 'twin*'; say which by its id: 1, 2")
+    gavel("cancel", "2")
+    assert gavel("explain", "twin*").stdout.startswith("job 1: ")
+
+
+def test_why(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """The live scheduler is asked where no journal is named."""
+    gavel("submit", "-n", "chat", *HELD)
+    gavel("hold", "1")
+    assert gavel("explain", "1").stdout.startswith("job 1: held (held)\n")
+    told = json.loads(gavel("explain", "1", "--json").stdout)
+    assert (told["job"], told["state"], told["reason"]) == ("1", "held", "held")
+    said = gavel("explain", "1", "--at", "5")
+    assert (said.exit_code, "--at goes with --journal" in said.stderr) == (2, True)
+
+
+# --------------------------------------------------------------------------------------------------------- logs
+
+
+def chunk(data: bytes, **more: Any) -> jobs_pb2.LogChunk:
+    """A piece of what job 1 printed."""
+    return jobs_pb2.LogChunk(job="1", attempt=more.pop("attempt", 1), data=data, **more)
+
+
+def test_logs_go_out_as_they_are(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Byte by byte to standard output, notices to standard error; a notice begins a new line."""
+    gavel("submit", *HELD)
+    live.do(live.daemon.run_job("1"))
+    live.daemon.nodes.chunks = [
+        chunk(b"a\xffb"),
+        chunk(b"", notice="attempt 2 starts on n2"),
+        chunk(b"c\n", attempt=2),
+    ]
+    said = gavel("logs", "1", "-n", "5", "--attempt", "1", "--rank", "0")
+    assert (
+        said.exit_code,
+        said.stdout_bytes,
+        said.stderr,
+    ) == (0, b"a\xffb\nc\n", "-- attempt 2 starts on n2 --\n")
+    assert live.daemon.nodes.asked[-1] == ("1", 1, 0, 5, False)
+    first, *_ = [json.loads(line) for line in gavel("logs", "1", "--json").stdout.splitlines()]
+    assert (keys(LogChunk), "a\ufffdb") == (set(first), first["data"])
+
+
+def test_lines_of_several_ranks_are_told_apart(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Whole lines, each with its rank; one that never ended is shown at the end. One rank alone is left as it is."""
+    gavel("submit", "-g", "2", *HELD)
+    live.do(live.daemon.run_job("1"))
+    live.daemon.nodes.chunks = [chunk(b"be", rank=0), chunk(b"x\ny", rank=1), chunk(b"gun\n", rank=0)]
+    assert gavel("logs", "1").stdout == "1: x\n0: begun\n1: y\n"
+    live.daemon.nodes.chunks = [chunk(b"plain", rank=1)]
+    assert gavel("logs", "1", "--rank", "1").stdout == "plain\n"
+
+
+def test_logs_of_a_job_that_has_not_run(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Refused with what to do, not called unreachable."""
+    gavel("submit", "-n", "x", "--after", "1", *HELD)
+    gavel("submit", *HELD)
+    gavel("submit", "--after", "1", *HELD)
+    gavel("hold", "1")
+    said = gavel("logs", "1")
+    assert (said.exit_code, "has not run yet; follow to wait for it" in said.stderr) == (6, True)
+
+
+# --------------------------------------------------------------------------------------------------- commanding
+
+
+def test_changing_jobs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Several at once; what fails is told, the rest is done, and the first failure is the exit code."""
+    gavel("submit", *HELD)
+    gavel("submit", "--array", "0-1", *HELD)
+    assert (
+        (said := gavel("hold", "1", "2")).exit_code,
+        said.stdout,
+    ) == (0, "held job 1\nheld jobs 2_0 and 2_1\n")
+    assert gavel("release", "2_0").stdout == "released job 2_0\n"
+    said = gavel("cancel", "99", "1", "1")
+    assert (
+        *(said.exit_code, said.stdout),
+        said.stderr,
+    ) == (3, "cancelled job 1\n", "gavel cancel: there is no job '99'\n")
+    said = gavel("cancel", "1", "2_0", "--json")
+    told = json.loads(said.stdout)
+    assert (said.exit_code, told["jobs"], [one["job"] for one in told["failed"]]) == (6, ["2_0"], ["1"])
+    assert {"job", "reason", "message"} == set(told["failed"][0])
+
+
+def test_changing_all_jobs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Mine, as the filters say, once somebody has agreed."""
+    gavel("submit", "--array", "0-2", "-n", "mine", *HELD)
+    gavel("submit", "--user", "bob", *HELD)
+    said = gavel("hold", "--all")
+    assert (said.exit_code, "this would hold 3 jobs: say --yes if you mean it" in said.stderr) == (2, True)
+    assert gavel("hold", "--all", "-y").stdout == "held job 1_0\nheld job 1_1\nheld job 1_2\n"
+    assert gavel("hold", "--all", "--yes").stderr == "no jobs fit\n"
+    assert "cannot requeue jobs that are held" in gavel("requeue", "--all", "--state", "held", "-y").stderr
+    assert gavel("cancel", "--all", "--yes", "--name", "m*", "--state", "held", "--json").exit_code == 0
+    assert [live.daemon.world.state.jobs[f"1_{at}"].state.value for at in range(3)] == ["cancelled"] * 3
+    assert live.daemon.world.state.jobs["2"].state.value in ("queued", "running")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "say which: ids of jobs, or --all with filters"),
+        (("1", "--all"), "say which: ids of jobs, or --all with filters"),
+        (("1", "--state", "held"), "filters such as --state go with --all"),
+    ],
+)
+def test_what_to_change_is_said_clearly(gavel: Gavel, arguments: tuple[str, ...], line: str) -> None:
+    """Neither nothing nor everything by mistake."""
+    said = gavel("cancel", *arguments)
+    assert (said.exit_code, said.stderr.startswith(f"gavel cancel: {line}")) == (2, True)
+
+
+# ------------------------------------------------------------------------------------------------------ waiting
+
+
+def later(call: Any, *arguments: Any) -> threading.Thread:
+    """Done beside the command."""
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    return thread
+
+
+def test_waiting_says_how_it_ended(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """0 where all succeeded, 1 where one did not, with its last lines."""
+    gavel("submit", *HELD)
+    thread = later(finish, live, "1")
+    said = gavel("wait", "1")
+    thread.join()
+    assert (said.exit_code, said.stdout) == (0, "")
+    assert said.stderr.splitlines()[-1] == "job 1: completed"
+    gavel("submit", *HELD)
+    finish(live, "2", "failed", 7, "boom")
+    said = gavel("wait", "1", "2")
+    assert (said.exit_code, said.stderr.endswith("job 2, its last lines:\n  boom\n")) == (1, True)
+    lines = [json.loads(line) for line in gavel("wait", "1", "2", "--json").stdout.splitlines()]
+    assert [(one["id"], one["state"]) for one in lines] == [("1", "completed"), ("2", "failed")]
+
+
+def test_waiting_no_longer_than_told(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Exit code 6: it is not over; 3: there is nothing to wait for; 2: that is no duration."""
+    gavel("submit", *HELD)
+    said = gavel("wait", "1", "--timeout", "0.2s")
+    assert (said.exit_code, "not all jobs have ended in that time; they go on" in said.stderr) == (6, True)
+    assert gavel("wait", "99").exit_code == 3
+    assert gavel("wait", "1", "--timeout", "soon").exit_code == 2
+
+
+def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """The exit code is the job's fate; with --follow its output is shown meanwhile."""
+
+    def run() -> None:
+        live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
+        finish(live, "1", "failed", 3)
+
+    thread = later(run)
+    said = gavel("submit", "--wait", "--json", *HELD)
+    thread.join()
+    first, second = [json.loads(line) for line in said.stdout.splitlines()]
+    assert (said.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
+
+
+def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """One object per line for programs: what is there, then changes."""
+    gavel("submit", *HELD)
+    import gavel.cli.queue as queue
+    from gavel.client import Client
+
+    watch = Client.watch
+
+    def some(self: Client, wanted: Any) -> Any:
+        events = watch(self, wanted)
+        yield next(events)
+        yield next(events)
+
+    monkeypatch.setattr(Client, "watch", some)
+    lines = [json.loads(line) for line in gavel("queue", "--watch", "--json").stdout.splitlines()]
+    assert keys(JobEvent) == set(lines[0])
+    assert [line["job"] and line["job"]["id"] for line in lines] == ["1", None]
+    assert gavel("queue", "--watch").stdout.splitlines()[1].split()[0] == "1"
+    assert queue.COLUMNS[0].head == "id"
