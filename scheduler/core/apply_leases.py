@@ -219,6 +219,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     if end.outcome not in _ORDERLY:  # what was lost counts for nothing, for fairness neither
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
+    if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
+        job.fruitless += 1
     job.run_s += end.ran_s
     kind = holding.bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s

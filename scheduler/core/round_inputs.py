@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,6 @@ from scheduler.core import problem
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node
-from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import Bundle, Holding, Phase
 from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
@@ -27,7 +27,11 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
     for holding in state.leases.values():
         lease = holding.lease
         if holding.phase is not Phase.STOPPING:
-            pinned = _pinned(state.jobs[lease.job].spec, holding, starts_s)
+            job = state.jobs[lease.job]
+            spec = job.spec
+            pinned = False
+            if spec.min_run_s > 0 or job.fruitless or not spec.preemptible:
+                pinned = starts_s < kept_until_s(state, holding) - SLACK_S
             held[lease.job] = Held(holding.bundle, lease.gpus, pinned)
         elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
             stuck.update(lease.gpus)
@@ -49,13 +53,20 @@ def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInpu
     return _inputs(state, kinds, now_s, held, taken, ahead=False)
 
 
-def _pinned(spec: JobSpec, holding: Holding, at_s: float) -> bool:
+def kept_until_s(state: SchedulerState, holding: Holding) -> float:
+    """Until when nobody takes a lease's GPUs for his turn: inf for a job that cannot be preempted.
+
+    That is its minimum run time; and a job that once lost its turn before it had done a step is let start up.
+    """
+    job = state.jobs[holding.lease.job]
+    spec = job.spec
     if not spec.preemptible:
-        return True
-    if spec.min_run_s <= 0:
-        return False
+        return math.inf
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
-    return at_s < since_s + spec.min_run_s - SLACK_S
+    patience_s = spec.min_run_s
+    if job.fruitless and not holding.ran_s:
+        patience_s = max(patience_s, state.settings.start_patience_s)
+    return since_s + patience_s
 
 
 def _inputs(

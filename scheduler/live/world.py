@@ -32,6 +32,7 @@ from scheduler.live.clock import Clock
 
 Call = SubmitJobs | JobCommand | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
 C = TypeVar("C", bound=Call)
+GATHER_S = 0.001  # that a batch waits for more
 BATCH_MAX = 512  # messages to a record: what comes after them has its turn soon
 
 
@@ -138,8 +139,8 @@ class LiveWorld:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        # Whatever else has arrived by now is in this batch too: those who only wait to be read get their turn first.
-        await asyncio.sleep(0)
+        # What arrives in this moment is in the batch too: a record costs a sync, however much is in it.
+        await asyncio.sleep(GATHER_S)
         batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
         self._said = [done for _, done in batch if done is not None]
         return self.now_s(), [message for message, _ in batch]

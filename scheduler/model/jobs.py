@@ -239,6 +239,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     failures: int = 0  # of its own
     node_failures: int = 0
     preemptions: int = 0
+    fruitless: int = 0  # turns that were over before it had done a step, though it tells steps
     cost_usd: float = 0.0
     checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere
     blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open

@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
     half_life_rounds: float = 20.0  # of entitled and received time
     stay_rounds: float = 2.0  # a running job is let run on for so long before turns are compared again
+    start_patience_s: float = 600.0  # a job that once lost its turn before a step is let start for so long
     reserve_after: int = 2  # rounds that a gang is skipped before GPUs are held back for it
     preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
     restart_cost_s: float = 30.0  # of a job that does not say: start-up and checkpoint
@@ -67,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "solve_lead_s",
             "plan_lead_s",
             "lease_margin_s",
+            "start_patience_s",
             "restart_cost_s",
         ):
             value = getattr(self, field)

@@ -7,7 +7,6 @@ import math
 from scheduler.core.problem import estimate, rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
-from scheduler.model.lease import Holding
 
 
 def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
@@ -16,15 +15,6 @@ def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
     if ends_s <= now_s:
         return max(now_s, at_s)
     return ends_s + max(math.ceil((at_s - ends_s) / round_s - 1e-9), 0) * round_s
-
-
-def kept_until_s(state: SchedulerState, holding: Holding) -> float:
-    """Until when nobody takes a lease's GPUs: its minimum run time; inf for a job that cannot be preempted."""
-    spec = state.jobs[holding.lease.job].spec
-    if not spec.preemptible:
-        return math.inf
-    since_s = holding.granted_s if holding.started_s is None else holding.started_s
-    return since_s + spec.min_run_s
 
 
 def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:

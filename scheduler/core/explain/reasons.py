@@ -5,11 +5,12 @@ from __future__ import annotations
 from scheduler.core.explain import remedies
 from scheduler.core.explain.answer import Change, Explanation, Reason
 from scheduler.core.explain.finding import Finding, due_and_received
-from scheduler.core.explain.forecast import ends_s, kept_until_s
+from scheduler.core.explain.forecast import ends_s
 from scheduler.core.explain.scene import Column, Scene, rate_in, release_s
 from scheduler.core.explain.start import Start, after_leases
 from scheduler.core.explain.waiting import why_it_waits
 from scheduler.core.explain.wording import jobs, listed, span, when
+from scheduler.core.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import WAITING, Job, JobState
@@ -163,6 +164,8 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     kept_s = kept_until_s(state, holding)
     if not job.spec.preemptible:
         why += "; it cannot be preempted"
+    elif kept_s > now_s and job.fruitless and not holding.ran_s:
+        why += f"; a turn of it was over before its first step, so it is let start up, at most for {span(kept_s - now_s)}"
     elif kept_s > now_s and job.spec.min_run_s > 0:
         why += f"; nobody takes its GPUs for the next {span(kept_s - now_s)}"
     draining = [n for n in nodes_of(holding.lease.gpus) if state.nodes[n].state == NodeState.DRAINING]

@@ -12,8 +12,9 @@ from heapq import nsmallest
 import numpy as np
 
 from scheduler.core.explain.answer import Holder, Way
-from scheduler.core.explain.forecast import ends_s, kept_until_s
+from scheduler.core.explain.forecast import ends_s
 from scheduler.core.problem import rate_of
+from scheduler.core.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState, gpus_for
 from scheduler.model.jobs import Job

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from scheduler.core.explain.answer import Basis, Sure
 from scheduler.core.explain.claims import Claims
-from scheduler.core.explain.forecast import boundary_s, done_s, ends_s, kept_until_s
+from scheduler.core.explain.forecast import boundary_s, done_s, ends_s
 from scheduler.core.explain.scene import Column, Pool, Scene, release_s
+from scheduler.core.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import Job, JobSpec

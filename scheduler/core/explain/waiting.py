@@ -17,7 +17,7 @@ from scheduler.core.explain import remedies
 from scheduler.core.explain.answer import Change, Reason
 from scheduler.core.explain.claims import Claims, higher_claims
 from scheduler.core.explain.finding import Finding, due_and_received
-from scheduler.core.explain.forecast import boundary_s, kept_until_s
+from scheduler.core.explain.forecast import boundary_s
 from scheduler.core.explain.scene import Column, Pool, Scene
 from scheduler.core.explain.start import (
     UNKNOWN,
@@ -30,6 +30,7 @@ from scheduler.core.explain.start import (
 )
 from scheduler.core.explain.wording import jobs, listed, span, when
 from scheduler.core.problem import rate_of
+from scheduler.core.round_inputs import kept_until_s
 from scheduler.model.cluster import OWN_DISK, NodeState
 from scheduler.model.lease import Bundle, Phase
 
