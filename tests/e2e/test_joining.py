@@ -1,0 +1,104 @@
+"""A cluster as an operator sets it up: keys, a token, a node that joins, and everything encrypted from then on."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.e2e.service import ROOT, until
+
+
+def two_ports() -> int:
+    """A port that is free, and so is the next one."""
+    while True:
+        with ExitStack() as held:
+            first = held.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+class Operator:
+    """Somebody at a terminal, with a token after `init`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, two_ports()
+        self.data = folder / "data"
+        self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def gavel(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "gavel", *words],
+            env=self.env,
+            cwd=self.folder,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    @contextmanager
+    def running(self, name: str, *words: str) -> Iterator[Path]:
+        """A command that stays; its log."""
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gavel", *words], env=self.env, cwd=self.folder, stdout=out, stderr=out
+            )
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def sign_in(self) -> None:
+        """Use what `init` has made."""
+        self.env["GAVEL_ADDRESS"] = f"127.0.0.1:{self.port}"
+        self.env["GAVEL_TOKEN"] = (self.folder / "token").read_text().strip()
+        self.env["GAVEL_CA"] = str(self.data / "tls" / "ca.pem")
+
+
+def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
+    """init → serve → token join → agent join → agent → submit: with mutual TLS, and nothing in the clear.
+
+    The same token joins no second node, and an agent that has not joined is not let in.
+    """
+    me = Operator(tmp_path)
+    me.gavel("init", str(me.data), "--port", str(me.port), "--token-file", str(tmp_path / "token"))
+    me.sign_in()
+    with me.running("serve", "serve", "--config", str(me.data / "gavel.toml")) as log:
+        until(lambda: "listening on" in log.read_text())
+        made = me.gavel("token", "join", "--node", "n1")
+        token = made.stdout.strip()
+        fingerprint = re.search(r"sha256:[0-9a-f]{64}", made.stderr)[0]
+        words = ("--ca-fingerprint", fingerprint, "--token", token, "--state-dir", str(tmp_path / "n1"))
+        address = f"127.0.0.1:{me.port}"
+        joined = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words)
+        assert f"--scheduler 127.0.0.1:{me.port + 1}" in joined.stdout
+        again = ("--cert-dir", str(tmp_path / "again"))
+        refused = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words, *again, code=2)
+        assert "used already" in refused.stderr
+        agent = ("agent", "--scheduler", f"127.0.0.1:{me.port + 1}", "--gpus", "v100=1", "--single-user")
+        with (
+            me.running("n1", *agent, "--name", "n1", "--state-dir", str(tmp_path / "n1")) as n1,
+            me.running("n2", *agent, "--name", "n2", "--state-dir", str(tmp_path / "n2")) as n2,
+        ):
+            until(lambda: "linked to the scheduler" in n1.read_text())
+            ran = me.gavel("submit", "--wait", "--", sys.executable, "-c", "print('encrypted')")
+            assert "completed" in ran.stdout + ran.stderr
+            assert me.gavel("logs", "1").stdout == "encrypted\n"
+            until(lambda: "no link to the scheduler" in n2.read_text())
+            assert "linked to the scheduler" not in n2.read_text()
