@@ -182,7 +182,7 @@ def _newer(said: Progress, holding: Holding) -> bool:
 def _believed(out: Outcome, end: Exit, holding: Holding) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
     job = out.state.jobs[holding.lease.job]
-    if end.ran_s == 0:  # it never ran: what it says of steps is not its own
+    if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
         return msgspec.structs.replace(
             end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
         )

@@ -340,3 +340,17 @@ def test_a_fill_in_mid_round_disturbs_nobody(desk_of: DeskOf) -> None:
     (lease,) = desk.claim(GpusFilled).granted
     assert desk.claim(SendLeases).leases[0].id == lease.id
     assert lease.ends_s == desk.core.state.round.ends_s
+
+
+def test_an_attempt_that_ended_before_it_could_tell_steps_takes_none_back(desk_of: DeskOf) -> None:
+    """It was started, died at once, and says 0: the checkpoint of the attempt before it is still there."""
+    desk = desk_of(node("n1", 1))
+    (first,) = desk.run(job(retries=3))
+    desk.report(exits=(exited(first, "failed", steps=400.0),))
+    desk.until(desk.now_s + 400)
+    (second,) = desk.core.state.leases
+    desk.report(started=(second,))
+    desk.settle()
+    desk.report(exits=(exited(second, "failed", steps=0.0, stepping_s=0.0),))
+    assert (desk.job("1").steps_done, desk.job("1").steps_saved) == (400.0, 400.0)
+    desk.settle()
