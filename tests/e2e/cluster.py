@@ -14,18 +14,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
+from unittest import mock
 
 from gavel.cli.up import LocalCluster
-from gavel.client import Client, Job, JobSpec, JobState
+from gavel.client import Client, Job, JobSpec, JobState, Refused
 from worker_agent import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "jobs"
 PATIENCE_S = 90.0  # of a test on a machine that is busy with others; on an idle one nothing takes so long
+MARK = "GAVEL_TEST_CLUSTER"  # by which our processes are known, whatever became of their parents
 T = TypeVar("T")
 
 
@@ -74,12 +77,22 @@ class Cluster(LocalCluster):
         """An agent, or the same one again."""
         self.start_agent(name, gpus, *self._agent_options, *options)
 
+    def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        with mock.patch.dict(os.environ, {MARK: str(self.folder)}):
+            return super()._started(name, arguments)
+
     def kill(self, name: str) -> None:
         """kill -9, of an agent or of the scheduler."""
         process = self.scheduler if name == "scheduler" else self.nodes[name]
         assert process is not None
         process.kill()
         process.wait()
+
+    def solver(self) -> process_tree.Process | None:
+        """The process in which policies work."""
+        assert self.scheduler is not None
+        below = process_tree.descendants(self.scheduler.pid)
+        return next((one for one in below if b"solver_process" in _read(one.pid, "cmdline")), None)
 
     def linked(self, *names: str) -> None:
         """Wait until these nodes are up."""
@@ -120,7 +133,9 @@ class Cluster(LocalCluster):
 
     def runs(self, job: str) -> Job:
         """Wait until its processes run everywhere."""
-        return self.until(job, lambda it: it.placement is not None and it.placement.phase == "running", "runs")
+        return self.until(
+            job, lambda it: it.placement is not None and it.placement.phase == "running", "runs"
+        )
 
     def ended(self, job: str) -> Job:
         """Wait until it has ended for good."""
@@ -133,8 +148,11 @@ class Cluster(LocalCluster):
         return ended
 
     def said(self, job: str) -> str:
-        """All that it printed, over all attempts."""
-        return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
+        """All that it printed, over all attempts; nothing before it has run."""
+        try:
+            return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
+        except Refused:
+            return ""
 
     def told(self, job: str, at: str = "") -> list[dict[str, Any]]:
         """The lines of JSON among it."""
@@ -149,23 +167,45 @@ class Cluster(LocalCluster):
 
         return eventually(line, f"attempt {attempt} of job {job} has printed its first line")
 
-    def gavel(self, *arguments: str) -> subprocess.Popen[str]:
+    def gavel(self, *arguments: str, output: IO[str]) -> subprocess.Popen[str]:
         """The command, as a user starts it."""
         return subprocess.Popen(
             [sys.executable, "-m", "gavel", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "GAVEL_ADDRESS": self.address, "GAVEL_RUN_DIR": str(self.folder)},
+            env={**os.environ, "GAVEL_ADDRESS": self.address, MARK: str(self.folder)},
         )
 
     def answer(self, *arguments: str) -> str:
         """What the command prints; it has to succeed."""
-        command = self.gavel(*arguments)
-        output = command.communicate(timeout=PATIENCE_S)[0]
-        assert command.returncode == 0, output
-        return output
+        with tempfile.TemporaryFile("w+") as output:
+            status = self.gavel(*arguments, output=output).wait(PATIENCE_S)
+            output.seek(0)
+            text = output.read()
+        assert status == 0, text
+        return text
+
+    def follower(self, job: str) -> Follower:
+        """`gavel logs -f`, which has begun to show something."""
+        path = self.folder / f"follower-of-{job}"
+        with path.open("w") as output:
+            following = Follower(self.gavel("logs", "-f", job, output=output), path)
+        eventually(lambda: "{" in path.read_text(), "gavel logs -f shows something")
+        return following
+
+
+class Follower(NamedTuple):
+    """A reader of a log that goes on."""
+
+    process: subprocess.Popen[str]
+    path: Path
+
+    def lines(self) -> list[str]:
+        """All lines of JSON that it has shown; it has to end by itself, and well."""
+        assert self.process.wait(PATIENCE_S) == 0, self.path.read_text()
+        return [line for line in self.path.read_text().splitlines() if line.startswith("{")]
 
 
 def whole(steps: int) -> int:
@@ -189,7 +229,11 @@ def processes_of(folder: Path) -> list[process_tree.Process]:
     mark, found = str(folder).encode(), []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         process = process_tree.look_up(pid)
-        if process is not None and pid != os.getpid() and (mark in _read(pid, "cmdline") or mark in _read(pid, "environ")):
+        if (
+            process is not None
+            and pid != os.getpid()
+            and (mark in _read(pid, "cmdline") or mark in _read(pid, "environ"))
+        ):
             found.append(process)
     return found
 

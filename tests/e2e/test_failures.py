@@ -1,0 +1,135 @@
+"""Agents and daemons that are killed, stopped and started again, while jobs run. What dies is never a job."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.client import JobState
+from tests.e2e.cluster import Cluster, alive, eventually, freeze, gone, thaw, whole
+
+SOON = ("--ask-s", "1", "--grace-s", "1")
+LONG_LEASES = ("scheduler.round_s=600",)
+SHORT_LEASES = (
+    *("scheduler.round_s=4", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
+    *("scheduler.lease_margin_s=5", "agents.silence_s=5"),
+)
+STEPS = 30_000
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """The file that lets jobs finish."""
+    return tmp_path / "go"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes, and leases that outlive any test."""
+    with Cluster(tmp_path / "cluster", {"n1": "v100=1", "n2": "v100=1"}, LONG_LEASES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes, and leases that end soon when nobody renews them."""
+    with Cluster(tmp_path / "cluster", {"n1": "v100=1", "n2": "v100=1"}, SHORT_LEASES, *SOON) as cluster:
+        yield cluster
+
+
+def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster, go: Path) -> None:
+    """kill -9 and a new agent, twice: the job is the same process, in its first attempt, and nothing is lost.
+
+    One that ended while nobody looked keeps its exit code and its last lines.
+    """
+    job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
+    pid = cluster.started(job)["pid"]
+    for _ in range(2):
+        cluster.kill("n1")
+        eventually(lambda: cluster.client.nodes(["n1"])[0].state != "up", "the scheduler has noticed")
+        assert alive(pid)
+        cluster.agent("n1")
+        cluster.linked("n1")
+        cluster.runs(job)
+    failing = cluster.submit("failing.py", go, nodes=("n2",))
+    cluster.runs(failing)
+    begun = cluster.started(failing)
+    cluster.kill("n2")
+    go.touch()
+    gone([begun["pid"]])
+    cluster.agent("n2")
+    failed = cluster.ended(failing)
+    assert (failed.state, failed.exit_code, failed.attempt) == (JobState.FAILED, 3, 1)
+    assert failed.last_lines.endswith("no such file: data.csv\n")
+    done = cluster.completed(job)
+    assert (done.attempt, done.node_failures, done.preemptions) == (1, 0, 0)
+    assert [(line["pid"], line["sum"]) for line in cluster.told(job, "end")] == [(pid, whole(STEPS))]
+
+
+def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Cluster, go: Path) -> None:
+    """kill -9 and a new one, twice: same pids, steps only rise, who waited waits, and a log is followed through."""
+    running = [cluster.submit("counting.py", go, steps=STEPS) for _ in range(2)]
+    pids = [cluster.started(job)["pid"] for job in running]
+    waiting = cluster.submit("counting.py", go, steps=STEPS)
+    reader = cluster.follower(running[0])
+    steps = [0.0, 0.0]
+    for _ in range(2):
+        cluster.kill("scheduler")
+        assert all(map(alive, pids))
+        cluster.start_scheduler()
+        cluster.linked("n1", "n2")
+        before, steps = steps, [cluster.job(job).steps_done for job in running]
+        assert all(now >= then for now, then in zip(steps, before, strict=True))
+        for job, now in zip(running, steps, strict=True):
+            cluster.until(job, lambda it, now=now: it.steps_done > now, "makes progress")
+        assert cluster.job(waiting).state is JobState.QUEUED
+    go.touch()
+    for job, pid in zip(running, pids, strict=True):
+        done = cluster.completed(job)
+        assert (done.attempt, done.node_failures, done.preemptions, done.steps_done) == (1, 0, 0, STEPS)
+        assert [(line["pid"], line["sum"]) for line in cluster.told(job, "end")] == [(pid, whole(STEPS))]
+    assert cluster.completed(waiting).attempt == 1
+    assert reader.lines() == cluster.said(running[0]).splitlines()
+
+
+def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: Cluster, go: Path) -> None:
+    """All of it stops, and its job goes on elsewhere. Woken up, its processes end, and what it reports is refused."""
+    job = hasty.submit("counting.py", go, steps=STEPS)
+    first = hasty.started(job)
+    hasty.until(job, lambda it: it.steps_saved > 0, "has saved something")
+    frozen = freeze(hasty.folder / first["node"])
+    assert first["pid"] in [process.pid for process in frozen]
+    second = hasty.started(job, attempt=2)
+    assert second["node"] != first["node"]
+    assert second["step"] > 0
+    thaw(frozen)
+    gone([first["pid"]])
+    hasty.linked("n1", "n2")
+    at = hasty.job(job)
+    assert (at.state, at.attempt) == (JobState.RUNNING, 2)
+    assert alive(second["pid"])
+    hasty.until(job, lambda it: it.steps_done > at.steps_done, "makes progress")
+    go.touch()
+    done = hasty.completed(job)
+    assert (done.attempt, done.steps_done) == (2, STEPS)
+    assert [(line["pid"], line["sum"]) for line in hasty.told(job, "end")] == [(second["pid"], whole(STEPS))]
+
+
+def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) -> None:
+    """Only the agent is stopped: its job saves and ends by itself, and is gone before it goes on elsewhere."""
+    job = hasty.submit("counting.py", go, steps=STEPS)
+    first = hasty.started(job)
+    agent = hasty.nodes[first["node"]]
+    agent.send_signal(signal.SIGSTOP)
+    second = hasty.started(job, attempt=2)
+    assert not alive(first["pid"])
+    agent.send_signal(signal.SIGCONT)
+    hasty.linked("n1", "n2")
+    go.touch()
+    done = hasty.completed(job)
+    assert (done.attempt, done.steps_done) == (2, STEPS)
+    assert hasty.told(job, "lease over")[0]["step"] == second["step"]
+    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
