@@ -124,7 +124,7 @@ class AgentCore:
             self._settle(now_s, actions)
             return actions
         if isinstance(event, Progressed):
-            return self.progressed(event)
+            return self._on_progressed(now_s, event)
         if isinstance(event, Renewed):
             return self.renew(now_s, event.epoch, event.generation, event.round_number, event.ends_s)
         if isinstance(event, Taken):
@@ -151,7 +151,7 @@ class AgentCore:
         self._report(actions)  # new or not: its generation makes the scheduler send the set
         return actions
 
-    def progressed(self, event: Progressed) -> Sequence[Action]:
+    def progressed(self, event: Progressed) -> None:
         """Remember how far a job is; it is said at the interval."""
         run = self.runs.get(event.lease)
         if run is not None and run.phase is not WAITING:
@@ -159,7 +159,25 @@ class AgentCore:
             run.steps = max(run.steps, event.steps)
             run.saved = max(run.saved, event.saved)
             run.stepping_s = max(run.stepping_s, event.stepping_s)
-        return ()
+
+    def _on_progressed(self, now_s: float, event: Progressed) -> Sequence[Action]:
+        """The same, and that a slow start is over is said at once: somebody may be waiting for the GPUs."""
+        run = self.runs.get(event.lease)
+        fresh = run is not None and not run.stepping_s
+        self.progressed(event)
+        if run is None or not (fresh and run.stepping_s and self.linked):
+            return ()
+        if now_s - run.stepping_s - run.started_s < self.limits.first_step_s:
+            return ()  # it began to step soon enough
+        actions: list[Action] = []
+        self._say_progress(run)
+        self._report(actions)
+        return actions
+
+    def _say_progress(self, run: Run) -> None:
+        """In the next report."""
+        run.changed = False
+        self._progress.append(Progressed(run.order.lease, run.steps, run.saved, run.stepping_s))
 
     def _on_desired(self, now_s: float, event: Desired, actions: list[Action]) -> None:
         mark, mine = (event.epoch, event.generation), (self.epoch, self.generation)
@@ -275,12 +293,11 @@ class AgentCore:
                 self._escalate(now_s, run, actions)
         if self.report_s <= now_s:
             self._exits_said_s = now_s  # or will be, by the hello, when there is a link again
-            for lease, run in self.runs.items():
+            for run in self.runs.values():
                 if run.said_s < INF:
                     run.said_s = now_s
                 if run.changed and self.linked:
-                    run.changed = False
-                    self._progress.append(Progressed(lease, run.steps, run.saved, run.stepping_s))
+                    self._say_progress(run)
             if self.linked:
                 self.exits.say_all_again()
 

@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     report_interval_s: float = 30.0
+    first_step_s: float = 5.0  # a job that takes longer to start has its first step told at once
     late_s: float = 1.0  # a renewal may come so long after the end of the lease
     ask_s: float = 20.0  # from asking a job to checkpoint and stop to the signal
     grace_s: float = 5.0  # from the signal to its leader to killing its group, and to killing it again

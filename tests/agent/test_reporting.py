@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.agent.agents import A, Agent, B, C, exited, order
+from tests.agent.agents import LIMITS, A, Agent, B, C, exited, order
 from worker_agent.core import AgentCore
 from worker_agent.orders import (
     AskToStop,
@@ -38,14 +38,53 @@ def test_progress_comes_at_the_interval_if_there_is_any() -> None:
     assert agent.tell(2000, Tick()) == []
 
 
+def test_that_a_slow_start_is_over_is_said_at_once() -> None:
+    """Its first step goes out by itself; the steps after it come at the interval, as ever."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []  # loaded, and no step begun
+    first = Progressed("a/1", 7.0, 6.0, 0.4)
+    assert agent.tell(41, first) == [Send(2, 1, progress=(first,))]
+    assert agent.tell(42, Progressed("a/1", 8.0, 6.0, 1.4)) == []
+    assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 8.0, 6.0, 1.4),))]
+
+
+def test_the_first_step_of_a_job_that_starts_fast_waits_for_the_interval() -> None:
+    """Nobody wonders about a start of a few seconds, and a thousand nodes would say it in every round."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    assert agent.tell(30, Progressed("a/1", 7.0, 5.0, 30.1 - LIMITS.first_step_s)) == []
+    assert agent.tell(60, Progressed("a/1", 8.0, 5.0, 50.0)) == []  # that was not the first one
+
+
+def test_a_first_step_that_nobody_could_be_told_of_is_told_at_the_interval() -> None:
+    """Without a link it is remembered, not lost."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    agent.tell(1, LinkDown())
+    assert agent.tell(40, Progressed("a/1", 7.0, 5.0, 0.5)) == []
+    agent.tell(50, LinkUp())
+    assert agent.tell(1000, Tick()) == [Send(2, 1, progress=(Progressed("a/1", 7.0, 5.0, 0.5),))]
+
+
+def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
+    """Only one that was still starting then is told of at once."""
+    agent = Agent()
+    agent.tell(100, ProcessFound(order("a", ends_s=9e9), 60.0, 7.0, 5.0, 20.0))
+    agent.tell(100, ProcessFound(order("b", 1, ends_s=9e9), 60.0))
+    assert agent.tell(101, Progressed("a/1", 8.0, 5.0, 21.0)) == []
+    first = Progressed("b/1", 1.0, 0.0, 0.5)
+    assert agent.tell(101, first) == [Send(1, 0, progress=(first,))]
+
+
 def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
     """Each counts from its own start; who is told of before its time is told of with the others from then on."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     agent.run(400, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
     for at_s, steps in ((900, 7.0), (1900, 8.0)):
-        agent.tell(at_s, Progressed("a/1", steps, 5.0, 9.0))
-        agent.tell(at_s, Progressed("b/1", steps, 5.0, 9.0))
+        agent.tell(at_s, Progressed("a/1", steps, 5.0, at_s))
+        agent.tell(at_s, Progressed("b/1", steps, 5.0, at_s - 400))
         (report,) = agent.tell(at_s + 100, Tick())
         assert isinstance(report, Send)
         assert [one.lease for one in report.progress] == ["a/1", "b/1"]
