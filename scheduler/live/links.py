@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.core.facts import Fact, NodeRemoved
 from scheduler.core.messages import NodeCommand, NodeReport, NodeSilent
 from scheduler.live import storage
 from scheduler.live.gangs import Gangs, Go, Ready
@@ -74,6 +75,15 @@ class Links:
         """The core does not take this node."""
         log.warning("node %s is refused: %s", node, text)
         self._refusals[node] = (text, code)
+
+    def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """For the Feed: an agent whose node was removed is sent away, so that it does not come back by itself."""
+        for fact in facts:
+            link = self.by_name.get(fact.node) if isinstance(fact, NodeRemoved) else None
+            if link is not None:
+                link.dismiss(
+                    "removed", "an operator removed this node; to add it again, start its agent again"
+                )
 
     # ---------------------------------------------------------------------------------------------- for people
 

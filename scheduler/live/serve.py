@@ -129,6 +129,7 @@ class Daemon:
         relay = LogRelay(links, attempts, world.state)
         self.feed.listen(attempts.listen)
         self.feed.listen(relay.listen)
+        self.feed.listen(links.listen)
         reach = Reach(links, relay)
         people = People(world, self.feed, reach, folder, config.people, config.auth, self._warnings)
         await closing.enter_async_context(people)
@@ -227,7 +228,14 @@ class Daemon:
 
     def _say_where(self, closing: AsyncExitStack) -> None:
         """For commands on the same machine, and for service managers."""
-        where = {"pid": os.getpid(), "listen": str(self.listen), "agents_listen": str(self.agents_listen)}
+        own = self.config.tls and not self.config.tls_certificate
+        where = {
+            "pid": os.getpid(),
+            "listen": str(self.listen),
+            "agents_listen": str(self.agents_listen),
+            "tls": self.config.tls,
+            "ca": str((self.folder / "tls" / "ca.pem").absolute()) if own else "",
+        }
         path = self.folder / "daemon.json"
         path.with_suffix(".tmp").write_text(json.dumps(where))
         path.with_suffix(".tmp").rename(path)

@@ -9,6 +9,7 @@ import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import SendLeases
+from scheduler.core.messages import NodeCommand
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from tests.support.linked import QUICK, Scheduler, story, until
@@ -190,3 +191,16 @@ async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
         async with scheduler.peer("n1", incarnation="the next") as peer:
             await peer.join()
             await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)
+
+
+@story
+async def test_an_agent_whose_node_is_removed_is_told_and_does_not_come_back():
+    """Drained, removed: goodbye for good, and the node is not there again a moment later."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        for action in ("drain", "remove"):
+            await scheduler.world.ask(NodeCommand(node="n1", action=action))
+        assert (await peer.next("goodbye")).goodbye.reason == "removed"
+        await peer.ended()
+        await asyncio.sleep(2 * scheduler.pace.away_s)
+        assert scheduler.state.nodes == {}

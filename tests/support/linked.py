@@ -137,7 +137,7 @@ class Scheduler:
         self.attempts = Attempts(self._attempts_path)
         self.attempts.note(holding.lease for holding in core.state.leases.values())
         self.relay = LogRelay(self.links, self.attempts, core.state, answer_s=5.0)
-        for listener in (self.attempts.listen, self.relay.listen):
+        for listener in (self.attempts.listen, self.relay.listen, self.links.listen):
             self.feed.listen(listener)
         outcome = core.take_over(world.now_s())
         self.feed.append(outcome.now_s, outcome.facts)
