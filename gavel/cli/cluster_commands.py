@@ -47,7 +47,7 @@ def resume(**given: Any) -> None:
 @YES
 @LIVE
 def remove(**given: Any) -> None:
-    """Take nodes out of the cluster for good. What runs there is lost to its last checkpoint."""
+    """Take nodes out of the cluster for good, once they are drained and empty, or lost."""
     from gavel.cli.nodes import change
 
     change("remove", **given)

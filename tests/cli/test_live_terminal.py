@@ -1,0 +1,136 @@
+"""What only a terminal has: colour, keys, Ctrl-C; and a pipe whose reader has seen enough."""
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from fcntl import ioctl
+
+import pytest
+
+from tests.cli.conftest import Gavel
+from tests.cli.live import live  # noqa: F401
+from tests.support.live_thread import LiveThread
+
+DEADLINE_S = 30.0
+
+
+class Terminal:
+    """`gavel …` on a terminal of 80 columns and 24 lines."""
+
+    def __init__(self, *arguments: str, **environ: str) -> None:
+        self._main, side = pty.openpty()
+        ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        env = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gavel", *arguments],
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            env={**env, "TERM": "xterm-256color", **environ},
+            start_new_session=True,
+        )
+        os.close(side)
+        self.text = ""
+
+    def press(self, keys: str) -> None:
+        """As from the keyboard."""
+        os.write(self._main, keys.encode())
+
+    def read_until(self, words: str) -> str:
+        """Everything that was shown until then."""
+        self._read(lambda: words in self.text)
+        assert words in self.text, self.text
+        return self.text
+
+    def end(self) -> int:
+        """What it ended with, once all was read."""
+        self._read(lambda: False)
+        os.close(self._main)
+        return self.process.wait(DEADLINE_S)
+
+    def _read(self, enough: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + DEADLINE_S
+        while not enough() and time.monotonic() < until_s:
+            ready, _, _ = select.select([self._main], [], [], 0.1)
+            try:
+                data = os.read(self._main, 65_536) if ready else b""
+            except OSError:  # the other side is gone
+                return
+            if ready and not data:
+                return
+            self.text += data.decode("utf-8", "replace")
+
+
+@pytest.fixture
+def busy(live: LiveThread, gavel: Gavel) -> LiveThread:  # noqa: F811
+    """A job runs, and another waits for it."""
+    gavel("submit", "-g", "2", "-n", "chat", "--", "true")
+    live.do(live.daemon.run_job("1"))
+    gavel("submit", "-n", "second", "--after", "1", "--", "true")
+    return live
+
+
+def test_top_until_q(busy: LiveThread) -> None:
+    """Drawn on the other screen, again and again; q gives the terminal back as it was."""
+    terminal = Terminal("top", "--every", "0.5")
+    terminal.read_until("second")
+    assert "2/2 GPUs busy" in terminal.text
+    assert "\x1b[?1049h" in terminal.text
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert "\x1b[?1049l" in terminal.text
+
+
+def test_colours_are_for_terminals(busy: LiveThread) -> None:
+    """And not where NO_COLOR is set; no line is wider than the terminal."""
+    colourful, plain = Terminal("queue"), Terminal("queue", NO_COLOR="1")
+    assert (colourful.end(), plain.end()) == (0, 0)
+    assert "\x1b[32mrunning" in colourful.text
+    assert "\x1b[32m" not in plain.text
+    assert all(
+        len(line) <= 80 for line in plain.text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    )
+
+
+def test_ctrl_c_while_waiting(busy: LiveThread) -> None:
+    """One line, exit code 130, and the job goes on."""
+    terminal = Terminal("wait", "1")
+    terminal.read_until("job 1: running")
+    os.kill(terminal.process.pid, signal.SIGINT)
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+    assert busy.daemon.world.state.jobs["1"].state.value == "running"
+
+
+def test_cancelling_all_asks_first(busy: LiveThread) -> None:
+    """No is no, yes is yes."""
+    terminal = Terminal("cancel", "--all")
+    terminal.read_until("cancel jobs 1 and 2? [y/N]: ")
+    terminal.press("n\n")
+    assert terminal.end() == 2
+    assert "nothing was done" in terminal.text
+    terminal = Terminal("cancel", "--all")
+    terminal.read_until("[y/N]: ")
+    terminal.press("y\n")
+    assert terminal.end() == 0
+    assert busy.daemon.world.state.jobs["1"].state.value == "cancelled"
+
+
+def test_a_reader_that_has_seen_enough(busy: LiveThread) -> None:
+    """`gavel queue | head -0` ends without a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    said = subprocess.run(
+        [sys.executable, "-m", "gavel", "queue", "--json"], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert said.stderr == b""
