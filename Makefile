@@ -14,7 +14,7 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard policies scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format cover protos bench results docs-plots clean distclean
+.PHONY: help setup demo day test lint format cover protos bench results docs-plots clean distclean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-11s%s\n", name, $$0}'
@@ -35,7 +35,10 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	@touch $@
 	@echo "setup: done"
 
-demo: $(STAMP)  ## a day of a mixed cluster under three policies: a table, and pictures in out/
+demo: $(STAMP)  ## a real scheduler and four agents on this machine train ten small models
+	@$(PY) -m examples.live_demo $(ARGS)
+
+day: $(STAMP)  ## a simulated day of a mixed cluster under three policies: a table, and pictures in out/
 	@$(PY) -m examples.day_demo $(ARGS)
 
 test: $(STAMP)  ## the whole test suite; ARGS goes to pytest

@@ -1,0 +1,226 @@
+"""`make demo`: a scheduler and four agents on this machine train ten small PyTorch models, for real.
+
+What to look for: ten jobs share four GPUs of two types, two of them slower, by preempting and resuming; in the
+middle the scheduler is restarted, and nobody notices. The GPUs are declared: jobs compute on the CPU and wait so that
+their steps take as long as they would.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gavel import Client
+from gavel.cli.up import LocalCluster
+from gavel.client import GavelError, Job, JobSpec
+from scheduler.live.soundness import look_at
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "out" / "demo"
+AGENTS = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
+SETTINGS = (
+    "scheduler.policy=las",
+    *("scheduler.round_s=8", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
+    *("scheduler.restart_cost_s=4", "scheduler.trust_after_s=10", "scheduler.reserve_after=1"),
+)
+LIMIT_S = 290.0
+RESTART_AT = 0.35  # of all steps
+STEP_S = {"regression": 0.04, "digits": 0.05, "text": 0.06}  # on a GPU of speed 1
+
+
+def jobs() -> list[JobSpec]:
+    """Four regressions, three readers of digits, three of text; the last of these over two GPUs."""
+    names = ["regression"] * 4 + ["digits"] * 3 + ["text"] * 3
+    made = []
+    for number, name in enumerate(names):
+        steps = 240 + 20 * (number % 3)
+        gpus = 2 if number == len(names) - 1 else 1
+        script = ROOT / "examples" / "jobs" / f"{name}.py"
+        command = [sys.executable, str(script), "--steps", str(steps), "--step-s", str(STEP_S[name])]
+        made.append(
+            JobSpec(
+                name=f"{name}-{number}" if gpus == 1 else f"{name}-{number}-on-2-gpus",
+                command=tuple(command),
+                job_type=name,
+                gpus=gpus,
+                steps=float(steps),
+            )
+        )
+    return made
+
+
+@dataclass
+class Story:
+    """What the demo has seen so far."""
+
+    restarted_s: float | None = None
+    explained: str = ""
+    said: str = ""
+
+
+def main() -> int:
+    """Start, submit, watch, check; the exit status."""
+    console = Console()
+    began_s = time.monotonic()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    console.print(
+        f"Starting a scheduler and {len(AGENTS)} agents (two with a V100, two with a K80, all declared) …"
+    )
+    with (
+        LocalCluster(FOLDER, AGENTS, settings=SETTINGS) as cluster,
+        Client(cluster.address, retry_s=30) as client,
+    ):
+        wait_for_nodes(client, len(AGENTS))
+        ids = client.submit(jobs())
+        console.print(f"Submitted {len(ids)} training jobs; steps take their time on each type.\n")
+        story = Story()
+        done = watch(console, cluster, client, began_s, story)
+        losses = {job.id: last_loss(client, job.id) for job in done}
+        console.print(closing_table(done, losses))
+        if story.explained:
+            console.print(f"\nWhile it ran, `gavel explain` said:\n{story.explained}")
+        scheduler_folder = cluster.folder / "scheduler"
+    faults = wrong(done, losses, story)
+    faults += [found.what for found in look_at(scheduler_folder) if found.level == "bad"]
+    for fault in faults:
+        console.print(Text(f"not as it should be: {fault}", "bold red"))
+    if not faults:
+        moved = sum(len(job.time_s) > 1 for job in done)
+        console.print(
+            f"\nEvery job did its exact steps; {sum(job.preemptions for job in done)} preemptions, {moved} jobs ran on "
+            f"both types; the scheduler was restarted after {story.restarted_s:.0f} s; its journal keeps every promise."
+        )
+    console.print(f"{time.monotonic() - began_s:.0f} s in all. Logs and journal: {FOLDER.relative_to(ROOT)}")
+    return 1 if faults else 0
+
+
+def wait_for_nodes(client: Client, count: int) -> None:
+    """Until all agents are linked."""
+    give_up_s = time.monotonic() + 60
+    while sum(node.state == "up" for node in client.nodes()) < count:
+        if time.monotonic() > give_up_s:
+            raise SystemExit("the agents did not come up; their logs are in out/demo/logs")
+        time.sleep(0.2)
+
+
+def watch(console: Console, cluster: LocalCluster, client: Client, began_s: float, story: Story) -> list[Job]:
+    """Show the queue until all jobs have ended; restart the scheduler once on the way."""
+    told_s = 0.0
+    with Live(
+        console=console, refresh_per_second=4, transient=True, auto_refresh=console.is_terminal
+    ) as live:
+        while True:
+            now_s = time.monotonic() - began_s
+            try:
+                listed = sorted(client.list(), key=lambda job: int(job.id))
+            except GavelError as error:
+                listed, story.said = [], f"the scheduler does not answer: {error}"
+            if listed:
+                if console.is_terminal:
+                    live.update(queue_view(listed, now_s, story))
+                elif now_s - told_s >= 10:
+                    told_s = now_s
+                    console.print(status_line(listed, now_s))
+                if all(job.state.is_final for job in listed):
+                    return listed
+                look_closer(cluster, client, listed, now_s, story)
+            if name := cluster.died():
+                raise SystemExit(f"{name} ended: {cluster.last_line(name)}")
+            if now_s > LIMIT_S:
+                return listed
+            time.sleep(0.5)
+
+
+def look_closer(cluster: LocalCluster, client: Client, listed: list[Job], now_s: float, story: Story) -> None:
+    """Ask once why a job waits, and restart the scheduler once."""
+    part = sum(job.steps_done for job in listed) / sum(job.spec.steps or 0.0 for job in listed)
+    waiting = next((job for job in listed if job.state == "preempted"), None)
+    if waiting is not None and not story.explained:
+        story.explained = client.explain(waiting.id).rendered
+    if story.restarted_s is None and part > RESTART_AT:
+        story.said = "restarting the scheduler: running jobs do not notice"
+        cluster.stop_scheduler()
+        cluster.start_scheduler()
+        story.restarted_s = now_s
+        story.said = f"the scheduler was restarted after {now_s:.0f} s"
+
+
+def queue_view(listed: list[Job], now_s: float, story: Story) -> Group:
+    """The queue as a table with bars."""
+    table = Table(title=f"{now_s:.0f} s", title_justify="left", box=None, pad_edge=False)
+    for column in ("job", "state", "where", "steps", "", "preempted"):
+        table.add_column(column)
+    for job in listed:
+        total = job.spec.steps or 1.0
+        where = ", ".join(job.placement.gpus) if job.placement else ""
+        bar = ProgressBar(total=total, completed=min(job.steps_done, total), width=24)
+        steps = f"{job.steps_done:.0f}/{total:.0f}"
+        table.add_row(job.spec.name, str(job.state), where, steps, bar, str(job.preemptions or ""))
+    return Group(table, Text(story.said))
+
+
+def status_line(listed: list[Job], now_s: float) -> str:
+    """The same in a line, where nobody watches."""
+    counts: dict[str, int] = {}
+    for job in listed:
+        counts[str(job.state)] = counts.get(str(job.state), 0) + 1
+    done = sum(job.steps_done for job in listed)
+    total = sum(job.spec.steps or 0.0 for job in listed)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return f"{now_s:4.0f} s  {states}; {done / total:.0%} of all steps"
+
+
+def last_loss(client: Client, job: str) -> tuple[int, float]:
+    """Step and loss of the last line that the job printed when it was done."""
+    text = b"".join(chunk.data for chunk in client.logs(job)).decode(errors="replace")
+    for line in reversed(text.splitlines()):
+        if '"at": "end"' in line:
+            told = json.loads(line)
+            return int(told["step"]), float(told["loss"])
+    return -1, float("nan")
+
+
+def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Table:
+    """What became of each job."""
+    table = Table(title="What became of them", title_justify="left")
+    for column in ("job", "state"):
+        table.add_column(column)
+    for column in ("steps", "loss", "attempts", "preempted", "s on v100", "s on k80"):
+        table.add_column(column, justify="right")
+    for job in done:
+        times = [f"{job.time_s[kind]:.0f}" if kind in job.time_s else "" for kind in ("v100", "k80")]
+        step, loss = losses[job.id]
+        table.add_row(
+            *(job.spec.name, str(job.state), f"{step} of {job.spec.steps:.0f}", f"{loss:.3f}"),
+            *(str(job.attempt), str(job.preemptions), *times),
+        )
+    return table
+
+
+def wrong(done: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
+    """What the demo promises and did not see."""
+    faults = []
+    for job in done:
+        if job.state != "completed":
+            faults.append(f"{job.spec.name} is {job.state}: {job.why}")
+        elif losses[job.id][0] != job.spec.steps or job.steps_done != job.spec.steps:
+            faults.append(f"{job.spec.name} did {job.steps_done:.0f} steps instead of {job.spec.steps:.0f}")
+    if not any(job.preemptions and len(job.time_s) > 1 for job in done):
+        faults.append("no job was preempted and went on on the other type")
+    if story.restarted_s is None:
+        faults.append("the scheduler was not restarted")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())
