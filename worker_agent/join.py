@@ -82,11 +82,21 @@ def fingerprint_of(text: str) -> bytes:
 
 
 def _authority(scheduler: str, wanted: bytes) -> bytes:
-    """The certificate of the scheduler's authority, out of what the server shows; only that of the fingerprint."""
-    shown = _chain(scheduler)
+    """By which certificates the scheduler is believed: that of the fingerprint, or else those this machine trusts.
+
+    A scheduler with a certificate that was bought does not show its own authority, but it is who it says it is.
+    """
+    shown = _chain(scheduler, _believing_nothing())
     for der in shown:
         if hashlib.sha256(der).digest() == wanted:
             return ssl.DER_cert_to_PEM_cert(der).encode()
+    trusted = ssl.get_default_verify_paths().cafile
+    if trusted is not None:
+        try:
+            _chain(scheduler, ssl.create_default_context())
+            return Path(trusted).read_bytes()
+        except (JoinError, OSError):
+            pass
     found = f"sha256:{hashlib.sha256(shown[-1]).hexdigest()}" if shown else "nothing"
     raise JoinError(
         f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {found}): compare with what "
@@ -94,11 +104,15 @@ def _authority(scheduler: str, wanted: bytes) -> bytes:
     )
 
 
-def _chain(scheduler: str) -> list[bytes]:
-    """What a server shows of itself, believed in nothing."""
-    host, _, port = scheduler.rpartition(":")
+def _believing_nothing() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _chain(scheduler: str, context: ssl.SSLContext) -> list[bytes]:
+    """What a server shows of itself."""
+    host, _, port = scheduler.rpartition(":")
     context.set_alpn_protocols(["h2"])
     try:
         with (

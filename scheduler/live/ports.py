@@ -52,9 +52,9 @@ class Reach:
 
 
 def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> grpc.ServerCredentials:
-    """TLS with the server's certificate; from agents one of ours is asked for."""
+    """TLS with the server's certificate; from agents one of ours is asked for, and they are shown one of ours."""
     try:
-        if config.tls_certificate:
+        if config.tls_certificate and not agents:
             pair = Path(config.tls_key).read_bytes(), Path(config.tls_certificate).read_bytes()
         else:
             pair = keys.server()

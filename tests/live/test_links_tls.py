@@ -205,6 +205,28 @@ def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access
     assert not into.with_name("second").exists()
 
 
+def test_a_certificate_that_was_bought_is_believed_as_this_machine_does(keys, tmp_path, monkeypatch):
+    """The fingerprint is then checked on the authority in the answer; without the machine's trust nothing is sent."""
+    bought = Keys(tmp_path / "bought")
+    bought.make(["127.0.0.1"])
+    access = Access(tmp_path / "access.db", lambda: 0.0)
+    token, _ = access.create_join("n1")
+    leaf = (tmp_path / "bought" / "server.pem").read_bytes()
+    credentials = grpc.ssl_server_credentials([(bought.server()[0], leaf)])
+
+    async def told() -> None:
+        answers = joining(access, keys, lambda: "127.0.0.1:7071")
+        async with Scheduler(credentials=credentials, joining=answers) as scheduler:
+            ask = functools.partial(join, scheduler.address, "n1", token)
+            with pytest.raises(JoinError, match="is not the scheduler of this fingerprint"):
+                await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bought" / "ca.pem"))
+            joined = await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
+            assert (joined.certificates / "ca.pem").read_bytes() == keys.ca_pem
+
+    asyncio.run(asyncio.wait_for(told(), 60))
+
+
 def test_a_scheduler_that_is_not_there_or_speaks_no_tls_is_named(tmp_path):
     """A port nobody listens on: one line with the address."""
     with pytest.raises(JoinError, match=r"127\.0\.0\.1:1 cannot be reached with TLS"):
