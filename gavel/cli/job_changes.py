@@ -14,7 +14,7 @@ from gavel.cli.live_words import few, ids
 from gavel.cli.queue import job_filter
 from gavel.cli.wording import count_of, printable
 from gavel.client import Client, GavelError, JobState
-from gavel.client.errors import NotReachable
+from gavel.client.errors import NotReachable, Refused
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
@@ -44,7 +44,7 @@ def change(
         raise Fault(f"say which: ids of jobs, or --all with filters (see `gavel {action} --help`)")
     with scheduler(address, context, changes=True) as client:
         chosen = _chosen(client, action, yes, filters) if all_ else list(dict.fromkeys(jobs))
-        sys.exit(_do(client, action, chosen, as_json))
+        sys.exit(_do(client, action, chosen, as_json, any_state=all_))
 
 
 def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) -> list[str]:
@@ -54,7 +54,9 @@ def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) 
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(wanted))}")
     found = client.list(job_filter(client, states=states, **filters), brief=True)
-    chosen = [job.id for job in found][::-1]
+    chosen = [job.id for job in found]
+    if action != "cancel":  # of those that wait for each other, the last is cancelled first
+        chosen.reverse()
     if chosen and not yes:
         if not sys.stdin.isatty():
             raise Fault(f"this would {action} {count_of(len(chosen), 'job')}: say --yes if you mean it")
@@ -63,8 +65,8 @@ def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) 
     return chosen
 
 
-def _do(client: Client, action: Action, chosen: Sequence[str], as_json: bool) -> int:
-    """The exit code: that of the first that failed."""
+def _do(client: Client, action: Action, chosen: Sequence[str], as_json: bool, any_state: bool) -> int:
+    """The exit code: that of the first that failed. `any_state`: no matter, where a job has moved on meanwhile."""
     call = getattr(client, action)
     code, done, failed = OK, [], []
     for job in chosen:
@@ -73,6 +75,8 @@ def _do(client: Client, action: Action, chosen: Sequence[str], as_json: bool) ->
         except NotReachable:
             raise  # the others would fail as well, each after its time
         except GavelError as error:
+            if any_state and isinstance(error, Refused) and client.get(job).state not in FITTING[action]:
+                continue
             code = code or exit_code(error)
             failed.append({"job": job, "reason": error.reason, "message": error.message})
             if not as_json:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gavel.client import Client
 from gavel.client.results import Job, JobEvent, LogChunk, Preview
 from gavel.client.transport import user_name
 from protos.gavel.v1 import jobs_pb2
@@ -331,6 +332,26 @@ def test_changing_all_jobs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F81
     assert live.daemon.world.state.jobs["2"].state.value in ("queued", "running")
 
 
+def test_jobs_that_end_meanwhile_are_no_failure(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all jobs, some may be over before their turn comes; one that was named by its id is told."""
+    gavel("submit", *HELD)
+    gavel("submit", *HELD)
+    cancel = Client.cancel
+
+    def both(self: Client, job: str) -> tuple[str, ...]:
+        cancel(self, "1")
+        return cancel(self, job)
+
+    monkeypatch.setattr(Client, "cancel", both)
+    said = gavel("cancel", "--all", "--yes")
+    assert (said.exit_code, said.stdout, said.stderr) == (0, "cancelled job 2\n", "")
+    assert gavel("cancel", "2").exit_code == 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -398,7 +419,6 @@ def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.
     """One object per line for programs: what is there, then changes."""
     gavel("submit", *HELD)
     import gavel.cli.queue as queue
-    from gavel.client import Client
 
     watch = Client.watch
 

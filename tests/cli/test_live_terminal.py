@@ -114,7 +114,7 @@ def test_ctrl_c_while_waiting(busy: LiveThread) -> None:
 def test_cancelling_all_asks_first(busy: LiveThread) -> None:
     """No is no, yes is yes."""
     terminal = Terminal("cancel", "--all")
-    terminal.read_until("cancel jobs 1 and 2? [y/N]: ")
+    terminal.read_until("cancel jobs 2 and 1? [y/N]: ")
     terminal.press("n\n")
     assert terminal.end() == 2
     assert "nothing was done" in terminal.text
