@@ -249,6 +249,9 @@ class Links:
                 nodes = self._nodes_of(said.lease)
                 self._say_go(self._gangs.on_ready(self.world.now_s(), link.name, said.lease, ready, nodes))
             case "leaving":
+                node = self.world.state.nodes.get(link.name)
+                if node is None or node.drained:
+                    return  # an operator wants it empty, and says when that is over
                 self._left.add(link.name)
                 self.world.tell(NodeCommand(node=link.name, action="drain", user="its agent, which stops"))
             case "storage_checked":

@@ -194,6 +194,23 @@ async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
 
 
 @story
+async def test_what_an_operator_drained_stays_so_when_its_agent_stops_and_comes_back():
+    """The agent's own leaving does not undo what a person wanted."""
+    async with Scheduler() as scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            await scheduler.world.ask(NodeCommand(node="n1", action="drain", user="ann"))
+            await peer.say(leaving=pb.Leaving())
+            await peer.report()
+            await peer.next("taken")
+        async with scheduler.peer("n1", incarnation="the next") as peer:
+            await peer.join()
+            await peer.report()
+            await peer.next("taken")
+            assert scheduler.state.nodes["n1"].drained
+
+
+@story
 async def test_an_agent_whose_node_is_removed_is_told_and_does_not_come_back():
     """Drained, removed: goodbye for good, and the node is not there again a moment later."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
