@@ -153,7 +153,9 @@ class Row:
     def count(self, column: str) -> int | float | None:
         """A number of things: an int where it is written as one, else a float for others to judge."""
         text = self.text(column)
-        is_int = text.removeprefix("-").isdecimal() and len(text) < 19
+        is_int = text.removeprefix("-").isdecimal()
+        if is_int and len(text) > 18:
+            self.refuse(column, f"is {show(text)}", "give a number that can be meant")
         return int(text) if is_int else self.number(column)
 
     def whole(self, column: str) -> int:

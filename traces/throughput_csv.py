@@ -10,7 +10,7 @@ Rules: a key stands once. A pair may stand both ways round if the figures agree.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +94,14 @@ PAIR_COLUMNS = {  # in the order of OUR_PAIRS
 def read_folder(folder: Path) -> Throughputs:
     """Read a folder of ours: rates, and where they are there, pairs and facts of the types."""
     rates, pairs, types = (folder / name for name in ("rates.csv", "pairs.csv", "types.csv"))
-    prices, memory = _types(types) if types.exists() else ({}, {})
     solo, spread = _rates(rates, read_text(rates), None)
+    known = {key[0] for table in (solo, spread) for key in table}
+    there = {key[2] for table in (solo, spread) for key in table}
+    prices, memory = _types(types, there) if types.exists() else ({}, {})
     return Throughputs(
         solo,
         spread,
-        _pairs(pairs, None) if pairs.exists() else {},
+        _pairs(pairs, None, known) if pairs.exists() else {},
         prices_per_gpu_hour=prices,
         memory_gb=memory,
         source=folder.name,
@@ -161,12 +163,17 @@ def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float
     return found
 
 
-def _pairs(path: Path, measured: str | None) -> dict[PairKey, PairRates]:
+def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dict[PairKey, PairRates]:
+    """Rates of pairs; with `known` job types, a line that names another one is refused."""
     text = read_text(path)
     layout = next((known for known in PAIR_COLUMNS if known.matches(header_of(text))), OUR_PAIRS)
     kind, name_a, gpus_a, name_b, gpus_b, rate_a, rate_b = PAIR_COLUMNS[layout]
     found: dict[PairKey, PairRates] = {}
     for row in _chosen(path, text, layout, measured):
+        for column in (name_a, name_b) if known else ():
+            if row.word(column) not in known:
+                hint = nearest(row.word(column), sorted(known))
+                row.refuse(column, f"{show(row.word(column))} has no rates of its own", hint)
         a, b = (row.word(name_a), _width(row, gpus_a)), (row.word(name_b), _width(row, gpus_b))
         key, rates = (row.word(kind), *a, *b), (row.amount(rate_a), row.amount(rate_b))
         turned = found.get((key[0], *b, *a), rates[::-1])
@@ -176,11 +183,13 @@ def _pairs(path: Path, measured: str | None) -> dict[PairKey, PairRates]:
     return found
 
 
-def _types(path: Path) -> tuple[dict[str, float], dict[str, float]]:
+def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
     prices: dict[str, float] = {}
     memory: dict[str, float] = {}
     for row in rows(path, read_text(path), TYPES):
         kind = row.word("worker_type")
+        if kind not in known:
+            row.refuse("worker_type", f"{show(kind)} has no rates", nearest(kind, sorted(known)))
         if kind in prices or kind in memory:
             row.refuse("worker_type", f"{show(kind)} stands above already", "keep one of them")
         for figures, column in ((prices, "price_per_gpu_hour"), (memory, "memory_gb")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scheduler.sim.summary import INTERRUPTED, KEYS
 
 WORDS = ("policy",)
 TABLES = ("utilization", "cluster")
+LARGEST = sys.float_info.max
 
 
 def compare(a: str, b: str) -> None:
@@ -70,7 +72,7 @@ def _fits(key: str, value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or type(value) in (int, float)
+    return value is None or (type(value) in (int, float) and abs(value) <= LARGEST)
 
 
 def _name(path: str) -> str:

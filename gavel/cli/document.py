@@ -85,9 +85,9 @@ def parse_json(text: str) -> Any:
         fault = error.msg[0].lower() + error.msg[1:]
         raise BadFile(f"line {error.lineno}, column {error.colno}: not valid JSON: {fault}") from None
     except RecursionError:
-        raise BadFile("not a problem: nested too deeply") from None
+        raise BadFile("nested too deeply") from None
     except ValueError:  # Python refuses to read integers of more than some thousand digits
-        raise BadFile("not a problem: a number has thousands of digits") from None
+        raise BadFile("a number has thousands of digits") from None
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _build(events: Iterable[yaml.Event]) -> Any:
                 opened.append(event)
                 parts.append([])
                 if len(opened) > DEPTH_MAX:
-                    raise BadFile("not a problem: nested too deeply")
+                    raise BadFile("nested too deeply")
                 continue
             case yaml.SequenceEndEvent():
                 event, value = opened.pop(), parts.pop()

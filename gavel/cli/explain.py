@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -10,10 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from gavel.cli import Fault
-from gavel.cli.journals import nothing_in, opened
+from gavel.cli.journals import Until, nothing_in, opened
 from gavel.cli.outputs import say
 from gavel.cli.wording import count_of, printable, shortened
-from scheduler.core.apply import apply
 from scheduler.core.explain import Explanation, Way, render
 from scheduler.core.explain import explain as reason_of
 from scheduler.core.state import SchedulerState
@@ -21,6 +21,7 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.model.errors import NotFound
 
 NAME_CHARACTERS = 24
+AFTER_ITS_END_S = 3600.0  # for so long it is believed that nothing has happened since
 # `job 17`, `jobs 17, 18 and 34 others`: in the latter two ids, and a number that is none
 ID = re.compile(r"[\w/]+")
 JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(?! others?\b))?)(?![\w/])")
@@ -28,7 +29,7 @@ JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(
 
 def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> None:
     """The command's body."""
-    state = state_at(journal_in, at_s)
+    state, at_s = state_at(journal_in, at_s)
     try:
         found = reason_of(state, job_named(state, job), at_s)
     except NotFound as error:
@@ -40,20 +41,19 @@ def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> Non
         click.echo(render(with_names(found, names)))
 
 
-def state_at(path: str, at_s: float | None) -> SchedulerState:
-    """The state that a journal adds up to, at a moment or at its end."""
+def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | None]:
+    """The state that a journal adds up to, at a moment or (None) at its end; and the moment, if there is that."""
     with opened(path) as journal:
-        if at_s is None:
-            state = recover_scheduler(journal).state
-        else:
-            state = SchedulerState()
-            for now_s, fact in journal.read():
-                if now_s > at_s:
-                    break
-                apply(state, now_s, fact)
-        if at_s is None and not state.jobs:
+        then = Until(journal, math.inf if at_s is None else at_s)
+        state = recover_scheduler(then).state
+        if not then.has_beginning:
+            raise Fault(f"--at: {at_s:g}: what was then is compacted away; a later moment can be asked for")
+        if then.seen_to_its_end and not state.jobs:
             raise nothing_in(journal, path, "jobs")
-    return state
+        if then.seen_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
+            say(f"note: {printable(path)} ends at {state.now_s:,.0f} s, which is taken instead of {at_s:g} s")
+            at_s = None
+    return state, at_s
 
 
 def job_named(state: SchedulerState, job: str) -> str:

@@ -6,8 +6,17 @@ import math
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 GPUS_MAX = 1_000_000
+
+
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuses `--config ""`, which is what a shell makes of a variable that is not set."""
+    given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+    if given and value == "":
+        raise click.BadParameter("is empty; leave it out, or say what is meant")
+    return value
 
 
 class Cluster(click.ParamType):
@@ -22,7 +31,7 @@ class Cluster(click.ParamType):
         cluster: dict[str, int] = {}
         for kind, text in _pairs(self, value, param, ctx, "v100=36,k80=36"):
             if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= GPUS_MAX and len(text) < 9):
-                self.fail(f"{kind}={text}: must be a whole number of GPUs from 1 up", param, ctx)
+                self.fail(f"{kind}={text}: must be a whole number of GPUs from 1 to {GPUS_MAX:,}", param, ctx)
             if kind in cluster:
                 self.fail(f"'{kind}' stands twice", param, ctx)
             cluster[kind] = int(text)

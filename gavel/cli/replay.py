@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gavel.cli import Fault
-from gavel.cli.journals import nothing_in, opened
+from gavel.cli.journals import compacted, nothing_in, opened
 from gavel.cli.outputs import say
 from gavel.cli.run_table import comparison_table
 from gavel.cli.simulate import Outputs, carry_out, faults, say_what_was_odd
@@ -12,6 +12,7 @@ from gavel.cli.wording import printable
 from policies.errors import UnknownPolicy
 from policies.registry import resolve
 from scheduler.sim.history import History
+from scheduler.sim.runs import TIME_S_MAX
 from scheduler.sim.summary import summarise
 from traces.throughputs import load_throughputs
 
@@ -31,6 +32,9 @@ def replay(
             resolve(policy)
         except UnknownPolicy as error:
             raise Fault(f"--policy: {printable(str(error))}") from None
+    for option, time_s in (("--restart", restart_s), ("--checkpoint", checkpoint_s)):
+        if time_s is not None and time_s > TIME_S_MAX:
+            raise Fault(f"{option}: is {time_s:g}, must be at most {TIME_S_MAX:,.0f}, a week")
     with faults():
         table = load_throughputs(throughputs) if throughputs else None
         history = read_history(journal_in)
@@ -60,4 +64,8 @@ def read_history(path: str) -> History:
             raise nothing_in(journal, path, "jobs")
         if not history.metrics.cluster:
             raise Fault(f"{printable(path)}: holds no nodes; was its beginning compacted away?")
+        if away := compacted(journal):
+            say(
+                f"note: {printable(path)}: its first {away:,} records are compacted away: history begins after them"
+            )
     return history

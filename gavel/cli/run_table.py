@@ -55,6 +55,8 @@ def value_cell(key: str, value: Any) -> str:
     if key in PERCENT or key.startswith("utilization"):
         return f"{value:.1%}"
     if isinstance(value, float):
+        if abs(value) >= 1e12:
+            return f"{value:.3g}"
         return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and key != "seed" else printable(str(value))
 
@@ -205,4 +207,5 @@ def ratio_of(key: str, x: Any, y: Any) -> float | None:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (x, y))
     if key == "seed" or not numbers or x == 0:
         return None
-    return float(y / x)
+    ratio = float(y) / float(x)
+    return ratio if math.isfinite(ratio) else None

@@ -9,7 +9,16 @@ import click
 
 from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
 from gavel.cli.live_options import ADDRESS
-from gavel.cli.option_values import ABOVE_0, FROM_0, RATE, Cluster, JobRange, Listed, Prices
+from gavel.cli.option_values import (
+    ABOVE_0,
+    FROM_0,
+    RATE,
+    Cluster,
+    JobRange,
+    Listed,
+    Prices,
+    not_empty,
+)
 
 Command = Callable[..., Any]
 COMPARISON_HELP = (
@@ -34,13 +43,16 @@ def _seconds(
 
 
 def _file(name: str, field: str, text: str) -> Callable[[Command], Command]:
-    return click.option(name, field, type=click.Path(), default="", metavar="FILE", help=text)
+    return click.option(
+        name, field, type=click.Path(), default="", callback=not_empty, metavar="FILE", help=text
+    )
 
 
 WORKLOAD = _options(
     click.option(
         "--workload",
         default="",
+        callback=not_empty,
         metavar="NAME",
         help="A workload by name instead of a trace, such as mixed-day.",
     ),
@@ -119,6 +131,7 @@ WORLD = _options(
 )
 POLICY = click.option(
     "--policy",
+    callback=not_empty,
     metavar="SPEC",
     shell_complete=complete_policy,
     help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them."
@@ -162,7 +175,7 @@ OUTPUTS = _options(
 
 
 @click.command()
-@click.argument("trace", required=False, type=click.Path())
+@click.argument("trace", required=False, type=click.Path(), callback=not_empty)
 @_options(
     WORKLOAD,
     click.option(
@@ -193,7 +206,7 @@ def simulate(**options: Any) -> None:
 
 
 @click.command()
-@click.argument("trace", required=False, type=click.Path())
+@click.argument("trace", required=False, type=click.Path(), callback=not_empty)
 @_options(
     WORKLOAD,
     click.option(
@@ -305,6 +318,7 @@ def generate(**options: Any) -> None:
 @_options(
     click.option(
         "--policy",
+        callback=not_empty,
         metavar="SPEC",
         shell_complete=complete_policy,
         help="Which policy.  [default: the journal's own]",

@@ -133,6 +133,8 @@ def simulate(
 def run_of_options(options: dict[str, Any]) -> Run:
     """What was not given keeps its default."""
     given = {name: value for name, value in options.items() if value is not None}
+    if given.get("trace") == STDOUT:
+        raise Fault("TRACE: cannot be standard input; write it into a file first")
     return Run(**given)
 
 

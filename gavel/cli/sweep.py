@@ -20,6 +20,7 @@ from scheduler.sim.sweep import Engine, Processes, Ray, Results, grid
 from scheduler.sim.sweep import sweep as carry_out_all
 
 TABLE, PLOT = "results.csv", "mean_jct.png"
+RUNS_MAX = 10_000
 Figures = Mapping[str, Any]
 
 
@@ -37,6 +38,11 @@ def sweep(
     specs = list(dict.fromkeys(spec for listed in policies for spec in listed))
     base = run_of_options({**options, "cluster": clusters[0], "policy": specs[0]})
     with faults():
+        count = len(specs) * len(rates_per_h or [None]) * len(seeds) * len(clusters)
+        if count > RUNS_MAX:
+            raise Fault(
+                f"{count:,} runs: every combination of policies, rates, seeds and clusters; at most {RUNS_MAX:,}"
+            )
         runs = grid(base, specs, rates_per_h or [None], seeds, clusters)
         for run in runs:
             prepare(run)

@@ -39,6 +39,7 @@ from traces.trace import TraceJob
 VERSION = 1  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 JOBS_MAX = 5_000_000
+NODES_MAX = 100_000  # which take a quarter of a minute to join
 TIME_S_MAX = (
     7 * 86_400.0
 )  # of rounds, restarts, checkpoints, answers: beyond a week nothing would ever happen
@@ -248,8 +249,6 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
         fields = {"name": "workload", "throughputs": "throughputs", "rate_per_h": "rate_per_h"}
         hint = f"; {error.hint}" if error.hint else ""
         raise InvalidSpec(fields.get(error.field, "workload"), error.message + hint) from None
-    if max(run.jobs or 0, run.measure[1] if run.measure else 0) > JOBS_MAX:
-        raise InvalidSpec("jobs", f"more than {JOBS_MAX:,} jobs; measure fewer")
     if run.hours is not None:
         if run.rate_per_h == math.inf:
             raise InvalidSpec("hours", "cannot bound an infinite rate: give --jobs")
@@ -291,6 +290,10 @@ def _check_cluster(run: Run, table: Throughputs) -> None:
             raise InvalidSpec("cluster", f"{worker_type!r} is not in {source}; {hint}")
         if not 1 <= gpus <= 1_000_000:
             raise InvalidSpec("cluster", f"{worker_type}={gpus}: must be 1 to 1,000,000 GPUs")
+    count = sum(-(-gpus // gpus_per_node(run)) for gpus in run.cluster.values())
+    if count > NODES_MAX:
+        said = f"are {count:,} nodes of {gpus_per_node(run)} GPUs; at most {NODES_MAX:,} can be simulated"
+        raise InvalidSpec("cluster", f"{said}; give fewer, or larger ones with --gpus-per-node")
     for worker_type in run.prices:
         if worker_type not in run.cluster:
             raise InvalidSpec(
@@ -305,6 +308,8 @@ def _check_numbers(run: Run) -> None:
             raise InvalidSpec(field, f"is {value}, must be at least 1")
     if gpus_per_node(run) > 1024:
         raise InvalidSpec("gpus_per_node", f"is {run.gpus_per_node}, must be at most 1024")
+    if max(run.jobs or 0, run.measure[1] if run.measure else 0) > JOBS_MAX:
+        raise InvalidSpec("jobs", f"more than {JOBS_MAX:,} jobs; measure fewer")
     for field in ("hours", "mtbf_h", "repair_h", "report_interval_s"):
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value > 0):

@@ -2,13 +2,18 @@
 
 import json
 import re
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gavel.cli.explain import with_names
+from scheduler.core.apply import apply
 from scheduler.core.explain import REASONS, Change, Explanation, Reason
 from scheduler.core.facts import JobSubmitted
+from scheduler.core.state import SchedulerState
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobState
 from tests.cli.conftest import Gavel
@@ -103,10 +108,59 @@ def test_a_number_that_is_also_a_name(gavel: Gavel, tmp_path: Path) -> None:
     )
 
 
+@pytest.fixture
+def compacted(journal: str, tmp_path: Path) -> str:
+    """The same history, the first third of it in a snapshot only; and another snapshot at two thirds."""
+    path = tmp_path / "compacted"
+    shutil.copy(journal, path)
+    with SqliteJournal(path) as store:
+        records = list(store.records())
+        thirds = {len(records) // 3, 2 * len(records) // 3}
+        state = SchedulerState()
+        for number, record in enumerate(records, 1):
+            for fact in record.facts:
+                apply(state, record.now_s, fact)
+            if number in thirds:
+                store.write_snapshot(record.seq, state.snapshot())
+        assert store.compact() == len(records) // 3
+    return str(path)
+
+
+def test_a_moment_in_a_compacted_journal(journal: str, compacted: str, gavel: Gavel) -> None:
+    """A snapshot stands for what was deleted: the same answer, and no word of loss. Before it nothing is known."""
+    for at in ("7200", "12000"):
+        whole, less = (gavel("explain", "30", "--journal", path, "--at", at) for path in (journal, compacted))
+        assert (less.exit_code, less.stdout, less.stderr) == (0, whole.stdout, "")
+    early = gavel("explain", "30", "--journal", compacted, "--at", "600")
+    assert early.exit_code == 2
+    assert early.stderr == (
+        "gavel explain: --at: 600: what was then is compacted away; a later moment can be asked for\n"
+    )
+
+
+def test_a_moment_in_a_damaged_journal(journal: str, gavel: Gavel) -> None:
+    """Facts that need what is lost are passed over, as in a recovery; the loss is said, and nothing breaks."""
+    with closing(sqlite3.connect(journal)) as database, database:
+        database.execute("update records set payload = x'00' where seq between 5 and 20")
+    result = gavel("explain", "30", "--journal", journal, "--at", "7200")
+    assert result.exit_code in (0, 2)
+    assert "records 5 to 5 are lost" in result.stderr
+
+
+def test_a_moment_long_after_the_end(journal: str, gavel: Gavel) -> None:
+    """The end is taken, and a note says so; shortly after it, nothing has happened since."""
+    at_its_end = gavel("explain", "7", "--journal", journal)
+    late = gavel("explain", "7", "--journal", journal, "--at", "1e300")
+    assert late.stdout == at_its_end.stdout
+    assert re.fullmatch(r"note: \S+ ends at [\d,]+ s, which is taken instead of 1e\+300 s\n", late.stderr)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         (("--journal", "missing"), "missing: there is no such journal"),
+        (("--journal", "."), ".: is a directory; name the journal's file in it"),
+        (("--journal", ""), "the name of the journal is empty; give a file"),
         (("--journal", "README.md"), "README.md: "),
         (("--journal", "README.md", "--at", "nan"), "invalid value for '--at': 'nan' is not a number"),
     ],

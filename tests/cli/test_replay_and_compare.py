@@ -55,6 +55,8 @@ def test_replay_under_another_policy(gavel: Gavel, tmp_path: Path) -> None:
         (("text",), "text: is not a journal; give a file that "),
         (("empty",), "empty: holds no jobs"),
         (("empty", "--policy", "lass"), "--policy: "),
+        (("empty", "--restart", "1e300"), "--restart: is 1e+300, must be at most 604,800, a week"),
+        (("empty", "--policy", ""), "invalid value for '--policy': is empty; leave it out"),
         (("empty", "--restart", "nan"), "invalid value for '--restart': 'nan' is not a number from 0 up"),
     ],
 )
@@ -140,6 +142,9 @@ def test_compare_what_is_not_known(gavel: Gavel, problem_file) -> None:
         ('{"jobs": 3, "means": 4}', '"means" is no figure'),
         ('{"jobs": "three"}', "jobs: is not what `gavel simulate --json` writes there"),
         ('{"jobs": true}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": 1e400}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": 1, "interrupted": 1}', "interrupted: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": 1%s}' % ("0" * 5000), "a number has thousands of digits"),
         ('{"jobs": NaN}', "jobs: is not what `gavel simulate --json` writes there"),
         ('{"utilization": {"a": []}}', "utilization: is not what `gavel simulate --json` writes there"),
     ],

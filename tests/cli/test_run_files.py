@@ -58,6 +58,11 @@ def test_a_file_that_cannot_be_right_is_told_with_its_place(
         ("--capacity-file", "t_s,worker_type,gpus\n5,t4,-4\n", ":2: gpus: is "),
         ("--prices-file", "t_s,worker_type,price_per_gpu_hour\n9,t4,1\n5,t4,1\n", ":3: t_s: 5 is before"),
         ("--throughputs", "{}", ": "),
+        (
+            "--believed",
+            "job_type,gpus,worker_type,steps_per_s\nresnet50,1,a100,nan\n",
+            ":2: steps_per_s: 'nan'",
+        ),
     ],
 )
 def test_files_that_cannot_be_right(option: str, text: str, place: str, gavel: Gavel, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
     [
         (
             ("--cluster", "t4=0"),
-            "invalid value for '--cluster': t4=0: must be a whole number of GPUs from 1 up",
+            "invalid value for '--cluster': t4=0: must be a whole number of GPUs from 1 to 1,000,000",
         ),
         (("--cluster", "t4=-1"), "invalid value for '--cluster': t4=-1: must be a whole number"),
         (("--cluster", "t4"), "invalid value for '--cluster': 't4' is not of the form v100=36,k80=36"),
@@ -205,6 +205,10 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
         (("--plots", "/dev/null/x"), "--plots: /dev/null/x: not a directory"),
         (("--ideal", "--mtbf", "5"), "--ideal: knows nothing that happens over time"),
         (("--ideal", "--journal", "a"), "--journal: an ideal run has no rounds"),
+        (("--config", ""), "invalid value for '--config': is empty; leave it out, or say what is meant"),
+        (("--policy", ""), "invalid value for '--policy': is empty"),
+        (("--jobs", "9" * 30), "--jobs: more than 5,000,000 jobs"),
+        (("--cluster", "t4=4,a100=1000000"), "--cluster: are 250,001 nodes of 4 GPUs; at most 100,000"),
         (("--json", ""), "--json: is empty, must be the name of a file"),
         (
             ("--json", "-", "--jobs-csv", "-"),
@@ -230,6 +234,7 @@ def test_what_cannot_be_is_one_line(options: tuple[str, ...], line: str, gavel: 
         (CLUSTER, "--workload: give either a trace or --workload, one of published-single, "),
         (("a.csv", *TWELVE), "--workload: give either a trace or --workload"),
         (("a.csv", *CLUSTER), "a.csv: cannot be read: "),
+        (("-", *CLUSTER), "TRACE: cannot be standard input; write it into a file first"),
         (("a.csv", "--rate", "3", *CLUSTER), "--rate: belongs to --workload"),
         (("--workload", "mixed-day", "--jobs", "3", *CLUSTER), "--rate: is missing: jobs per hour"),
         (

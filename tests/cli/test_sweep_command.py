@@ -87,6 +87,7 @@ def test_finished_runs_are_not_run_again(swept: Path, gavel: Gavel) -> None:
         (("--seed", "0,x"), "invalid value for '--seed': "),
         (("--cluster", "tpu=1"), "--cluster: 'tpu' is not in our own throughput table"),
         (("--engine", "slurm"), "invalid value for '--engine': 'slurm' is not one of 'processes', 'ray'."),
+        (("--seed", ",".join(map(str, range(2501)))), "10,004 runs: every combination of policies, rates, "),
         (("--processes", "0"), "invalid value for '--processes': 0 is not in the range"),
         (("--results", "/dev/null/x"), "--results: /dev/null/x: not a directory"),
     ],

@@ -235,6 +235,27 @@ def test_a_pair_with_two_figures_is_refused(tmp_path, again):
         load_throughputs(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        (
+            "pairs.csv",
+            "v100,lm,1,bigg,1,3,2",
+            "pairs.csv:3: job_type_b: 'bigg' has no rates of its own; did you",
+        ),
+        ("types.csv", "v1000,3,16", "types.csv:4: worker_type: 'v1000' has no rates; did you mean 'v100'?"),
+    ],
+)
+def test_names_that_the_rates_do_not_know_are_refused(tmp_path, file, line, said):
+    """A slip of the keyboard in one of a folder's tables is told, not passed over."""
+    write_folder(tmp_path, small())
+    with (tmp_path / file).open("a") as table:
+        table.write(line + "\n")
+    with pytest.raises(TraceError) as refusal:
+        load_throughputs(tmp_path)
+    assert str(refusal.value).startswith(str(tmp_path / said))
+
+
 @given(st.binary(max_size=300) | st.text(max_size=200).map(lambda text: (RATES + text).encode()))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_bytes_come_in_only_trace_errors_come_out(tmp_path, data):
