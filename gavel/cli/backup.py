@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 import gavel
 from gavel.cli import Fault
+from gavel.cli.connecting import one_line
 from gavel.cli.findings import settings
-from gavel.cli.value_words import size_words
-from scheduler.live.backup import Backup, BackupError
+from gavel.cli.value_words import size
+from gavel.cli.which_scheduler import client_of, elsewhere, running
+from gavel.client.sync import Client
+from scheduler.live.backup import BackupError
 from scheduler.live.backup import backup as make
 from scheduler.live.backup import restore as unmake
 
 
-def backup(archive: str, path: str | None, data_dir: str | None, packages: bool) -> None:
-    """By the daemon if it runs, else here."""
-    folder, target = settings(path, data_dir).folder, Path(archive)
-    address = _running(folder)
+def backup(
+    archive: str,
+    path: str | None,
+    data_dir: str | None,
+    packages: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
+    """By the scheduler if it runs, else here."""
+    target = Path(archive)
+    with one_line():
+        client = elsewhere(path, data_dir, address, context)
+        folder = settings(path, data_dir).folder
+        if client is None and (found := running(folder)) is not None:
+            client = client_of(found)
+    if client is not None:
+        _by_scheduler(client, target, packages)
+        return
     try:
-        if address is None:
-            _say(make(folder, target, gavel.__version__, packages=packages), target)
-        else:
-            _from_daemon(address, target, packages)
+        made = make(folder, target, gavel.__version__, packages=packages)
     except BackupError as error:
         raise Fault(str(error)) from None
+    _say(target, f"{made.records} records, {size(made.size_bytes)}")
 
 
 def restore(archive: str, path: str | None, data_dir: str | None) -> None:
@@ -40,30 +54,14 @@ def restore(archive: str, path: str | None, data_dir: str | None) -> None:
     click.echo("start the scheduler: it uses no number that may have been given away since")
 
 
-def _running(folder: Path) -> str | None:
-    """Where the daemon of this directory listens, if one does."""
-    try:
-        where = json.loads((folder / "daemon.json").read_text())
-        Path(f"/proc/{int(where['pid'])}").stat()
-        return str(where["listen"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _from_daemon(address: str, target: Path, packages: bool) -> None:
-    from gavel.client import Client, GavelError
-
-    try:
-        with Client(address) as client:
+def _by_scheduler(client: Client, target: Path, packages: bool) -> None:
+    with client, one_line(client):
+        try:
             size_bytes = client.backup(target, packages=packages)
-    except GavelError as error:
-        raise Fault(str(error)) from None
-    click.echo(
-        f"{target}: {size_words(size_bytes)}, made by the scheduler at {address}; keep it where only you can read"
-    )
+        except OSError as error:
+            raise Fault(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from None
+        _say(target, f"{size(size_bytes)}, made by the scheduler at {client.connection.address}")
 
 
-def _say(made: Backup, target: Path) -> None:
-    click.echo(
-        f"{target}: {made.records} records, {size_words(made.size_bytes)}; keep it where only you can read"
-    )
+def _say(target: Path, what: str) -> None:
+    click.echo(f"{target}: {what}; keep it where only you can read")

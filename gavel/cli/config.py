@@ -11,10 +11,10 @@ def show(agent: bool) -> None:
     """Every setting, what it means and its default."""
     from scheduler.config import example_config
     from scheduler.live.daemon_config import DaemonConfig
+    from worker_agent.config import AgentConfig
 
-    if agent:
-        raise Fault("the agent's settings are its options: `gavel agent --help`")
-    click.echo(example_config(DaemonConfig))
+    text = example_config(AgentConfig if agent else DaemonConfig)
+    click.echo(text.replace("Settings of the scheduler", "Settings of a node's agent", 1) if agent else text)
 
 
 def check(path: str, agent: bool) -> None:
@@ -23,11 +23,14 @@ def check(path: str, agent: bool) -> None:
     from policies.registry import resolve
     from scheduler.config import ConfigError
     from scheduler.live.daemon_config import daemon_config
+    from worker_agent.config import ConfigError as AgentConfigError
+    from worker_agent.config import agent_config
 
-    if agent:
-        raise Fault("the agent's settings are its options: `gavel agent --help`")
     try:
-        resolve(daemon_config(path, {}, (), {}).scheduler.policy)
-    except (ConfigError, PolicyError) as error:
+        if agent:
+            agent_config(path, {})
+        else:
+            resolve(daemon_config(path, {}, (), {}).scheduler.policy)
+    except (ConfigError, PolicyError, AgentConfigError) as error:
         raise Fault(str(error)) from None
     click.echo(f"{path} is right")

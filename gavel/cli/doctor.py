@@ -12,8 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gavel
-from gavel.cli.backup import _running as running
+from gavel.cli.connecting import one_line
 from gavel.cli.findings import report, settings
+from gavel.cli.value_words import size
+from gavel.cli.which_scheduler import client_of, elsewhere, running
+from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
+from gavel.client.results import Node, Status
+from gavel.client.sync import Client
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.soundness import SQLITE_SOUND, Finding
 
@@ -21,22 +26,31 @@ FREE_BYTES_LEAST = 2 * 1024**3
 CLOCK_S = 2.0  # that this machine's clock may be from the scheduler's
 
 
-def doctor(path: str | None, data_dir: str | None, as_json: bool) -> None:
+def doctor(
+    path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
+) -> None:
     """Look at everything; each finding as it is made."""
-    report(_look(settings(path, data_dir)), as_json)
+    with one_line():
+        client = elsewhere(path, data_dir, address, context)
+    config = settings(path, data_dir)
+    report(_look(config, client), as_json)
 
 
-def _look(config: DaemonConfig) -> Iterator[Finding]:
+def _look(config: DaemonConfig, client: Client | None) -> Iterator[Finding]:
     yield Finding("ok", f"Python {sys.version.split()[0]}, gavel {gavel.__version__}")
-    yield _sqlite()
-    yield from _disk(config.folder)
-    address = running(config.folder)
-    if address is None:
-        yield from _ports(config)
-        if config.tls:
+    if client is None:
+        yield _sqlite()
+        yield from _disk(config.folder)
+        found = running(config.folder)
+        if found is None:
+            yield from _ports(config)
+        if config.tls or (found is not None and found.ca):
             yield from _keys(config)
-    else:
-        yield from _scheduler(address)
+        if found is not None:
+            client = client_of(found)
+    if client is not None:
+        with client:
+            yield from _scheduler(client)
     yield from _gpus()
 
 
@@ -51,17 +65,20 @@ def _sqlite() -> Finding:
 
 
 def _disk(folder: Path) -> Iterator[Finding]:
-    there = folder
-    while not there.exists():
+    there = folder.absolute()
+    while not os.path.lexists(there):
         there = there.parent
+    if not there.is_dir():
+        yield Finding("bad", f"{there} is not a directory", "choose another data_dir, or move the file away")
+        return
     if not os.access(there, os.W_OK | os.X_OK):
         yield Finding(
-            "bad", f"{there} is not writable for this user", "choose another data_dir, or its owner"
+            "bad", f"{there} is not writable for this user", "choose another data_dir, or run as its owner"
         )
         return
-    free = shutil.disk_usage(there).free
-    words = f"{free / 1024**3:.1f} GiB are free for {folder}"
-    if free < FREE_BYTES_LEAST:
+    free_bytes = shutil.disk_usage(there).free
+    words = f"{size(free_bytes)} are free for {folder}"
+    if free_bytes < FREE_BYTES_LEAST:
         yield Finding("bad", words, "make room: a scheduler that cannot write its journal ends")
     else:
         yield Finding("ok", words)
@@ -94,54 +111,82 @@ def _port(field: str, address: Address) -> Finding:
 
 
 def _keys(config: DaemonConfig) -> Iterator[Finding]:
+    from scheduler.live.ports import credentials
     from scheduler.live.tls import Keys, expiry_warnings
 
     keys = Keys(config.folder / "tls")
     try:
-        keys.server()
+        credentials(config, keys)
         told = expiry_warnings(keys, time.time())
     except (OSError, ValueError) as error:
-        yield Finding("bad", f"the keys in {keys.folder} cannot be used: {error}", "run `gavel init`")
+        yield Finding(
+            "bad", f"the keys in {keys.folder} cannot be used: {error}", f"run `gavel init {config.folder}`"
+        )
         return
     for line in told:
-        yield Finding("bad", line, "run `gavel init --renew`")
+        what, _, remedy = line.partition(": ")
+        yield Finding("bad", what, remedy.replace("gavel init", f"gavel init {config.folder}"))
     if not told:
         yield Finding("ok", "keys and certificates are valid")
 
 
-def _scheduler(address: str) -> Iterator[Finding]:
-    from gavel.client import Client, GavelError
-
+def _scheduler(client: Client) -> Iterator[Finding]:
+    address = client.connection.address
     try:
-        with Client(address) as client:
-            status, nodes = client.status(), client.nodes()
-    except GavelError as error:
+        status, nodes = client.status(), client.nodes()
+    except (NotAuthenticated, NotAllowed) as error:
         yield Finding(
             "bad",
-            f"the scheduler at {address} does not answer: {error}",
-            "look at its log; is it the right token?",
+            f"the scheduler at {address} does not know you: {error}",
+            "set GAVEL_TOKEN, or `gavel login` with a token",
         )
         return
+    except GavelError as error:
+        yield Finding("bad", f"the scheduler at {address} does not answer: {error}", "look at its log")
+        return
     yield Finding("ok", f"the scheduler at {address} answers: version {status.version}, epoch {status.epoch}")
-    off_s = time.time() - status.now.timestamp()
+    yield from _agreement(status)
+    for line in status.warnings:
+        yield Finding("note", line)
+    for node in nodes:
+        yield from _node(node, status)
+
+
+def _agreement(status: Status) -> Iterator[Finding]:
+    if status.version != gavel.__version__:
+        yield Finding(
+            "note",
+            f"the scheduler runs {status.version}, this command is {gavel.__version__}",
+            "install the same release on both",
+        )
+    off_s = time.time() - status.now.timestamp() if status.now is not None else 0.0
     if abs(off_s) > CLOCK_S:
         yield Finding(
             "note", f"this clock is {off_s:+.0f} s from the scheduler's", "check time synchronisation"
         )
-    for line in status.warnings:
-        yield Finding("note", line)
-    for node in nodes:
-        if node.agent_version and node.agent_version != status.version:
+
+
+def _node(node: Node, status: Status) -> Iterator[Finding]:
+    if node.agent_version and node.agent_version != status.version:
+        yield Finding(
+            "note",
+            f"node {node.name} runs agent {node.agent_version}, the scheduler is {status.version}",
+            "upgrade the agent: jobs go on while it restarts",
+        )
+    if node.state not in ("up", "draining"):
+        why = f": {node.why}" if node.why else ""
+        yield Finding(
+            "bad",
+            f"node {node.name} is {node.state}{why}",
+            "look at its agent's log and the network between; `gavel remove` if it is gone for good",
+        )
+    for gpu in node.gpus:
+        if gpu.broken:
             yield Finding(
-                "note",
-                f"node {node.name} runs agent {node.agent_version}, the scheduler is {status.version}",
-                "upgrade the agent: jobs go on while it restarts",
+                "bad",
+                f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
+                "reset or replace it; the scheduler uses the others, and this one when its agent finds it well",
             )
-        if node.state not in ("up", "draining"):
-            yield Finding("bad", f"node {node.name} is {node.state}: {node.why}", "look at its agent's log")
-        for gpu in node.gpus:
-            if gpu.broken:
-                yield Finding("bad", f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}")
 
 
 def _gpus() -> Iterator[Finding]:

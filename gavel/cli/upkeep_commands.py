@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import click
 
+from gavel.cli.live_options import ADDRESS
+
 
 @click.command()
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings.")
 @click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(path: str | None, data_dir: str | None, as_json: bool) -> None:
+@ADDRESS
+def doctor(
+    path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
+) -> None:
     """Look for what may go wrong on this machine, and say what to do about it.
 
     Ports, clocks, disk, SQLite, keys, GPU driver; and of a scheduler that answers, its nodes and warnings.
-    Exit code 1 when something is wrong.
+    Where the scheduler is elsewhere, it and the GPUs of this machine. Exit code 1 when something is wrong.
     """
     from gavel.cli.doctor import doctor
 
-    doctor(path, data_dir, as_json)
+    doctor(path, data_dir, as_json, address, context)
 
 
 @click.command()
@@ -25,14 +30,22 @@ def doctor(path: str | None, data_dir: str | None, as_json: bool) -> None:
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings.")
 @click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")
 @click.option("--packages", is_flag=True, help="Uploaded work directories too.")
-def backup(archive: str, path: str | None, data_dir: str | None, packages: bool) -> None:
+@ADDRESS
+def backup(
+    archive: str,
+    path: str | None,
+    data_dir: str | None,
+    packages: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
     """Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.
 
-    While the scheduler runs it makes the archive itself; it need not be stopped.
+    While the scheduler runs it makes the archive itself, for admins; it need not be stopped, and may be elsewhere.
     """
     from gavel.cli.backup import backup
 
-    backup(archive, path, data_dir, packages)
+    backup(archive, path, data_dir, packages, address, context)
 
 
 @click.command()

@@ -40,3 +40,11 @@ def duration(length_s: float) -> str:
         if length_s >= size_s * (2 if unit == "days" else 1):
             return f"{length_s / size_s:.3g} {unit}"
     return f"{length_s:.3g} s"
+
+
+def size(size_bytes: float) -> str:
+    """Bytes in the unit that people would use."""
+    for unit, bytes_each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= bytes_each:
+            return f"{size_bytes / bytes_each:.3g} {unit}"
+    return f"{size_bytes:g} bytes"

@@ -25,9 +25,9 @@ from scheduler.journal.store import SqliteJournal
 
 FORMAT = 1
 JOURNAL = "journal.db"
-DATABASES = ("access.db", "usage.db")
+DATABASES = ("access.db", "usage.db", "attempts.db")
 BUSY_S = 10.0  # that a database may be locked
-FILES = ("settings.json", "rates.json")
+FILES = ("gavel.toml", "settings.json", "rates.json")
 FOLDERS = ("tls",)
 RESTORED = "restored.json"  # says that records after the backup are lost: docs/journal-format.md
 SIZE_MAX = 2**40

@@ -17,14 +17,17 @@ from typing import Literal, NamedTuple
 from scheduler.core.apply import apply
 from scheduler.core.invariants import check
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import JournalBusy, JournalError, NewerJournal
+from scheduler.journal.errors import CannotReplay, JournalBusy, JournalError, NewerJournal
 from scheduler.journal.history import History
-from scheduler.journal.record import Damage, Snapshot
+from scheduler.journal.record import Damage, Record, Snapshot
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import JOURNAL
+from scheduler.model.errors import InvariantBroken
 
 Level = Literal["ok", "note", "bad"]
+CHECK_FACTS, BROKEN_MAX = 64, 20  # the state is checked after so many facts; so many broken promises are told
+KEEP = "keep a copy of the directory and report it; a backup from before goes on without it"
 SQLITE_SOUND = (3, 51, 3)  # older ones can damage a log when two connections checkpoint at once; we have one
 
 
@@ -38,8 +41,14 @@ class Finding(NamedTuple):
 
 def look_at(folder: Path) -> Iterator[Finding]:
     """Everything in a data directory, one after the other."""
-    if not (folder / JOURNAL).is_file():
+    try:
+        (folder / JOURNAL).stat()
+    except (FileNotFoundError, NotADirectoryError):
         yield Finding("bad", f"there is no {JOURNAL} in {folder}", "name the data directory of a scheduler")
+        return
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        yield Finding("bad", f"{folder} cannot be looked into: {why}", "run this as its owner")
         return
     yield from _modes(folder)
     for name in ("access.db", "usage.db", "attempts.db"):
@@ -80,8 +89,13 @@ def _journal(path: Path) -> Iterator[Finding]:
                     f"the journal's file is damaged: {journal.mended}",
                     "the daemon mends it at its next start, and keeps the damaged file beside it",
                 )
-            yield from _records(journal)
-            yield from _promises(journal)
+            told = False
+            try:
+                yield from _records(journal)
+            except CannotReplay as error:
+                yield Finding("bad", str(error), KEEP)
+                told = True
+            yield from _promises(journal, told)
     except JournalBusy as error:
         yield Finding("note", f"the journal was not looked at: {error}", "stop the daemon, then look again")
     except NewerJournal as error:
@@ -106,26 +120,54 @@ def _records(journal: SqliteJournal) -> Iterator[Finding]:
     )
 
 
-def _promises(journal: SqliteJournal) -> Iterator[Finding]:
-    """Every record after the oldest snapshot that is sound, told twice."""
-    after, state = 0, SchedulerState()
-    if "compacted" in journal.meta:
-        *_, oldest = (found for found in journal.snapshots() if isinstance(found, Snapshot))
-        after, state = oldest.seq, SchedulerState.restore(oldest.payload)
-    history, facts = History(state), 0
+def _promises(journal: SqliteJournal, told: bool) -> Iterator[Finding]:
+    """Every record after the oldest snapshot that is sound, told twice. `told`: that a fact does not fit was said."""
+    begins = _beginning(journal)
+    if begins is None:
+        yield Finding("note", "promises were not checked: no snapshot is sound", "restore a backup")
+        return
+    after, state = begins
+    history, facts, wrong = History(state), 0, ""
     for record in journal.scan(after):
         if isinstance(record, Damage):
             yield Finding("note", "promises were checked up to the damage only")
             break
         for fact in record.facts:
             history.see(record.now_s, fact)
-            apply(state, record.now_s, fact)
         facts += len(record.facts)
-        if facts % 64 < len(record.facts):
-            check(state)
-    check(state)
-    for broken in history.broken[:20]:
+        wrong = wrong or _applied(state, record, checked=facts % CHECK_FACTS < len(record.facts))
+    wrong = wrong or _checked(state)
+    if wrong and not told:
+        yield Finding("bad", wrong, KEEP)
+    for broken in history.broken[:BROKEN_MAX]:
         story = "; ".join(broken.story[-6:])
-        yield Finding("bad", f"a promise is broken: {broken} (job {broken.job}: {story})", "please report this")
-    if not history.broken:
+        whose = f" (job {broken.job}: {story})" if broken.job else ""
+        yield Finding("bad", f"a promise is broken: {broken}{whose}", KEEP)
+    if not history.broken and not wrong:
         yield Finding("ok", f"{facts} facts keep every promise")
+
+
+def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:
+    """The record that the story begins after, and the state then."""
+    if "compacted" not in journal.meta:
+        return 0, SchedulerState()
+    sound = [found for found in journal.snapshots() if isinstance(found, Snapshot)]
+    return (sound[-1].seq, SchedulerState.restore(sound[-1].payload)) if sound else None
+
+
+def _applied(state: SchedulerState, record: Record, checked: bool) -> str:
+    """What is wrong with the state after this record; empty: nothing that was looked at."""
+    for fact in record.facts:
+        try:
+            apply(state, record.now_s, fact)
+        except Exception as error:  # a fact may be forged in any way: what does not fit is what we look for
+            return f"record {record.seq}: {type(fact).__name__} does not fit what came before it ({error!r})"
+    return _checked(state) if checked else ""
+
+
+def _checked(state: SchedulerState) -> str:
+    try:
+        check(state)
+    except InvariantBroken as error:
+        return " ".join(str(error).split())[:1000]
+    return ""
