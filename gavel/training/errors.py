@@ -3,7 +3,7 @@
 TrainingError
 ├── EnvironmentFault       a variable of the environment is not what Gavel would have set
 ├── NoLength               a loader that cannot say how long it is, where that has to be known
-├── StaleAttempt           a newer attempt of this job has taken over its checkpoints
+├── StaleAttempt           a newer attempt of this job has taken over its checkpoints, or may have
 └── CheckpointError        a checkpoint could not be written or read
     └── IncompleteCheckpoint    the other ranks did not write their parts in time
 """
@@ -24,7 +24,7 @@ class NoLength(TrainingError):
 
 
 class StaleAttempt(TrainingError):
-    """A newer attempt of the same job runs, or has run: this process must not write any more."""
+    """A newer attempt of the same job runs, has run or may: this process must not write any more."""
 
 
 class CheckpointError(TrainingError):

@@ -204,6 +204,8 @@ class LeasedIterator(Generic[Batch]):
         """Save. One in between that fails is told and left at that: the one before it is still good."""
         if step == self._saved:
             return
+        if self._session is not None:
+            self._session.check_lease()
         if not self._synthetic:
             self._position.mark(step)
         try:

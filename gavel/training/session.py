@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 from gavel.training.agreement import Decision, Where
 from gavel.training.environment import Run, run_of
+from gavel.training.errors import StaleAttempt
 from gavel.training.gate import Gate
 from gavel.training.lease import Lease, LeaseFile
 from gavel.training.links import ChairLink, MemberLink
@@ -88,6 +89,19 @@ class Session:
         """How long something may be waited for, so that there is time to end before the kill."""
         lease = self._file.lease
         return wanted_s if lease is None else min(wanted_s, max(1.0, lease.kill_s - time.monotonic() - 1.0))
+
+    def check_lease(self) -> None:
+        """Raise StaleAttempt if this process ought to be dead: suspended for so long, it must not write any more.
+
+        The file is read anew: what the other thread saw last may be as old as the suspension.
+        """
+        lease = LeaseFile(self.run.run_dir / "lease.json").read()
+        late_s = 0.0 if lease is None else time.monotonic() - lease.kill_s
+        if late_s > 0:
+            raise StaleAttempt(
+                f"attempt {self.run.attempt} should have been gone {late_s:.1f} s ago, as its lease ended; a newer one "
+                "may run elsewhere, so nothing is saved any more"
+            )
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
