@@ -1,0 +1,182 @@
+"""What the live benchmarks share: paced jobs on a scheduler and agents of this machine, and what its journal tells.
+
+The scheduler and the agents are the real programs; only GPUs are declared, and jobs wait instead of computing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from gavel.cli.up import LocalCluster
+from gavel.client import Client, Job, JobSpec
+from scheduler.core.facts import GpusFilled, JobSubmitted, LeaseClosed, LeasesStarted, RoundPlanned
+from scheduler.core.messages import Exit
+from scheduler.journal.store import SqliteJournal
+from scheduler.model.lease import Lease
+
+SCRIPT = Path(__file__).with_name("paced.py")
+SPEED = {"v100": 1.0, "k80": 0.4}
+NODES_S = 120.0  # that agents may take to come up on a busy machine
+
+
+class Paced(NamedTuple):
+    """One job."""
+
+    name: str
+    job_type: str
+    step_s: float  # on a GPU of speed 1
+    steps: int
+    arrival_s: float = 0.0
+
+    @property
+    def sum(self) -> int:
+        """What the numbers of its steps come to."""
+        return self.steps * (self.steps - 1) // 2
+
+
+def rates(step_s: Mapping[str, float], wrong_by: float = 1.0) -> dict[tuple[str, int, str], float]:
+    """Steps per second by job type, GPUs and worker type."""
+    return {
+        (job_type, 1, kind): speed / seconds * wrong_by
+        for job_type, seconds in step_s.items()
+        for kind, speed in SPEED.items()
+    }
+
+
+@contextmanager
+def cluster(folder: Path, gpus: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[LocalCluster, Client]]:
+    """A scheduler with one agent for each of these GPUs, such as "v100", all linked."""
+    agents = [f"{kind}=1:speed={SPEED[kind]}" for kind in gpus]
+    with LocalCluster(folder, agents, settings=settings) as local, Client(local.address, retry_s=30) as client:
+        give_up_s = time.monotonic() + NODES_S
+        while sum(node.state == "up" for node in client.nodes()) < len(agents):
+            if time.monotonic() > give_up_s:
+                raise SystemExit(f"the agents did not come up; their logs are in {folder}/logs")
+            time.sleep(0.1)
+        yield local, client
+
+
+def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobSpec:
+    """The job as it is submitted."""
+    command = (sys.executable, str(SCRIPT), str(job.step_s), *([str(stamps)] if stamps else ()))
+    return JobSpec(
+        name=job.name,
+        job_type=job.job_type,
+        command=command,
+        steps=float(job.steps),
+        restart_cost_s=restart_cost_s,
+    )
+
+
+def submitted(client: Client, jobs: Sequence[Paced], restart_cost_s: float, stamps: Path | None = None) -> list[str]:
+    """Submit each at its time; their ids."""
+    began_s, ids = time.monotonic(), []
+    for job in jobs:
+        time.sleep(max(began_s + job.arrival_s - time.monotonic(), 0.0))
+        ids.append(client.submit(specs(job, restart_cost_s, stamps))[0])
+    return ids
+
+
+def ended(client: Client, ids: Sequence[str], limit_s: float) -> list[Job]:
+    """Wait until all have ended; in the order of the ids."""
+    give_up_s = time.monotonic() + limit_s
+    while not all((found := {job.id: job for job in client.list()})[name].state.is_final for name in ids):
+        if time.monotonic() > give_up_s:
+            raise SystemExit(f"not all jobs ended within {limit_s:g} s: {sorted(found.items())}")
+        time.sleep(0.2)
+    return [found[name] for name in ids]
+
+
+def inexact(client: Client, job: Paced, done: Job) -> str:
+    """What is wrong with the steps of a job that has ended; empty: it did each of them, once."""
+    lines = b"".join(chunk.data for chunk in client.logs(done.id)).decode(errors="replace").splitlines()
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    if done.state != "completed":
+        return f"{job.name} is {done.state}: {done.why}"
+    if not told or (told[-1]["step"], told[-1]["sum"]) != (job.steps, job.sum) or done.steps_done != job.steps:
+        return f"{job.name} did {done.steps_done:g} of {job.steps} steps, and printed {told[-1:]}"
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------- the journal
+
+
+@dataclass(slots=True)
+class Turn:
+    """One lease, in moments of the scheduler's clock; 0: that did not happen."""
+
+    lease: Lease
+    boundary_s: float  # from when its GPUs were to be its own
+    sent_s: float  # when nothing held them any more
+    started_s: float = 0.0
+    asked_s: float = 0.0  # when its turn was over, if it did not end before
+    closed_s: float = 0.0
+    exit: Exit | None = None
+    after: list[str] = field(default_factory=list)  # leases whose exits it waited for
+    open_: set[str] = field(default_factory=set)  # of these, the ones still open
+
+
+@dataclass(slots=True)
+class Story:
+    """What the journal of a run says."""
+
+    turns: dict[str, Turn] = field(default_factory=dict)
+    submitted_s: dict[str, float] = field(default_factory=dict)
+    job_type: dict[str, str] = field(default_factory=dict)
+    completed_s: dict[str, float] = field(default_factory=dict)
+
+    def of(self, job_type: str) -> list[Turn]:
+        """Turns of such jobs that are over."""
+        return [t for t in self.turns.values() if t.exit is not None and self.job_type[t.lease.job] == job_type]
+
+
+def story(folder: Path) -> Story:
+    """Read the journal of a scheduler that was started in this folder."""
+    told = Story()
+    with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
+        for at_s, fact in journal.read():
+            match fact:
+                case JobSubmitted():
+                    told.submitted_s[fact.job], told.job_type[fact.job] = at_s, fact.spec.job_type
+                case RoundPlanned():
+                    for name in fact.ended:
+                        told.turns[name].asked_s = max(at_s, fact.starts_s)
+                    for lease in fact.granted:
+                        _grant(told, lease, at_s, max(at_s, fact.starts_s))
+                case GpusFilled():
+                    for lease in fact.granted:
+                        _grant(told, lease, at_s, at_s)
+                case LeasesStarted():
+                    for name in fact.leases:
+                        told.turns[name].started_s = at_s
+                case LeaseClosed():
+                    _close(told, fact.exit, at_s)
+    return told
+
+
+def _grant(told: Story, lease: Lease, at_s: float, boundary_s: float) -> None:
+    turn = told.turns[lease.id] = Turn(lease, boundary_s, at_s)
+    for name, other in told.turns.items():
+        if other is turn or other.closed_s:
+            continue
+        if other.lease.job == lease.job or not set(other.lease.gpus).isdisjoint(lease.gpus):
+            turn.after.append(name)
+            turn.open_.add(name)
+
+
+def _close(told: Story, end: Exit, at_s: float) -> None:
+    turn = told.turns[end.lease]
+    turn.closed_s, turn.exit = at_s, end
+    if end.outcome == "finished":
+        told.completed_s[turn.lease.job] = at_s
+    for other in told.turns.values():
+        if end.lease in other.open_:
+            other.open_.discard(end.lease)
+            other.sent_s = at_s
