@@ -40,15 +40,20 @@ def exit_code(error: e.GavelError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), UNREACHABLE)
 
 
+def failure(code: int, message: str) -> Fault:
+    """One line on standard error, and this exit code."""
+    kind = type("Failure", (Fault,), {"exit_code": code})
+    said: Fault = kind(message)
+    return said
+
+
 @contextmanager
 def one_line(client: Client | None = None) -> Iterator[None]:
     """Whatever goes wrong with a call, as a `Fault`."""
     try:
         yield
     except e.GavelError as error:
-        fault = Fault(printable(error.message) + _remedy(error, client))
-        fault.exit_code = exit_code(error)
-        raise fault from None
+        raise failure(exit_code(error), printable(error.message) + _remedy(error, client)) from None
 
 
 def _remedy(error: e.GavelError, client: Client | None) -> str:

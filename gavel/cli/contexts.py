@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gavel.cli import Fault
-from gavel.cli.connecting import MISSING, one_line, print_json
+from gavel.cli.connecting import MISSING, failure, one_line, print_json
 from gavel.cli.wording import nearest, printable
 from gavel.client import Client
 from gavel.client.settings import (
@@ -61,9 +61,7 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
         _show(known, as_json)
         return
     if name not in known.contexts:
-        fault = Fault(f"there is no context '{printable(name)}'{nearest(name, known.contexts)}")
-        fault.exit_code = MISSING
-        raise fault
+        raise failure(MISSING, f"there is no context '{printable(name)}'{nearest(name, known.contexts)}")
     if remove:
         left = {one: value for one, value in known.contexts.items() if one != name}
         _write(path, Contexts("" if known.current == name else known.current, left))

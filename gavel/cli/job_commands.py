@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -88,7 +88,7 @@ FIELDS = options(
     LIVE,
 )
 @click.pass_context
-def submit(context_: click.Context, **given: Any) -> None:
+def submit(ctx: click.Context, /, **given: Any) -> None:
     """Submit the jobs in job files, or one that runs COMMAND.
 
     FILE is YAML (docs/job-file.md), - is standard input. All jobs are taken, or none. Options go before what
@@ -96,7 +96,7 @@ def submit(context_: click.Context, **given: Any) -> None:
     """
     from gavel.cli.submit import submit
 
-    submit(context_.meta.get(AFTER_DASHES), **given)
+    submit(ctx.meta.get(AFTER_DASHES), **given)
 
 
 @click.command()
@@ -169,7 +169,7 @@ def logs(**given: Any) -> None:
     logs(**given)
 
 
-def _changing(action: str, text: str) -> click.Command:
+def _changing(action: Literal["cancel", "hold", "release", "requeue"], text: str) -> click.Command:
     @click.command(action, help=text)
     @MAYBE_JOBS
     @click.option(

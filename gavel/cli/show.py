@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 from rich.text import Text
@@ -18,7 +19,12 @@ from gavel.client.job_fields import FIELDS
 from gavel.client.reading import plain
 
 KEY_CHARS = 14
-UNSAID = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps": True}  # what holds without a word
+UNSAID = {
+    "weight": 1.0,
+    "preemptible": True,
+    "packable": True,
+    "reports_steps": True,
+}  # what holds without a word
 
 
 def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
@@ -107,7 +113,7 @@ def _asked(job: Job) -> Iterator[tuple[str, str]]:
     for field in FIELDS:
         if field.name in ("name", "user", "upload"):
             continue
-        value = job_on_asked(job) if field.name == "gpus" else getattr(spec, field.target)
+        value: Any = job_on_asked(job) if field.name == "gpus" else getattr(spec, field.target)
         if (not value and value is not False) or value == UNSAID.get(field.name):
             continue
         if field.name == "command":

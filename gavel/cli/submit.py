@@ -83,16 +83,16 @@ def specs_from(
         return (JobSpec(**{"workdir": os.getcwd(), **said}, command=command),)
     with one_line():
         specs = [spec for file in files for spec in read_job_file(file)]
-    if said.get("upload"):
-        return tuple(replace(spec, **said, **_upload_folder(spec, said)) for spec in specs)
-    return tuple(replace(spec, **said) for spec in specs)
+    return tuple(_over(spec, said) for spec in specs)
 
 
-def _upload_folder(spec: JobSpec, said: dict[str, Any]) -> dict[str, str]:
-    """With --upload on the command line, a job without a directory sends that of its file."""
-    if spec.workdir or "workdir" in said or spec.source is None:
-        return {}
-    return {"workdir": os.path.dirname(os.path.abspath(spec.source.file))}
+def _over(spec: JobSpec, said: dict[str, Any]) -> JobSpec:
+    """The job of a file, with what flags say; one without a directory sends that of its file."""
+    if "gpus" in said:  # a range of the file's goes with its number
+        said = {"gpus_min": None, "gpus_max": None, **said}
+    if said.get("upload") and not spec.workdir and spec.source is not None:
+        said = {"workdir": os.path.dirname(os.path.abspath(spec.source.file)), **said}
+    return replace(spec, **said)
 
 
 def preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
@@ -124,9 +124,9 @@ def _show_preview(spec: JobSpec, one: Preview, name: str, now: datetime) -> None
         return
     start = f"; expected start {ago(one.expected_start, now)}" if one.expected_start else ""
     click.echo(f"{named}{members}: would be accepted{start}")
-    for line in one.text.splitlines()[1:]:
-        if not line.startswith("expected start"):
-            click.echo(f"  {printable(line)}")
+    for words in one.text.splitlines()[1:]:
+        if not words.startswith("expected start"):
+            click.echo(f"  {printable(words)}")
     rows = [
         (
             f"  {place.worker_type}",

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from gavel.cli import Fault
-from gavel.cli.connecting import FAILED, OK, REFUSED, job_id, print_line, scheduler
+from gavel.cli.connecting import FAILED, OK, REFUSED, failure, job_id, print_line, scheduler
 from gavel.cli.durations import length_s
 from gavel.cli.live_words import job_on, job_where
 from gavel.cli.wording import printable
@@ -44,9 +43,7 @@ def wait_for(
     try:
         ended = client.wait(jobs, timeout_s=timeout_s, hear=teller.hear)
     except TimeoutError:
-        fault = Fault("not all jobs have ended in that time; they go on")
-        fault.exit_code = REFUSED
-        raise fault from None
+        raise failure(REFUSED, "not all jobs have ended in that time; they go on") from None
     for job in ended:
         if as_json:
             print_line(job)

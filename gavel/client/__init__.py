@@ -42,3 +42,37 @@ from gavel.client.results import (
 )
 from gavel.client.specs import After, JobSpec
 from gavel.client.sync import Client
+
+__all__ = [
+    "After",
+    "Allocation",
+    "AsyncClient",
+    "Client",
+    "Conflict",
+    "Explanation",
+    "GavelError",
+    "Invalid",
+    "InvalidJob",
+    "Job",
+    "JobEvent",
+    "JobFilter",
+    "JobSpec",
+    "JobState",
+    "LogChunk",
+    "Node",
+    "NodeState",
+    "NotAllowed",
+    "NotAuthenticated",
+    "NotFound",
+    "NotReachable",
+    "Placement",
+    "Preview",
+    "Refused",
+    "Role",
+    "Round",
+    "ServerError",
+    "Status",
+    "TooMany",
+    "UsageRow",
+    "read_job_file",
+]

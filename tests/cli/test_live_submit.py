@@ -1,0 +1,140 @@
+"""`gavel submit` against a real daemon: command lines, job files, dry runs, and what is wrong with any of them."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gavel.client.results import Preview
+from tests.cli.conftest import Gavel
+from tests.cli.live import live  # noqa: F401
+from tests.support.live_thread import LiveThread
+
+HELD = ("--", "true")
+
+
+def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Flags as fields; what stands behind -- is the user's own, dashes and all; it runs where one is."""
+    monkeypatch.setenv("MINE", "taken along")
+    said = gavel("submit", "--label", "", "--", "a")
+    assert (said.exit_code, said.stderr) == (2, "gavel submit: --label : must be KEY=VALUE\n")
+    said = gavel(
+        *("submit", "-n", "chat", "-g", "1-2", "--memory", "16GB", "-t", "v100"),
+        *("-e", "A=b=c", "-e", "MINE", "--retries", "2", "--not-packable", "--time-limit", "2h"),
+        *("--", "python", "train.py", "--gpus", "7", "--", "x"),
+    )
+    assert (said.exit_code, said.stdout) == (0, "submitted job 1\n")
+    spec = live.daemon.world.state.jobs["1"].spec
+    assert spec.launch is not None
+    assert spec.launch["command"] == ["python", "train.py", "--gpus", "7", "--", "x"]
+    assert ({"A": "b=c", "MINE": "taken along"}, str(Path.cwd())) == (
+        spec.launch["env"],
+        spec.launch["workdir"],
+    )
+    assert (
+        *(spec.name, spec.gpus_min, spec.gpus_max, spec.memory_gb, spec.worker_types),
+        *(spec.retries, spec.packable, spec.time_limit_s),
+    ) == ("chat", 1, 2, 16.0, ("v100",), 2, False, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--gpus", "two", "--", "a"), "--gpus: must be a whole number from 1 up, or a range such as 2-8"),
+        (("--memory", "16", "--", "a"), "--memory: must be a size such as 16GB"),
+        (("--worker-type", "", "--", "a"), "--worker-type [0]: must be a name".replace(" [0]", "")),
+        (("--rate", "a100=x", "--", "a"), "--rate a100: must be a number above 0"),
+        (("--after", "17:done", "--", "a"), "--after: when must be"),
+        (("--array", "0-9%2", "--", "a"), "--array: "),
+        (("-e", "NOT_SET_HERE", "--", "a"), "--env NOT_SET_HERE: there is no such variable here"),
+        (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
+        (("--deadline", "2001-01-01", "--", "a"), "--deadline: is in the past"),
+        ((), "give a job file, or a command behind --"),
+        (("--",), "behind -- stands no command"),
+        (("job.yaml", "--", "a"), "give either job files or a command, not both"),
+        (("missing.yaml",), "missing.yaml: no such file or directory"),
+        (("--follow", "--array", "0-1", "--", "a"), "--follow shows one job"),
+        (("--address", "a b", "--", "a"), "address: 'a b' is not HOST:PORT"),
+    ],
+)
+def test_wrong_input_is_one_line(gavel: Gavel, arguments: tuple[str, ...], line: str) -> None:
+    """Before anybody is called; exit code 2."""
+    said = gavel("submit", *arguments)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"gavel submit: {line}"), said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
+    """Flags hold for all jobs of all files; --json is one object."""
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [a]\ngpus: 1\nweight: 2\n---\nscript: b\narray: 0-1\n")
+    said = gavel("submit", str(path), "--gpus", "2", "--json", "--key", "k")
+    assert json.loads(said.stdout) == {"jobs": ["1", "2_0", "2_1"]}
+    assert said.stdout == gavel("submit", str(path), "--gpus", "2", "--json", "--key", "k").stdout
+    specs = [live.daemon.world.state.jobs[job].spec for job in ("1", "2_0")]
+    assert [(spec.gpus, spec.weight) for spec in specs] == [(2, 2.0), (2, 1.0)]
+    again = gavel("submit", str(path), "--gpus", "1", "--key", "k")
+    assert (
+        again.exit_code,
+        again.stderr,
+    ) == (6, "gavel submit: the key 'k' was used for another submission\n")
+
+
+def test_what_the_scheduler_objects_to_is_shown_in_the_file(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    tmp_path: Path,
+) -> None:
+    """File, line and field; and dry, the same without submitting."""
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [a]\n\ngpus: 64\n")
+    said = gavel("submit", str(path))
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"gavel submit: {path}: line 3: gpus: asks for 64 of one worker type")
+    dry = gavel("submit", "--dry-run", str(path))
+    assert (
+        dry.exit_code,
+        f"job: would be refused: {path}: line 3: gpus: asks for" in dry.stdout,
+    ) == (2, True)
+
+
+def test_a_dry_run(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Whether it would be taken, where it could run, when; and nothing is submitted."""
+    said = gavel("submit", "--dry-run", "-g", "2", "-n", "chat", *HELD)
+    assert said.exit_code == 0
+    assert said.stdout.startswith("job 'chat': would be accepted; expected start ")
+    assert "  type  GPUs  steps/s  free  nodes\n  v100     2" in said.stdout
+    (preview,) = json.loads(gavel("submit", "--dry-run", "--json", "-g", "2", *HELD).stdout)
+    assert {one.name for one in fields(Preview)} == set(preview)
+    assert not live.daemon.world.state.jobs
+
+
+def test_the_schema_needs_no_scheduler(gavel: Gavel) -> None:
+    """It is of the files, not of the cluster."""
+    assert "gpus" in json.loads(gavel("submit", "--schema").stdout)["$defs"]["fields"]["properties"]
+
+
+def test_a_number_of_gpus_goes_before_a_range(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
+    """The whole of what the file says of them: nothing of its range is left."""
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [a]\ngpus: 1-2\n")
+    gavel("submit", str(path))
+    gavel("submit", str(path), "-g", "2")
+    specs = [live.daemon.world.state.jobs[job].spec for job in ("1", "2")]
+    assert [(spec.gpus, spec.narrowest, spec.widest) for spec in specs] == [(1, 1, 2), (2, 2, 2)]
+
+
+def test_the_directory_of_a_file_can_be_sent(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
+    """`--upload` on the command line means the directory beside the job file, and sends it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "job.yaml").write_text("command: [python, train.py]\n")
+    (folder / "train.py").write_text("print(1)\n")
+    said = gavel("submit", str(folder / "job.yaml"), "--upload")
+    assert (said.exit_code, said.stderr) == (0, "")
+    launch = live.daemon.world.state.jobs["1"].spec.launch
+    assert launch is not None
+    assert live.daemon.people.packages.has(launch["upload"])
+    assert "workdir" not in launch
