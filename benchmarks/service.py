@@ -1,0 +1,165 @@
+"""The daemon as people find it: how long a submission takes beside a thousand agents, and how soon it is back.
+
+python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--journal-jobs 100000]
+
+The scheduler is the real process with its journal on disk; agents are simulated in another process, one connection
+each, reporting every ten seconds; submissions come from 16 clients, some 100 a second altogether.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+from grpc import aio
+
+from benchmarks.links import all_agents
+from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+
+USER = (("x-gavel-user", "bench"),)
+CLIENTS, SUBMISSIONS_PER_S = 16, 100.0
+BATCH = 1000
+
+
+class Daemon:
+    """The process, and how long it took to answer."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "daemon.json").unlink(missing_ok=True)
+        began_s = time.monotonic()
+        settings = ("people.submissions_per_s=100000", "people.submissions_burst=1000000")
+        options = [f"--set={one}" for one in (*settings, "people.jobs_unfinished_max=1000000")]
+        command = [sys.executable, "-m", "scheduler", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+        while not (folder / "daemon.json").exists():
+            time.sleep(0.01)
+        self.address = str(json.loads((folder / "daemon.json").read_text())["listen"])
+        self.start_s = time.monotonic() - began_s
+
+    def stop(self) -> float:
+        """How long it took to end."""
+        began_s = time.monotonic()
+        self.process.terminate()
+        self.process.wait()
+        return time.monotonic() - began_s
+
+
+def job(number: int) -> jobs_pb2.JobSpec:
+    """One of twenty types, for one GPU."""
+    launch = jobs_pb2.Launch(command=["python", "train.py", "--seed", str(number)])
+    return jobs_pb2.JobSpec(
+        name=f"job-{number}", job_type=f"type-{number % 20}", gpus=1, steps=1e6, launch=launch
+    )
+
+
+async def submit_many(address: str, count: int) -> float:
+    """In batches; jobs per second."""
+    async with aio.insecure_channel(address) as channel:
+        jobs = jobs_pb2_grpc.JobsStub(channel)
+        began_s = time.monotonic()
+        for first in range(0, count, BATCH):
+            specs = [job(number) for number in range(first, min(first + BATCH, count))]
+            await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=specs), metadata=USER)
+        return count / (time.monotonic() - began_s)
+
+
+async def linked(address: str, agents: int) -> None:
+    """Until all agents are."""
+    async with aio.insecure_channel(address) as channel:
+        cluster = cluster_pb2_grpc.ClusterStub(channel)
+        while (await cluster.GetStatus(cluster_pb2.GetStatusRequest(), metadata=USER)).nodes < agents:
+            await asyncio.sleep(0.2)
+
+
+async def submissions(address: str, seconds: float) -> list[float]:
+    """How long each single submission took, coming at random moments."""
+    took_s: list[float] = []
+    end_s = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        lots = random.Random(number)
+        async with aio.insecure_channel(address) as channel:
+            jobs = jobs_pb2_grpc.JobsStub(channel)
+            while time.monotonic() < end_s:
+                await asyncio.sleep(lots.expovariate(SUBMISSIONS_PER_S / CLIENTS))
+                began_s = time.monotonic()
+                await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[job(number)]), metadata=USER)
+                took_s.append(time.monotonic() - began_s)
+
+    await asyncio.gather(*map(client, range(CLIENTS)))
+    return took_s
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """In milliseconds."""
+    return sorted(values)[int(part * (len(values) - 1))] * 1000
+
+
+def agents_process(address: str, count: int) -> None:
+    """Agents, until killed."""
+    asyncio.run(all_agents(address, count, 10.0))
+
+
+def beside_agents(folder: Path, options: argparse.Namespace) -> None:
+    """A thousand agents, some thousand jobs in the queue, and people who submit one job at a time."""
+    daemon = Daemon(folder)
+    agents = get_context("spawn").Process(
+        target=agents_process, args=(daemon.address, options.agents), daemon=True
+    )
+    agents.start()
+    asyncio.run(linked(daemon.address, options.agents))
+    asyncio.run(submit_many(daemon.address, options.agents + options.queued))
+    time.sleep(15)  # the first round is planned and started
+    took_s = asyncio.run(submissions(daemon.address, options.seconds))
+    print(
+        f"single submission beside {options.agents} agents and {options.queued} queued jobs "
+        f"({len(took_s) / options.seconds:.0f}/s): median {quantile(took_s, 0.5):.1f} ms, "
+        f"p99 {quantile(took_s, 0.99):.1f} ms, longest {max(took_s) * 1000:.0f} ms",
+        flush=True,
+    )
+    agents.kill()
+    daemon.stop()
+
+
+def restarted(folder: Path, count: int) -> None:
+    """So many jobs in the journal: how long until it answers again."""
+    daemon = Daemon(folder)
+    rate = asyncio.run(submit_many(daemon.address, count))
+    daemon.process.kill()
+    daemon.process.wait()
+    killed = Daemon(folder)
+    stop_s = killed.stop()
+    stopped = Daemon(folder)
+    print(
+        f"{count} jobs submitted in batches of {BATCH} at {rate:.0f}/s; it answers again {killed.start_s:.1f} s "
+        f"after kill -9, {stopped.start_s:.1f} s after a stop (which took {stop_s:.1f} s); "
+        f"an empty one starts in {daemon.start_s:.1f} s",
+        flush=True,
+    )
+    stopped.process.kill()
+
+
+def main() -> None:
+    """Both questions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--agents", type=int, default=1000)
+    parser.add_argument("--queued", type=int, default=5000)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--journal-jobs", type=int, default=100_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        beside_agents(Path(folder, "a"), options)
+        restarted(Path(folder, "b"), options.journal_jobs)
+
+
+if __name__ == "__main__":
+    main()
