@@ -1,11 +1,16 @@
 """What every test runs under: reproducible property tests, and plots without a screen."""
 
 import os
+import signal
 
 import hypothesis
 
 # Before anything imports matplotlib: the machines that run tests have no display.
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# A shell that runs the tests in its background has Ctrl-C ignored, by them and by all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # "steady" gives the same examples on every machine, so that a red run can be run again; a slow
 # machine is no failure. To go looking for new examples: HYPOTHESIS_PROFILE=explore make test
