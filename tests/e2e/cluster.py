@@ -98,6 +98,8 @@ class Cluster(LocalCluster):
         """Wait until these nodes are up."""
 
         def up() -> bool:
+            dead = next((name for name in names if self.nodes[name].poll() is not None), "")
+            assert not dead, f"the agent of {dead} has ended: {self.last_line(dead)}"
             return set(names) <= {node.name for node in self.client.nodes() if node.state == "up"}
 
         eventually(up, f"{', '.join(names)} up")

@@ -96,7 +96,10 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
 
 
 def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: Cluster, go: Path) -> None:
-    """All of it stops, and its job goes on elsewhere. Woken up, its processes end, and what it reports is refused."""
+    """All of it stops, and its job goes on elsewhere. Woken up, its processes end, and what it reports is refused.
+
+    The job wakes first, with nobody there to end it: it saves nothing any more.
+    """
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
     hasty.until(job, lambda it: it.steps_saved > 0, "has saved something")
@@ -105,8 +108,9 @@ def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: 
     second = hasty.started(job, attempt=2)
     assert second["node"] != first["node"]
     assert second["step"] > 0
-    thaw(frozen)
+    thaw(process for process in frozen if process.pid == first["pid"])
     gone([first["pid"]])
+    thaw(frozen)
     hasty.linked("n1", "n2")
     at = hasty.job(job)
     assert (at.state, at.attempt) == (JobState.RUNNING, 2)
@@ -116,6 +120,8 @@ def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: 
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
     assert [(line["pid"], line["sum"]) for line in hasty.told(job, "end")] == [(second["pid"], whole(STEPS))]
+    assert "StaleAttempt: attempt 1 should have been gone" in hasty.said(job)
+    assert not hasty.told(job, "lease over")
 
 
 def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) -> None:
