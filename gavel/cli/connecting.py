@@ -12,7 +12,10 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli import (
+    Fault,
+    quiet_grpc,  # noqa: F401
+)
 from gavel.cli.wording import printable
 from gavel.client import Client
 from gavel.client import errors as e

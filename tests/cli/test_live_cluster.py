@@ -1,7 +1,10 @@
 """Commands about the cluster and who may do what, against a real daemon; and what happens when none is there."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -272,11 +275,23 @@ def test_what_is_completed() -> None:
     assert "preempted" in said.output
 
 
+def test_trouble_with_a_certificate_is_one_line(tmp_path: Path, nobody: str) -> None:
+    """The library would say more than that on standard error."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text("no certificate")
+    said = subprocess.run(
+        [sys.executable, "-m", "gavel", "status"],
+        env={**os.environ, "GAVEL_CA": str(ca)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.returncode, said.stderr.count("\n")) == (4, 1)
+    assert said.stderr.startswith("gavel status: no ")
+
+
 def test_help_is_instant() -> None:
     """Neither grpc nor yaml nor rich is imported for it."""
-    import subprocess
-    import sys
-
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom gavel.cli import main\n"
         "assert CliRunner().invoke(main, ['submit', '--help']).exit_code == 0\n"

@@ -20,6 +20,7 @@ from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit, Progress
 from scheduler.live.callers import Role as LiveRole
 from scheduler.live.limits import PeopleConfig
+from scheduler.live.tls import Keys
 from tests.support.live_thread import LiveThread
 
 RUN = JobSpec(command=("true",), steps=100.0)
@@ -397,3 +398,32 @@ def test_nobody_answers_the_asynchronous_client() -> None:
 def test_a_call_knows_its_path() -> None:
     """As gRPC writes it."""
     assert Call("Jobs/GetJob", None, jobs_pb2.Job, lambda one: one).path == "/gavel.v1.Jobs/GetJob"
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    """With the scheduler's CA it is spoken to; with another, or none, it is not, and the error says so."""
+    keys, others = Keys(tmp_path / "tls"), Keys(tmp_path / "others")
+    keys.make(["localhost", "127.0.0.1"])
+    others.make(["localhost", "127.0.0.1"])
+    (tmp_path / "ca.pem").write_bytes(keys.ca_pem)
+    (tmp_path / "other.pem").write_bytes(others.ca_pem)
+    (tmp_path / "no.pem").write_text("not a certificate")
+    credentials = grpc.ssl_server_credentials([keys.server()])
+    (tmp_path / "daemon").mkdir()
+    with LiveThread(tmp_path / "daemon", auth="tokens", credentials=credentials) as live:
+        assert live.daemon.people.access is not None
+        secret = live.daemon.people.access.create("ada", LiveRole.USER, 1000.0)[1]
+        for address in (live.address, live.address.replace("127.0.0.1", "localhost")):
+            with Client(address, token=secret, ca=str(tmp_path / "ca.pem")) as client:
+                assert client.who_am_i().user == "ada"
+        for ca in ("other.pem", "no.pem"):
+            with (
+                Client(live.address, token=secret, ca=str(tmp_path / ca), retry_s=0.0) as client,
+                pytest.raises(e.NotReachable) as raised,
+            ):
+                client.status()
+            assert "no secure connection to" in str(raised.value) or "no scheduler answers" in str(
+                raised.value
+            )
+        with Client(live.address, token=secret, retry_s=0.0) as client, pytest.raises(e.NotReachable):
+            client.status()
