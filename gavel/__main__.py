@@ -1,6 +1,17 @@
 """`python -m gavel` is the `gavel` command."""
 
-from gavel.cli import main
+import sys
+
+
+def run() -> None:
+    """The command; Ctrl-C while even that is still being read is one line, too."""
+    try:
+        from gavel.cli import main
+    except KeyboardInterrupt:
+        sys.stderr.write("gavel: interrupted\n")
+        sys.exit(130)
+    main(prog_name="gavel")
+
 
 if __name__ == "__main__":
-    main(prog_name="gavel")
+    run()

@@ -14,9 +14,9 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
@@ -150,9 +150,10 @@ class Processes:
         workers = min(self.count, len(runs))
         pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(parts,))
         try:
-            numbers: dict[Future[Figures], int] = {
-                pool.submit(_carry_out_in_process, number, run): number for number, run in enumerate(runs)
-            }
+            with _no_interrupts():
+                numbers: dict[Future[Figures], int] = {
+                    pool.submit(_carry_out_in_process, number, run): number for number, run in enumerate(runs)
+                }
             waiting = set(numbers)
             while waiting:
                 done, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -161,6 +162,16 @@ class Processes:
                 seen(sum(parts[:]) / len(runs))
         finally:
             _end(pool)
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Ctrl-C waits, here for a moment, and for good in processes that are started meanwhile: they would tell of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _parts: SynchronizedArray[float] | None = None

@@ -1,11 +1,19 @@
 """Ctrl-C at any moment: one line, exit code 130, and what is partial says that it is."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from gavel.__main__ import run
 from scheduler.sim.summary import INTERRUPTED, KEYS
 from tests.cli.conftest import Gavel
 
@@ -47,6 +55,63 @@ def test_a_trace_half_written_is_not_left_behind(
     monkeypatch.setattr("gavel.cli.generate._Counted.__iter__", pressed)
     assert gavel("generate", str(tmp_path / "a.csv"), "--rate", "6", "--jobs", "12").exit_code == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_while_the_command_itself_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before there is any command that could catch it: one line all the same."""
+
+    class Reading(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "gavel.cli", Reading("gavel.cli"))
+    with pytest.raises(SystemExit) as left:
+        run()
+    assert (left.value.code, capsys.readouterr().err) == (130, "gavel: interrupted\n")
+
+
+def test_processes_of_a_sweep_that_begin_say_nothing(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all of them, those too that are only just being started."""
+    command = [
+        sys.executable,
+        "-m",
+        "gavel",
+        "sweep",
+        "--workload",
+        "mixed-day",
+        "--measure",
+        "100000:100001",
+    ]
+    command += ["--rate", "8", "--policy", "las,fifo", "--cluster", "a100=8", "--processes", "2"]
+    command += ["--results", str(tmp_path)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while (
+        process.poll() is None
+        and time.monotonic() < deadline
+        and not any(map(is_worker, children(process.pid)))
+    ):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert said == f"interrupted with 0 of 2 runs in {tmp_path}; the same command goes on\n"
+
+
+def children(pid: int) -> list[int]:
+    """Processes that it has started."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_worker(pid: int) -> bool:
+    """Whether it is one that carries out runs, from its first moment on."""
+    with suppress(OSError):
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def test_figures_of_an_interrupted_run_say_so(
