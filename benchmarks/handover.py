@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import live
@@ -73,7 +73,7 @@ def handovers(folder: Path, stamps: Path) -> list[dict[str, float]]:
     return found
 
 
-def table(found: list[Mapping[str, float]]) -> str:
+def table(found: Sequence[Mapping[str, float]]) -> str:
     """Median and worst of each part, and the sums."""
     lines = [f"{len(found)} handovers; milliseconds{'':36}median    worst"]
     for name, words in PARTS.items():
@@ -109,7 +109,9 @@ def main() -> None:
         with live.cluster(folder, ["v100"], settings) as (_, client):
             ids = live.submitted(client, jobs, 0.0, stamps)
             done = live.ended(client, ids, 60 + 4 * options.rounds * options.round_s)
-            wrong = [text for job, one in zip(jobs, done, strict=True) if (text := live.inexact(client, job, one))]
+            wrong = [
+                text for job, one in zip(jobs, done, strict=True) if (text := live.inexact(client, job, one))
+            ]
         found = handovers(folder, stamps)
     print(table(found) if found else "no job took over from another: raise --rounds")
     print("; ".join(wrong) or f"{len(jobs)} jobs did their exact steps")

@@ -51,10 +51,15 @@ def rates(step_s: Mapping[str, float], wrong_by: float = 1.0) -> dict[tuple[str,
 
 
 @contextmanager
-def cluster(folder: Path, gpus: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[LocalCluster, Client]]:
+def cluster(
+    folder: Path, gpus: Sequence[str], settings: Sequence[str]
+) -> Iterator[tuple[LocalCluster, Client]]:
     """A scheduler with one agent for each of these GPUs, such as "v100", all linked."""
     agents = [f"{kind}=1:speed={SPEED[kind]}" for kind in gpus]
-    with LocalCluster(folder, agents, settings=settings) as local, Client(local.address, retry_s=30) as client:
+    with (
+        LocalCluster(folder, agents, settings=settings) as local,
+        Client(local.address, retry_s=30) as client,
+    ):
         give_up_s = time.monotonic() + NODES_S
         while sum(node.state == "up" for node in client.nodes()) < len(agents):
             if time.monotonic() > give_up_s:
@@ -75,7 +80,9 @@ def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobS
     )
 
 
-def submitted(client: Client, jobs: Sequence[Paced], restart_cost_s: float, stamps: Path | None = None) -> list[str]:
+def submitted(
+    client: Client, jobs: Sequence[Paced], restart_cost_s: float, stamps: Path | None = None
+) -> list[str]:
     """Submit each at its time; their ids."""
     began_s, ids = time.monotonic(), []
     for job in jobs:
@@ -100,7 +107,11 @@ def inexact(client: Client, job: Paced, done: Job) -> str:
     told = [json.loads(line) for line in lines if line.startswith("{")]
     if done.state != "completed":
         return f"{job.name} is {done.state}: {done.why}"
-    if not told or (told[-1]["step"], told[-1]["sum"]) != (job.steps, job.sum) or done.steps_done != job.steps:
+    if (
+        not told
+        or (told[-1]["step"], told[-1]["sum"]) != (job.steps, job.sum)
+        or done.steps_done != job.steps
+    ):
         return f"{job.name} did {done.steps_done:g} of {job.steps} steps, and printed {told[-1:]}"
     return ""
 
@@ -134,7 +145,9 @@ class Story:
 
     def of(self, job_type: str) -> list[Turn]:
         """Turns of such jobs that are over."""
-        return [t for t in self.turns.values() if t.exit is not None and self.job_type[t.lease.job] == job_type]
+        return [
+            t for t in self.turns.values() if t.exit is not None and self.job_type[t.lease.job] == job_type
+        ]
 
 
 def story(folder: Path) -> Story:

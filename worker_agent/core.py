@@ -6,6 +6,7 @@ Rules:
   pair, which name the same GPUs in the same set, run side by side; two attempts of a job never do;
 - an order whose job was seen here with a newer token, or that has ended, is not started again;
 - a lease that is not renewed is stopped by the agent itself; the end of a lease only moves forward;
+- a renewal may be a little late; nobody waits for one that was said not to come;
 - stopping is asked for through the lease, then the leader is signalled, then the group is killed;
 - an exit is kept, and said again, until the scheduler shows that it knows.
 """
@@ -103,7 +104,7 @@ class AgentCore:
     def ends_s(self, lease: str) -> float:
         """The end of a lease, as last renewed."""
         run = self.runs[lease]
-        return max(run.ends_s, self._renewed_s) if run.wanted else run.ends_s
+        return max(run.ends_s, self._renewed_s) if run.wanted and not run.last else run.ends_s
 
     def wake_again_s(self, now_s: float) -> float:
         """For a wake that may be early: when to wake instead, or `now_s` when a Tick is needed."""
@@ -189,12 +190,11 @@ class AgentCore:
         wanted = {order.lease: order for order in event.orders}
         for lease, run in list(self.runs.items()):
             order = wanted.get(lease)
-            if run.wanted and self._renewed_s > run.ends_s:
-                run.ends_s = self._renewed_s
+            run.ends_s = self.ends_s(lease)
             if order is None:
                 self._stop(now_s, run, actions)
-            elif run.wanted and order.ends_s > run.ends_s:
-                run.ends_s = order.ends_s
+            elif run.wanted:
+                run.ends_s, run.last = max(run.ends_s, order.ends_s), order.last
         self._renewed_s = -INF
         if self.exits.kept:
             given = {gpu for order in event.orders if self._is_new(order) for gpu in order.gpus}
@@ -220,7 +220,7 @@ class AgentCore:
         if stale or order.ends_s + self.limits.late_s <= now_s:
             self._never_ran(order)
             return
-        self.runs[order.lease] = Run(order=order, ends_s=order.ends_s)
+        self.runs[order.lease] = Run(order=order, ends_s=order.ends_s, last=order.last)
         self._waiting = True
 
     def _on_started(self, now_s: float, event: ProcessStarted, actions: list[Action]) -> None:
@@ -287,7 +287,8 @@ class AgentCore:
         self._armed_s = INF
         for run in list(self.runs.values()):
             if run.wanted:
-                if max(run.ends_s, self._renewed_s) + self.limits.late_s <= now_s:
+                late_s = 0.0 if run.last else self.limits.late_s
+                if self.ends_s(run.order.lease) + late_s <= now_s:
                     self._stop(now_s, run, actions)
             elif run.due_s <= now_s:
                 self._escalate(now_s, run, actions)
@@ -381,10 +382,10 @@ class AgentCore:
         end_s = other_s = INF
         said_s = self._exits_said_s
         for run in self.runs.values():
-            if run.wanted:
+            if run.wanted and not run.last:
                 end_s = min(end_s, run.ends_s)
-            elif run.due_s < other_s:
-                other_s = run.due_s
+            else:
+                other_s = min(other_s, run.ends_s if run.wanted else run.due_s)
             said_s = min(said_s, run.said_s)
         self._end_s = (end_s if end_s > self._renewed_s else self._renewed_s) + self.limits.late_s
         self.report_s = said_s + self.limits.report_interval_s

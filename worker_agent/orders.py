@@ -45,6 +45,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     world_size: int = 1
     rendezvous: str = ""
     steps_max: float | None = None
+    last: bool = False  # it will not be renewed: it ends at its end, and no late renewal is waited for
 
     @property
     def token(self) -> Token:
@@ -70,6 +71,7 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
     ends_s: float
     phase: Phase = Phase.WAITING
     wanted: bool = True  # in the set; False: on its way out
+    last: bool = False  # as the newest set says it
     due_s: float = math.inf  # of the next escalation
     started_s: float = math.inf
     said_s: float = math.inf  # when its progress was last reported; its start counts

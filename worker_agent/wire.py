@@ -57,6 +57,7 @@ def order_of(said: pb.Order, base_s: float) -> Order:
         world_size=said.gpus_total,
         rendezvous=said.master_address,
         steps_max=said.steps_max if said.HasField("steps_max") else None,
+        last=said.last,
     )
 
 

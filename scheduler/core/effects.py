@@ -25,6 +25,7 @@ class SendLeases(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     generation: int
     leases: tuple[Lease, ...]
+    last: tuple[str, ...] = ()  # of these, the ones that will not be renewed
 
 
 class RenewLeases(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvalidSpec, Refused
-from scheduler.model.lease import Holding, Lease, nodes_of
+from scheduler.model.lease import Holding, Lease, Phase, nodes_of
 
 _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
@@ -73,8 +73,10 @@ class Outcome:
         for name in self._dirty:
             node = state.nodes.get(name)
             if node is not None and node.state not in _UNREACHABLE:
-                leases = tuple([as_sent(state, holding) for holding in state.desired(name)])
-                self.effects.append(SendLeases(name, state.epoch, node.generation, leases))
+                desired = state.desired(name)
+                leases = tuple([as_sent(state, holding) for holding in desired])
+                last = tuple([h.lease.id for h in desired if h.phase is Phase.STOPPING])
+                self.effects.append(SendLeases(name, state.epoch, node.generation, leases, last))
         if self._renewed:
             same = {gpu.rpartition(":")[0] for gpu in state.holders} - self._dirty.keys()
             generations = {name: state.nodes[name].generation for name in sorted(same) if name in state.nodes}

@@ -106,6 +106,8 @@ def desired_to(
 ) -> pb.SchedulerMessage:
     """The full set of a node, with the time that is left as of now."""
     orders = [order_to(lease, effect.node, job_of(lease.job), address_of, now_s) for lease in effect.leases]
+    for order in orders:
+        order.last = order.lease in effect.last
     number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
     return pb.SchedulerMessage(
         desired=pb.Desired(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from scheduler.core.effects import SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
 from scheduler.model.cluster import NodeSpec
@@ -36,6 +38,8 @@ class Node:
         """A set of leases as orders: each lease's share of GPUs in this node, by local index."""
         name = self.spec.name
         orders = tuple([order_of(lease, name) for lease in effect.leases])
+        if effect.last:
+            orders = tuple([msgspec.structs.replace(one, last=one.lease in effect.last) for one in orders])
         number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
         return Desired(effect.epoch, effect.generation, orders, number)
 

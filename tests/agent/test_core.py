@@ -212,6 +212,29 @@ def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
         assert agent.core.runs["a/1"].phase is Phase.ASKED
 
 
+def test_a_lease_that_was_said_to_be_the_last_ends_at_its_end() -> None:
+    """No late renewal is waited for, and the renewal of the others in its set does not carry it on."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(350, order("a", last=True), order("b", 1, ends_s=720.0))
+    agent.tell(351, Renewed(1, 2, 9, 720.0))
+    assert agent.core.wake_again_s(359.9) == 360.0
+    assert agent.tell(359.9, Tick()) == []
+    assert agent.tell(360, Tick()) == [AskToStop("a/1")]
+    assert agent.core.ends_s("b/1") == 720.0
+
+
+def test_a_newer_set_may_say_that_a_lease_goes_on_after_all() -> None:
+    """As long as it has not ended: then it is renewed like any other."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(350, order("a", last=True))
+    agent.desire(355, order("a", ends_s=720.0))
+    assert agent.tell(361, Tick()) == []
+    agent.tell(715, Renewed(1, 3, 9, 1080.0))
+    assert agent.core.ends_s("a/1") == 1080.0
+
+
 def test_a_lease_that_stops_cannot_be_called_back() -> None:
     """A set that still has it comes too late: it ends, and its exit is reported."""
     agent = Agent()

@@ -127,6 +127,21 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
     assert desk.core.state.stale
 
 
+def test_a_node_is_told_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) -> None:
+    """It lets them end at the boundary, and need not wait for a renewal that may be late."""
+    desk = desk_of(node(gpus=1), stay_rounds=1.0)
+    (lease,) = desk.run(job())
+    desk.submit(job())
+    ends_s = desk.core.state.round.ends_s + 360.0  # it has had its turn of two rounds
+    desk.until(ends_s - 2.5)
+    desk.tell(ends_s - 2.0, Woke(what="plan"))
+    assert desk.claim(RoundPlanned).ended == (lease,)
+    sent = desk.claim(SendLeases)
+    assert ([one.id for one in sent.leases], sent.last) == ([lease], (lease,))
+    assert sent.leases[0].ends_s == ends_s
+    desk.settle()
+
+
 def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
     """A timer that rings twice, or early, plans nothing; but it is wound up again, or the pulse would stop."""
     desk = desk_of(node())

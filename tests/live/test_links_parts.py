@@ -10,10 +10,12 @@ from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.live.node_link import AgentClock
 from scheduler.live.outbox import WAITING_MAX, Outbox
-from scheduler.live.wire_agents import array_index, peer_host, report_of
+from scheduler.live.wire_agents import array_index, desired_to, peer_host, report_of
+from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Bundle, Lease
 from worker_agent.orders import ProcessExited, Progressed, Send
 from worker_agent.outgoing import Outgoing
-from worker_agent.wire import pack
+from worker_agent.wire import desired_of, pack
 
 
 def test_the_agents_clock_is_never_thought_later_than_it_is():
@@ -62,6 +64,21 @@ def test_leases_wait_for_the_welcome_and_questions_do_not():
     assert written(box, 1) == ["storage_check"]
     box.welcome(pb.SchedulerMessage(welcome=pb.Welcome(epoch=1)))
     assert written(box, 3) == ["welcome", "desired", "renewed"]
+
+
+def test_an_agent_is_told_which_leases_are_their_last():
+    """The words of the core, on the wire and off it again."""
+    jobs = {name: Job(id=name, spec=JobSpec(), submitted_s=0.0, order=0) for name in "ab"}
+    leases = tuple(
+        Lease(str(n), name, Bundle((name,), "v100", 1), 1, 1, (f"n1:{n}",), 7, 60.0)
+        for n, name in enumerate("ab")
+    )
+    message = desired_to(SendLeases("n1", 1, 4, leases, ("1",)), jobs.__getitem__, str, 50.0)
+    event, _ = desired_of(message.desired, 100.0)
+    assert [(one.lease, one.last, one.ends_s) for one in event.orders] == [
+        ("0", False, 110.0),
+        ("1", True, 110.0),
+    ]
 
 
 def test_a_newer_set_makes_everything_older_void():
