@@ -94,6 +94,21 @@ class Cluster(LocalCluster):
         below = process_tree.descendants(self.scheduler.pid)
         return next((one for one in below if b"solver_process" in _read(one.pid, "cmdline")), None)
 
+    def runs_nothing(self) -> None:
+        """Wait until no GPU is held, and nothing of any job is left."""
+        eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
+
+        def left() -> list[process_tree.Process]:
+            agents = {agent.pid for agent in self.nodes.values()}
+            return [
+                one
+                for name in self.nodes
+                for one in processes_of(self.folder / name)
+                if one.pid not in agents
+            ]
+
+        eventually(lambda: not left(), "every process of every job is gone")
+
     def linked(self, *names: str) -> None:
         """Wait until these nodes are up."""
 
@@ -103,10 +118,6 @@ class Cluster(LocalCluster):
             return set(names) <= {node.name for node in self.client.nodes() if node.state == "up"}
 
         eventually(up, f"{', '.join(names)} up")
-
-    def free(self) -> None:
-        """Wait until no GPU is held."""
-        eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
 
     # ----------------------------------------------------------------------------------------------------- jobs
 
@@ -162,12 +173,19 @@ class Cluster(LocalCluster):
         return [line for line in lines if not at or line.get("at") == at]
 
     def started(self, job: str, attempt: int = 1) -> dict[str, Any]:
-        """Wait for the first line of an attempt of counting.py."""
+        """Wait for the first line of an attempt."""
+        return self.ranks(job, 1, attempt)[0]
 
-        def line() -> dict[str, Any] | None:
-            return next((line for line in self.told(job, "start") if line["attempt"] == attempt), None)
+    def ranks(self, job: str, count: int, attempt: int = 1) -> list[dict[str, Any]]:
+        """Wait for the first lines of so many ranks of an attempt."""
 
-        return eventually(line, f"attempt {attempt} of job {job} has printed its first line")
+        def lines() -> list[dict[str, Any]] | None:
+            found = [line for line in self.told(job, "start") if line["attempt"] == attempt]
+            return sorted(found, key=lambda line: line.get("rank", 0)) if len(found) == count else None
+
+        return eventually(
+            lines, f"{count} ranks of attempt {attempt} of job {job} have printed their first line"
+        )
 
     def gavel(self, *arguments: str, output: IO[str]) -> subprocess.Popen[str]:
         """The command, as a user starts it."""

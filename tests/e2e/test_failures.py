@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import JobState
-from tests.e2e.cluster import Cluster, alive, eventually, freeze, gone, thaw, whole
+from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, thaw, whole
 
 SOON = ("--ask-s", "1", "--grace-s", "1")
 LONG_LEASES = ("scheduler.round_s=600",)
@@ -139,3 +139,57 @@ def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) ->
     assert (done.attempt, done.steps_done) == (2, STEPS)
     assert hasty.told(job, "lease over")[0]["step"] == second["step"]
     assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
+
+
+def test_a_gang_survives_the_loss_of_both_ends_at_once(cluster: Cluster, go: Path) -> None:
+    """Two ranks on two nodes; kill -9 of an agent and of the scheduler together end neither of them."""
+    job = cluster.submit("counting.py", go, steps=STEPS, gpus=2)
+    pids = [line["pid"] for line in cluster.ranks(job, 2)]
+    cluster.runs(job)
+    cluster.kill("n2")
+    cluster.kill("scheduler")
+    cluster.agent("n2")
+    cluster.start_scheduler()
+    cluster.linked("n1", "n2")
+    cluster.runs(job)
+    assert all(map(alive, pids))
+    go.touch()
+    done = cluster.completed(job)
+    assert (done.attempt, done.node_failures, done.steps_done) == (1, 0, STEPS)
+    assert sorted(line["pid"] for line in cluster.told(job, "end")) == sorted(pids)
+
+
+def test_an_agent_that_is_told_to_stop_waits_for_its_jobs_unless_told_again(
+    cluster: Cluster, go: Path
+) -> None:
+    """SIGTERM to one that drains: it takes nothing new and waits. Again: it goes at once, and its job goes on."""
+    job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
+    pid = cluster.started(job)["pid"]
+    agent = cluster.nodes["n1"]
+    agent.terminate()
+    eventually(lambda: cluster.client.nodes(["n1"])[0].state == "draining", "the node drains")
+    assert agent.poll() is None
+    agent.terminate()
+    assert agent.wait(PATIENCE_S) == 0
+    assert "1 job goes on" in cluster.log("n1").read_text()
+    assert alive(pid)
+    cluster.agent("n1")
+    cluster.linked("n1")
+    agent = cluster.nodes["n1"]
+    agent.terminate()
+    eventually(lambda: "when the jobs here have ended" in cluster.last_line("n1"), "it waits")
+    go.touch()
+    assert agent.wait(PATIENCE_S) == 0
+    done = cluster.completed(job)
+    assert (done.attempt, done.steps_done) == (1, STEPS)
+    assert [line["pid"] for line in cluster.told(job, "end")] == [pid]
+
+
+def test_an_agent_under_a_name_that_is_taken_is_sent_away(cluster: Cluster, tmp_path: Path) -> None:
+    """It says what to do and ends with status 1; the one that has the name stays."""
+    first = cluster.nodes["n1"]
+    cluster.agent("n1", "v100=1", "--state-dir", str(tmp_path / "elsewhere"))
+    assert cluster.nodes["n1"].wait(PATIENCE_S) == 1
+    assert "give this one a name of its own (--name)" in cluster.log("n1").read_text()
+    assert first.poll() is None
+    assert cluster.client.nodes(["n1"])[0].state == "up"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import After, JobState
-from tests.e2e.cluster import Cluster, alive, eventually, gone, processes_of, whole
+from tests.e2e.cluster import Cluster, alive, eventually, gone, whole
 
 V100 = ("v100",)
 SOON = ("--ask-s", "5", "--grace-s", "2")  # that a job has to save and end, and to end after it was signalled
@@ -31,7 +31,7 @@ def cluster(shared: Cluster) -> Cluster:
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
-    shared.free()
+    shared.runs_nothing()
     return shared
 
 
@@ -76,7 +76,7 @@ def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, 
     assert cluster.client.cancel(job) == (job,)
     assert cluster.job(job).state is JobState.CANCELLED
     gone([pid])
-    cluster.free()
+    cluster.runs_nothing()
     assert cluster.job(job).state is JobState.CANCELLED
 
 
@@ -87,10 +87,7 @@ def test_a_job_that_ignores_signals_is_gone_after_its_grace(cluster: Cluster) ->
     assert all(map(alive, pids.values()))
     cluster.client.cancel(job)
     gone(pids.values())
-    cluster.free()
-    assert not [
-        one for one in processes_of(cluster.folder / "impatient") if one.pid != cluster.nodes["impatient"].pid
-    ]
+    cluster.runs_nothing()
 
 
 def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
@@ -100,6 +97,19 @@ def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
     assert sorted(gang.nodes) == ["n1", "n2"]
     assert cluster.completed(job).steps_done == 60
     assert sorted((line["rank"], line["step"]) for line in cluster.told(job, "end")) == [(0, 60), (1, 60)]
+
+
+def test_two_ranks_stop_at_the_same_step_and_go_on_from_it(cluster: Cluster, go: Path) -> None:
+    """Requeued, both ranks end after one step that they agree on, and the next attempt begins there."""
+    job = cluster.submit("counting.py", go, gpus=2, steps=30_000, worker_types=V100)
+    cluster.ranks(job, 2)
+    cluster.client.requeue(job)
+    again = cluster.ranks(job, 2, attempt=2)
+    assert {line["step"] for line in cluster.told(job, "lease over")} == {line["step"] for line in again}
+    assert sorted(line["node"] for line in again) == ["n1", "n2"]
+    go.touch()
+    assert cluster.completed(job).steps_done == 30_000
+    assert [line["sum"] for line in cluster.told(job, "end")] == [whole(30_000)] * 2
 
 
 def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(cluster: Cluster) -> None:
@@ -136,7 +146,7 @@ def test_a_job_that_is_held_keeps_what_it_did_and_goes_on_when_released(cluster:
     pid = cluster.started(job)["pid"]
     cluster.client.hold(job)
     gone([pid])
-    cluster.free()
+    cluster.runs_nothing()
     held = cluster.job(job)
     assert held.state is JobState.HELD
     assert held.steps_done == held.steps_saved == cluster.told(job, "lease over")[0]["step"]

@@ -34,7 +34,7 @@ def cluster(shared: Cluster) -> Cluster:
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
-    shared.free()
+    shared.runs_nothing()
     return shared
 
 
