@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,10 +33,11 @@ from scheduler.config import ConfigError
 from scheduler.journal.errors import JournalError
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.errors import InvalidSpec
+from scheduler.sim.arrivals import YEAR_S
 from scheduler.sim.job_table import FIELDS
 from scheduler.sim.metrics import Metrics
 from scheduler.sim.runs import FILES, Run, prepare
-from scheduler.sim.simulate import Progress, SimOptions, SimResult
+from scheduler.sim.simulate import STARVED_S, Progress, SimOptions, SimResult
 from scheduler.sim.simulate import simulate as run_simulation
 from scheduler.sim.summary import summarise
 from traces.errors import TraceError
@@ -203,9 +205,18 @@ def say_what_was_odd(result: SimResult, jobs: int | None) -> None:
             "these are the figures until then"
         )
         _leave(INTERRUPTED)
-    left = len(metrics.jobs) - metrics.ended
+    left = [
+        name
+        for name, end_s in zip(metrics.jobs.names, metrics.jobs.numbers("end_s"), strict=True)
+        if math.isnan(end_s)
+    ]
     if left:
-        say(f"note: {count_of(left, 'job')} had not ended when nothing could happen any more")
+        when = "nothing could happen any more"
+        if metrics.now_s > 0.99 * STARVED_S:
+            when = f"the run was stopped after {STARVED_S / YEAR_S:.0f} simulated years"
+        say(
+            f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {printable(left[0])}"
+        )
 
 
 def _leave(code: int) -> None:

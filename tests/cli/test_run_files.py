@@ -74,6 +74,22 @@ def test_files_that_cannot_be_right(option: str, text: str, place: str, gavel: G
     assert result.stderr.startswith(f"gavel simulate: {path}{place}"), result.stderr
 
 
+def test_jobs_that_wait_for_ever_are_told(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that does not come back: how many have not ended, and which is the first of them."""
+    trace, failures = tmp_path / "a.csv", tmp_path / "f.csv"
+    trace.write_text("id,arrival_s,job_type,gpus,steps\na,0,resnet50,1,9\nb,0,dlrm,1,9e6\nc,1,dlrm,1,9e6\n")
+    failures.write_text("t_s,node,event\n600,a100-0,crash\n")
+    options = ("simulate", str(trace), "--cluster", "a100=4", "--failures", str(failures))
+    result = gavel(*options)
+    assert result.stderr == "note: 2 jobs had not ended when nothing could happen any more; the first is b\n"
+    for module in ("scheduler.sim.simulate", "gavel.cli.simulate"):
+        monkeypatch.setattr(f"{module}.STARVED_S", 722.0)
+    failures.write_text("t_s,node,event\n600,a100-0,cut\n9e8,a100-0,mend\n")
+    assert "had not ended when the run was stopped after 0 simulated years" in gavel(*options).stderr
+
+
 def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> None:
     """Without steps it would run for ever."""
     trace = tmp_path / "a.csv"
