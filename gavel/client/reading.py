@@ -7,16 +7,16 @@ to read it. A message that lacks a field, or a dataclass that asks for one that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -32,44 +32,54 @@ _STATES: dict[Any, tuple[str, Any]] = {
     results.Role: ("ROLE_", cluster_pb2.Role),
 }
 
+_PLAIN = (str, int, float, bool, bytes)
+
 
 def read(kind: type[R], message: Any) -> R:
     """The message as one of `results`."""
-    return kind(**{name: _value(message, name, wanted) for name, wanted in _fields(kind)})  # type: ignore[arg-type]
+    return kind(**{name: get(message) for name, get in _getters(kind)})  # type: ignore[arg-type]
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+def _getters(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """How each field is read, worked out once for each kind: lists are long."""
     hints = get_type_hints(kind)
-    return tuple((one.name, hints[one.name]) for one in fields(kind))
+    return tuple((one.name, _getter(one.name, hints[one.name])) for one in fields(kind))
 
 
-def _value(message: Message, name: str, wanted: Any) -> Any:
-    value = getattr(message, name)
+def _getter(name: str, wanted: Any) -> Callable[[Any], Any]:
     if get_origin(wanted) in (UnionType, Union):  # one or None
-        if not message.HasField(name):
-            return None
-        (wanted,) = (one for one in get_args(wanted) if one is not NoneType)
-    if isinstance(value, Struct):
-        return whole_numbers(MessageToDict(value))
+        (kind,) = (one for one in get_args(wanted) if one is not NoneType)
+        one = _reader(kind)
+        return lambda message: one(getattr(message, name)) if message.HasField(name) else None
+    if wanted in _PLAIN:
+        return attrgetter(name)
+    whole = _reader(wanted)
+    return lambda message: whole(getattr(message, name))
+
+
+def _reader(wanted: Any) -> Callable[[Any], Any]:
+    """From a value of the protocol to one of this type."""
     if get_origin(wanted) is tuple:
-        return tuple(_one(part, get_args(wanted)[0]) for part in value)
+        kind = get_args(wanted)[0]
+        one = _reader(kind)
+        return tuple if kind in _PLAIN else lambda values: tuple([one(value) for value in values])
     if get_origin(wanted) is not None:
-        return dict(value)
-    return _one(value, wanted)
-
-
-def _one(value: Any, wanted: Any) -> Any:
+        return _mapping
     if wanted is datetime:
-        return moment(value)
+        return moment
     if wanted is JobSpec:
-        return spec_from_proto(value)
+        return spec_from_proto
     if wanted in _STATES:
         prefix, numbers = _STATES[wanted]
-        known = numbers.values()
-        word = numbers.Name(value).removeprefix(prefix).lower() if value in known else ""
-        return wanted(word) if word and word != "unspecified" else wanted.UNKNOWN
-    return read(wanted, value) if isinstance(wanted, type) and is_dataclass(wanted) else value
+        words = {number: name.removeprefix(prefix).lower() for name, number in numbers.items()}
+        states = {number: wanted(word) for number, word in words.items() if word != "unspecified"}
+        return lambda number: states.get(number, wanted.UNKNOWN)
+    return partial(read, wanted) if isinstance(wanted, type) and is_dataclass(wanted) else lambda value: value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return whole_numbers(MessageToDict(value)) if isinstance(value, Struct) else dict(value)
 
 
 def number_of(value: results.JobState | results.Role | str) -> Any:
@@ -103,18 +113,24 @@ def whole_numbers(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Any result as what JSON knows: times as ISO 8601 in UTC, what is not a number as null."""
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value) if one.name != "source"}
+    kind = type(value)
+    if kind in (str, int, bool, NoneType):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind in (tuple, list):
+        return [plain(part) for part in value]
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(part) for part in value]
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return {name: plain(getattr(value, name)) for name in _keys(kind)}  # type: ignore[arg-type]
+
+
+@cache
+def _keys(kind: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind) if one.name != "source")

@@ -78,6 +78,8 @@ class JobSpec:
 _LAUNCH = ("command", "script", "setup", "venv", "workdir", "env", "env_from", "checkpoint_dir")
 _OWN = (*_LAUNCH, "upload", "package", "ranks", "after", "source")
 _PLAIN = tuple(one.name for one in fields(JobSpec) if one.name not in _OWN)
+_LISTED = ("worker_types", "excluded_worker_types", "nodes", "array")
+_MAPPED = ("labels", "rates", "env", "env_from")
 _RANKS: dict[str, Any] = {"": 0, "per_gpu": pb.Launch.RANKS_PER_GPU, "per_node": pb.Launch.RANKS_PER_NODE}
 _WHEN: dict[str, Any] = {"succeeded": pb.Dependency.WHEN_SUCCEEDED, "ended": pb.Dependency.WHEN_ENDED}
 
@@ -102,28 +104,27 @@ def spec_to_proto(spec: JobSpec) -> pb.JobSpec:
 def spec_from_proto(wire: pb.JobSpec) -> JobSpec:
     """As the scheduler tells it."""
     said: dict[str, Any] = {}
-    for name in _PLAIN:
-        value = getattr(wire, name)
-        descriptor = wire.DESCRIPTOR.fields_by_name[name]
-        if descriptor.has_presence:
-            if wire.HasField(name):
-                said[name] = value
-        elif isinstance(value, str):
+    for one, value in wire.ListFields():
+        name = one.name
+        if name in _LISTED:
+            said[name] = tuple(value)
+        elif name in _MAPPED:
+            said[name] = dict(value)
+        elif name in _PLAIN:
             said[name] = value
-        else:
-            said[name] = dict(value) if name in ("labels", "rates") else tuple(value)
     launch = wire.launch
-    for name in _LAUNCH:
-        value = getattr(launch, name)
-        said[name] = dict(value) if name in ("env", "env_from") else value
-    said["command"] = tuple(launch.command)
+    for one, value in launch.ListFields():
+        if one.name in _MAPPED:
+            said[one.name] = dict(value)
+        elif one.name in _LAUNCH:
+            said[one.name] = tuple(value) if one.name == "command" else value
     ranks: Any = next(word for word, number in _RANKS.items() if number == launch.ranks)
     return JobSpec(
         **said,
         package=launch.upload,
         ranks=ranks,
         after=tuple(
-            After(one.job, "ended" if one.when == pb.Dependency.WHEN_ENDED else "succeeded")
-            for one in wire.after
+            After(first.job, "ended" if first.when == pb.Dependency.WHEN_ENDED else "succeeded")
+            for first in wire.after
         ),
     )
