@@ -94,7 +94,7 @@ def job_where(job: Job) -> str:
     if job.blocked_by:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:
-        return f"exit code {job.exit_code}; {job.why}".rstrip("; ")
+        return job.why if "code" in job.why else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
     return job.why
 
 
@@ -113,8 +113,8 @@ def short_number(value: float) -> str:
 
 
 def hours(length_s: float) -> str:
-    """GPU time, for people who pay for it: `12.3 h`."""
-    return f"{length_s / 3600:.1f} h"
+    """GPU time, for people who pay for it: `12.3 h`; below an hour in smaller units."""
+    return f"{length_s / 3600:,.1f} h" if length_s >= 3600 else span(length_s)
 
 
 def ids(jobs: Sequence[str]) -> str:

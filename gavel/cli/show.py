@@ -87,7 +87,12 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     done = job_progress(job)
     if done:
         of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
-        yield "done", f"{done} ({job.steps_done:,.0f}{of} steps, {job.steps_saved:,.0f} saved)"
+        steps = (
+            f" ({job.steps_done:,.0f}{of} steps, {job.steps_saved:,.0f} saved)"
+            if job.steps_done or of
+            else ""
+        )
+        yield "done", f"{done}{steps}"
     yield "submitted", f"{_time(job.submitted)} by {printable(job.spec.user)} ({ago(job.submitted, now)})"
     if job.started:
         yield "started", f"{_time(job.started)} ({ago(job.started, now)})"

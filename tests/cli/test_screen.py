@@ -8,7 +8,7 @@ import pytest
 from rich.text import Text
 
 from gavel.cli.columns import Column, table
-from gavel.cli.live_words import ago, few, ids, job_on, job_progress, job_where, short_number, span
+from gavel.cli.live_words import ago, few, hours, ids, job_on, job_progress, job_where, short_number, span
 from gavel.cli.queue import COLUMNS, rows
 from gavel.cli.screen import Picture, screen
 from gavel.client.reading import read
@@ -166,6 +166,10 @@ def test_words_about_a_job() -> None:
         job_where(job("1", JobState.FAILED, exit_code=3, why="no attempt is left"))
         == "exit code 3; no attempt is left"
     )
+    assert (
+        job_where(job("1", JobState.FAILED, exit_code=3, why="it exited with code 3"))
+        == "it exited with code 3"
+    )
     assert job_where(job("1", placement=placed("a:0", "a:1", "b:0", phase="sent"))) == "a, b (sent)"
     assert job_where(job("1", placement=placed("a:0", with_job="9"))) == "a with 9"
     assert [job_on(job("1", spec=JobSpec(gpus=4))), job_on(job("1"))] == ["×4", "×1"]
@@ -177,6 +181,11 @@ def test_words_about_a_job() -> None:
         "100%",
     ]
     assert job_progress(job("1", steps_done=12_345.0)) == "12.3k steps"
+
+
+def test_gpu_time() -> None:
+    """In hours once there are some."""
+    assert [hours(one) for one in (40.0, 3599.0, 3600.0, 5e6)] == ["40s", "59m", "1.0 h", "1,388.9 h"]
 
 
 def test_words_about_several() -> None:
