@@ -182,6 +182,8 @@ def test_an_agent_that_is_told_to_stop_waits_for_its_jobs_unless_told_again(
     assert agent.wait(PATIENCE_S) == 0
     done = cluster.completed(job)
     assert (done.attempt, done.steps_done) == (1, STEPS)
+    cluster.agent("n1")
+    cluster.linked("n1")
     assert [line["pid"] for line in cluster.told(job, "end")] == [pid]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.e2e.service import ROOT, until
+from tests.e2e.cluster import ROOT, eventually
 
 
 def two_ports() -> int:
@@ -80,7 +80,7 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
     me.gavel("init", str(me.data), "--port", str(me.port), "--token-file", str(tmp_path / "token"))
     me.sign_in()
     with me.running("serve", "serve", "--config", str(me.data / "gavel.toml")) as log:
-        until(lambda: "listening on" in log.read_text())
+        eventually(lambda: "listening on" in log.read_text(), "the scheduler listens")
         made = me.gavel("token", "join", "--node", "n1")
         token = made.stdout.strip()
         fingerprint = re.search(r"sha256:[0-9a-f]{64}", made.stderr)[0]
@@ -96,9 +96,9 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
             me.running("n1", *agent, "--name", "n1", "--state-dir", str(tmp_path / "n1")) as n1,
             me.running("n2", *agent, "--name", "n2", "--state-dir", str(tmp_path / "n2")) as n2,
         ):
-            until(lambda: "linked to the scheduler" in n1.read_text())
+            eventually(lambda: "linked to the scheduler" in n1.read_text(), "n1 is linked")
             ran = me.gavel("submit", "--wait", "--", sys.executable, "-c", "print('encrypted')")
             assert "completed" in ran.stdout + ran.stderr
             assert me.gavel("logs", "1").stdout == "encrypted\n"
-            until(lambda: "no link to the scheduler" in n2.read_text())
+            eventually(lambda: "no link to the scheduler" in n2.read_text(), "n2 is not let in")
             assert "linked to the scheduler" not in n2.read_text()
