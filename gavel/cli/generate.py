@@ -30,13 +30,14 @@ from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
 
 HOUR_S = 3600.0
+USUAL = "mixed-day"
 SUFFIXES = (".csv", ".trace")
 TELL_EVERY = 5000  # jobs between two looks at the bar
 
 
 def generate(
     output: str,
-    workload: str,
+    workload: str | None,
     spec: str | None,
     rate_per_h: float | None,
     jobs: int | None,
@@ -51,6 +52,8 @@ def generate(
         raise Fault("--jobs: is missing: a workload goes on for ever; give --jobs or --hours")
     if jobs is not None and jobs > JOBS_MAX:
         raise Fault(f"--jobs: is {jobs:,}, must be at most {JOBS_MAX:,}")
+    if workload is not None and spec is not None:
+        raise Fault("--spec: is a workload of one's own; leave it or --workload out")
     with faults():
         table = load_throughputs(throughputs) if throughputs else default_throughputs()
         if spec:
@@ -58,7 +61,7 @@ def generate(
             rate_per_h = own.rate_per_h
             endless = _own(spec, own, table, seed)
         else:
-            endless = _named(workload, table, rate_per_h, seed)
+            endless = _named(workload or USUAL, table, rate_per_h, seed)
         expected = _expected(jobs, hours, rate_per_h or 0.0)
         check_file("OUTPUT", output)
         if hours is not None:
@@ -76,6 +79,10 @@ def generate(
             aside.replace(place)
         except OSError as error:
             raise unwritable("OUTPUT", output, error) from None
+        except TraceError as error:
+            raise Fault(
+                f"{_called(spec) if spec else output}: job {written.count}: {printable(str(error))}"
+            ) from None
         finally:
             aside.unlink(missing_ok=True)
     say(f"written: {printable(output)}, {count_of(written.count, 'job')} in {written.last_s / HOUR_S:,.1f} h")

@@ -282,7 +282,7 @@ def sweep(**options: Any) -> None:
 @click.argument("output", type=click.Path())
 @_options(
     click.option(
-        "--workload", default="mixed-day", show_default=True, metavar="NAME", help="A workload by name."
+        "--workload", metavar="NAME", help="A workload by name.  [default: mixed-day]", callback=not_empty
     ),
     click.option(
         "--spec",

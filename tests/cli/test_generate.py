@@ -71,6 +71,10 @@ def test_a_workload_of_ones_own(gavel: Gavel, tmp_path: Path) -> None:
             ("a.csv", "--rate", "0.01", "--hours", "0.01"),
             "--hours: is 0.01: no job arrives in so short a time",
         ),
+        (
+            ("a.csv", "--jobs", "3", "--workload", "mixed-day", "--spec", "a.yaml"),
+            "--spec: is a workload of one's own",
+        ),
         (("a.csv", "--jobs", "3", "--workload", "x"), '--workload: there is no "x"; known: '),
         (("no/dir/a.csv", "--jobs", "3", "--rate", "1"), "OUTPUT: no/dir/a.csv: no such file or directory"),
         (("a.csv", "--jobs", "3", "--spec", "missing.yaml"), "missing.yaml: no such file or directory"),
@@ -107,6 +111,7 @@ def test_the_rate_of_a_spec_is_limited_too(gavel: Gavel, tmp_path: Path) -> None
         ("{rate_per_h: 2, widths: wide}", "expected `object`, got `str` - at `widths`"),
         ("{rate_per_h: .nan}", "rate_per_h: is nan"),
         ("{rate_per_h: -3}", "rate_per_h: is -3"),
+        ("{rate_per_h: 2, id_prefix: ' a'}", "job 0: id: ' a0' has control characters or spaces around it"),
         ("{rate_per_h: 2, job_types: {bert: 1}}", "job_types: 'bert' is not in the throughput table"),
     ],
 )
