@@ -80,7 +80,7 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
 def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node = state.nodes[fact.node]
     if fact.state in (NodeState.DRAINING, NodeState.UP):
-        node.drained = fact.state == NodeState.DRAINING
+        node.drained, node.left = fact.state == NodeState.DRAINING, fact.left
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):

@@ -86,6 +86,7 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     node: str
     state: NodeState
     why: str = ""
+    left: bool = False  # by its own agent, which stops: the next one makes up for it
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True):

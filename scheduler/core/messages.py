@@ -46,6 +46,7 @@ class NodeCommand(Message, frozen=True, kw_only=True):
     node: str
     action: Literal["drain", "resume", "remove"]
     user: str = ""
+    by_agent: bool = False  # the node's own agent wants it, and no operator
 
 
 class SetPolicy(Message, frozen=True, kw_only=True):

@@ -328,6 +328,7 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     else:
         state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
         why = f"{message.action} by {message.user}" if message.user else message.action
-        out.fact(NodeMoved(node=message.node, state=state_to, why=why))
+        left = message.by_agent and message.action == "drain"
+        out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left))
     out.reply(message.call, node=message.node)
     on_rounds.kick(out)

@@ -51,7 +51,6 @@ class Links:
         self._seen: dict[str, NodeSeen] = {}  # of nodes whose link is gone
         self._refusals: dict[str, tuple[str, str]] = {}
         self._gangs = Gangs(self.pace.gang_s)
-        self._left: set[str] = set()  # nodes whose agents stopped: not an operator, but they drained them
         self._stopping = False
         self._away: dict[str, float] = {}  # nodes without a link, and when they are silent
         self._came: dict[str, asyncio.Event] = {}
@@ -221,8 +220,8 @@ class Links:
 
         self.world.tell(hello_of(link.hello, link.storage), said)
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
-        if link.name in self._left:
-            self._left.discard(link.name)
+        node = self.world.state.nodes.get(link.name)
+        if node is not None and node.left:
             self.world.tell(NodeCommand(node=link.name, action="resume", user="its agent, which is back"))
         refusal = self._refusals.pop(link.name, None)
         return None if refusal is None else ("refused", refusal[0])
@@ -250,10 +249,10 @@ class Links:
                 self._say_go(self._gangs.on_ready(self.world.now_s(), link.name, said.lease, ready, nodes))
             case "leaving":
                 node = self.world.state.nodes.get(link.name)
-                if node is None or node.drained:
+                if node is None or (node.drained and not node.left):
                     return  # an operator wants it empty, and says when that is over
-                self._left.add(link.name)
-                self.world.tell(NodeCommand(node=link.name, action="drain", user="its agent, which stops"))
+                who = "its agent, which stops"
+                self.world.tell(NodeCommand(node=link.name, action="drain", user=who, by_agent=True))
             case "storage_checked":
                 link.on_checked(message.storage_checked)
 

@@ -78,7 +78,8 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     generation: int = 0  # of its set of leases; an older one is refused by the agent
     broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
-    drained: bool = False  # an operator wants it empty, whatever else becomes of it
+    drained: bool = False  # somebody wants it empty, whatever else becomes of it
+    left: bool = False  # it was its own agent, which stopped: the next one undoes that
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:

@@ -29,6 +29,7 @@ from scheduler.core.messages import (
     Progress,
     Woke,
 )
+from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
@@ -216,6 +217,24 @@ def test_a_drained_node_stays_drained_through_a_loss(desk_of: DeskOf) -> None:
     desk.tell(2, hello())
     desk.settle()
     assert desk.core.state.nodes["n1"].state == NodeState.DRAINING
+
+
+def test_who_drained_a_node_is_remembered(desk_of: DeskOf) -> None:
+    """By its own agent, which stops: that outlives its silence and a snapshot, until an operator has a word."""
+    desk = desk_of(node())
+    desk.tell(0, NodeCommand(node="n1", action="drain", user="its agent", by_agent=True))
+    desk.settle()
+    desk.tell(1, NodeSilent(node="n1"))
+    desk.settle()
+    desk.tell(2, hello())
+    desk.settle()
+    again = SchedulerState.restore(desk.core.state.snapshot())
+    assert [(one.drained, one.left) for one in (desk.core.state.nodes["n1"], again.nodes["n1"])] == [
+        (True, True)
+    ] * 2
+    desk.tell(3, NodeCommand(node="n1", action="drain", user="op"))
+    desk.settle()
+    assert (desk.core.state.nodes["n1"].drained, desk.core.state.nodes["n1"].left) == (True, False)
 
 
 @pytest.mark.parametrize(
