@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 from gavel.cli.up import LocalCluster
 from gavel.client import Client, Job, JobSpec
-from scheduler.core.facts import GpusFilled, JobSubmitted, LeaseClosed, LeasesStarted, RoundPlanned
+from scheduler.core.facts import (
+    AllocationAdopted,
+    AllocationAsked,
+    Fact,
+    GpusFilled,
+    JobSubmitted,
+    LeaseClosed,
+    LeasesStarted,
+    RoundPlanned,
+)
 from scheduler.core.messages import Exit
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.lease import Lease
@@ -41,13 +50,18 @@ class Paced(NamedTuple):
         return self.steps * (self.steps - 1) // 2
 
 
-def rates(step_s: Mapping[str, float], wrong_by: float = 1.0) -> dict[tuple[str, int, str], float]:
-    """Steps per second by job type, GPUs and worker type."""
-    return {
-        (job_type, 1, kind): speed / seconds * wrong_by
-        for job_type, seconds in step_s.items()
-        for kind, speed in SPEED.items()
-    }
+Rates = dict[tuple[str, int, str], float]  # steps per second by job type, GPUs and worker type
+
+
+def rates(jobs: Iterable[Paced]) -> Rates:
+    """As they should come out."""
+    return {(job.job_type, 1, kind): speed / job.step_s for job in jobs for kind, speed in SPEED.items()}
+
+
+def write_rates(path: Path, told: Rates) -> None:
+    """A throughput table for a scheduler to begin with."""
+    rows = [",".join(map(str, (*key, rate))) for key, rate in told.items()]
+    path.write_text("\n".join(("job_type,gpus,worker_type,steps_per_s", *rows, "")))
 
 
 @contextmanager
@@ -142,6 +156,11 @@ class Story:
     submitted_s: dict[str, float] = field(default_factory=dict)
     job_type: dict[str, str] = field(default_factory=dict)
     completed_s: dict[str, float] = field(default_factory=dict)
+    solver_s: list[float] = field(default_factory=list)  # from each question to its answer
+
+    def jct_s(self, job: str) -> float:
+        """From its submission to its end."""
+        return self.completed_s[job] - self.submitted_s[job]
 
     def of(self, job_type: str) -> list[Turn]:
         """Turns of such jobs that are over."""
@@ -151,26 +170,35 @@ class Story:
 
 
 def story(folder: Path) -> Story:
-    """Read the journal of a scheduler that was started in this folder."""
-    told = Story()
+    """What the journal of a scheduler says that was started in this folder."""
     with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
-        for at_s, fact in journal.read():
-            match fact:
-                case JobSubmitted():
-                    told.submitted_s[fact.job], told.job_type[fact.job] = at_s, fact.spec.job_type
-                case RoundPlanned():
-                    for name in fact.ended:
-                        told.turns[name].asked_s = max(at_s, fact.starts_s)
-                    for lease in fact.granted:
-                        _grant(told, lease, at_s, max(at_s, fact.starts_s))
-                case GpusFilled():
-                    for lease in fact.granted:
-                        _grant(told, lease, at_s, at_s)
-                case LeasesStarted():
-                    for name in fact.leases:
-                        told.turns[name].started_s = at_s
-                case LeaseClosed():
-                    _close(told, fact.exit, at_s)
+        return story_of(journal.read())
+
+
+def story_of(records: Iterable[tuple[float, Fact]]) -> Story:
+    """What facts come to, of a live run or of a simulated one."""
+    told, asked_s = Story(), 0.0
+    for at_s, fact in records:
+        match fact:
+            case JobSubmitted():
+                told.submitted_s[fact.job], told.job_type[fact.job] = at_s, fact.spec.job_type
+            case AllocationAsked():
+                asked_s = at_s
+            case AllocationAdopted():
+                told.solver_s.append(at_s - asked_s)
+            case RoundPlanned():
+                for name in fact.ended:
+                    told.turns[name].asked_s = max(at_s, fact.starts_s)
+                for lease in fact.granted:
+                    _grant(told, lease, at_s, max(at_s, fact.starts_s))
+            case GpusFilled():
+                for lease in fact.granted:
+                    _grant(told, lease, at_s, at_s)
+            case LeasesStarted():
+                for name in fact.leases:
+                    told.turns[name].started_s = at_s
+            case LeaseClosed():
+                _close(told, fact.exit, at_s)
     return told
 
 

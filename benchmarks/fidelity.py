@@ -1,0 +1,210 @@
+"""How true a simulation is: the same jobs live and simulated, and how long each took in either.
+
+    python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 1] [--folder DIR]
+
+Paced jobs of three types on a real scheduler and four real agents, two GPUs of speed 1 and two of speed 0.4. Then the
+same arrivals and settings in virtual time, with the rates, and the time lost per turn, that the live run's journal
+tells. Steps wait instead of computing, so that this machine's cores decide nothing. `--again DIR` simulates an earlier
+live run once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks import live
+from scheduler.journal.memory import MemoryJournal
+from scheduler.model.settings import Settings
+from scheduler.sim.simulate import SimOptions, simulate
+from traces.costs import Cost
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}  # on a GPU of speed 1
+GPUS = ("v100", "v100", "k80", "k80")
+RESTART_COST_S = 0.5  # as the scheduler is told; what it comes to is measured
+REPORT_S = 2.0
+GOAL = 0.05
+WARM_UP = "warm-up"
+WARM_UP_ROUNDS = 3.0  # until the others come: then no round is going on any more
+FIRST_S = 1.0  # virtual time of the first arrival: the nodes are there by then
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a live run was like."""
+
+    rates: live.Rates
+    costs: Mapping[str, Cost]  # time lost per turn, by job type
+    solver_s: float
+
+
+def jobs(
+    count: int, arrivals_s: float, scale: float = 1.0, first_s: float = 0.0, seed: int = 1
+) -> list[live.Paced]:
+    """Three types in turn, of 12 to 40 s each on a GPU of speed 1, that come one after the other from `first_s` on.
+
+    Before them one that is over at once: the solver's process has to start some time, and is no part of the question.
+    """
+    chance, made = Random(seed), [live.Paced(WARM_UP, WARM_UP, 0.05, 2)]
+    for number in range(count):
+        job_type = tuple(STEP_S)[number % len(STEP_S)]
+        steps = round(scale * chance.uniform(12.0, 40.0) / STEP_S[job_type])
+        arrival_s = first_s + arrivals_s * number / max(count - 1, 1)
+        made.append(live.Paced(f"{job_type}-{number}", job_type, STEP_S[job_type], steps, arrival_s))
+    return made
+
+
+def settings(round_s: float, **more: Any) -> dict[str, Any]:
+    """Of the scheduler, in both worlds."""
+    return {
+        "policy": "las",
+        "round_s": round_s,
+        "solve_lead_s": 0.2 * round_s,
+        "plan_lead_s": 0.1 * round_s,
+        "restart_cost_s": RESTART_COST_S,
+        "trust_after_s": 10.0,
+        **more,
+    }
+
+
+def run_live(
+    folder: Path, wanted: Sequence[live.Paced], scheduling: Mapping[str, Any], gpus: Sequence[str] = GPUS
+) -> list[str]:
+    """Run them for real; what is wrong with their steps. The journal stays in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / "rates.csv"
+    live.write_rates(table, live.rates(wanted))
+    told: tuple[str, ...] = (f"throughputs={table}", f"agents.report_interval_s={REPORT_S}")
+    told += tuple(f"scheduler.{name}={value}" for name, value in scheduling.items())
+    work_s = sum(job.steps * job.step_s for job in wanted) / sum(live.SPEED[kind] for kind in gpus)
+    with live.cluster(folder, gpus, told) as (_, client):
+        ids = live.submitted(client, wanted, RESTART_COST_S)
+        done = live.ended(client, ids, 60 + 4 * work_s)
+        return [
+            text for job, one in zip(wanted, done, strict=True) if (text := live.inexact(client, job, one))
+        ]
+
+
+def measured(told: live.Story) -> Measured:
+    """Rates, and the time that turns lost: in all as much as in the live run."""
+    steps: dict[tuple[str, int, str], float] = {}
+    stepping_s: dict[tuple[str, int, str], float] = {}
+    so_far: dict[str, float] = {}
+    for turn in told.turns.values():
+        if turn.exit is None:
+            continue
+        key = (told.job_type[turn.lease.job], 1, turn.lease.bundle.worker_type)
+        steps[key] = steps.get(key, 0.0) + turn.exit.steps - so_far.get(turn.lease.job, 0.0)
+        stepping_s[key] = stepping_s.get(key, 0.0) + turn.exit.stepping_s
+        so_far[turn.lease.job] = turn.exit.steps
+    return Measured(
+        {key: count / stepping_s[key] for key, count in steps.items() if count > 0},
+        {kind: _cost(told.of(kind)) for kind in dict.fromkeys(told.job_type.values())},
+        statistics.median(told.solver_s),
+    )
+
+
+def _cost(turns: Sequence[live.Turn]) -> Cost:
+    """Of being asked to stop until the GPU is free, and of all else that is no stepping, by the turn."""
+    lost_s = [t.closed_s - t.sent_s - t.exit.stepping_s for t in turns if t.exit is not None]
+    asked_s = [t.closed_s - t.asked_s for t in turns if 0 < t.asked_s < t.closed_s]
+    checkpoint_s = statistics.mean(asked_s) if asked_s else 0.0
+    return Cost(max((sum(lost_s) - sum(asked_s)) / len(lost_s), 0.0), checkpoint_s)
+
+
+def simulated(
+    told: live.Story,
+    seen: Measured,
+    wanted: Sequence[live.Paced],
+    scheduling: Mapping[str, Any],
+    gpus: Sequence[str] = GPUS,
+) -> live.Story:
+    """The same in virtual time: arrivals as they were, rates and costs as measured."""
+    believed = live.rates(wanted)
+    first_s = min(told.submitted_s.values())
+    order = sorted(told.submitted_s, key=int)
+    trace = [
+        TraceJob(
+            id=job,
+            arrival_s=FIRST_S + told.submitted_s[job] - first_s,
+            job_type=paced.job_type,
+            steps=float(paced.steps),
+        )
+        for job, paced in zip(order, wanted, strict=True)
+    ]
+    journal = MemoryJournal()
+    simulate(
+        SimOptions(
+            cluster={kind: gpus.count(kind) for kind in dict.fromkeys(gpus)},
+            jobs=trace,
+            throughputs=Throughputs(solo=believed | seen.rates),
+            believed=Throughputs(solo=believed),
+            settings=Settings(**scheduling).checked(),
+            costs=seen.costs,
+            solver_latency_s=seen.solver_s,
+            report_interval_s=REPORT_S,
+            save_every_s=math.inf,
+            journal=journal,
+        )
+    )
+    return live.story_of(journal.read())
+
+
+def table(wanted: Sequence[live.Paced], told: live.Story, again: live.Story, seen: Measured) -> str:
+    """Job by job, and the means."""
+    lines = [f"{'job':12}{'steps':>7}{'turns':>12}{'live s':>9}{'simulated s':>13}{'difference':>12}"]
+    means: list[tuple[float, float]] = []
+    for job, paced in zip(sorted(told.submitted_s, key=int), wanted, strict=True):
+        if paced.job_type == WARM_UP:
+            continue
+        was_s, is_s = told.jct_s(job), again.jct_s(job)
+        means.append((was_s, is_s))
+        turns = " / ".join(str(sum(t.lease.job == job for t in one.turns.values())) for one in (told, again))
+        lines.append(
+            f"{paced.name:12}{paced.steps:7}{turns:>12}{was_s:9.1f}{is_s:13.1f}{is_s / was_s - 1:+12.1%}"
+        )
+    was_s, is_s = map(statistics.mean, zip(*means, strict=True))
+    lines.append(
+        f"mean time to completion: live {was_s:.1f} s, simulated {is_s:.1f} s: "
+        f"{is_s / was_s - 1:+.1%} (goal within {GOAL:.0%})"
+    )
+    costs = ", ".join(f"{kind} {c.restart_s:.2f} + {c.checkpoint_s:.2f} s" for kind, c in seen.costs.items())
+    lines.append(
+        f"lost per turn, to start and to stop: {costs}; an answer of the solver: {seen.solver_s:.3f} s"
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run, simulate, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--arrivals-s", type=float, default=60.0)
+    parser.add_argument("--round-s", type=float, default=10.0)
+    parser.add_argument("--scale", type=float, default=0.8, help="of the length of all jobs")
+    parser.add_argument("--folder", type=Path, help="keep everything there")
+    parser.add_argument("--again", type=Path, metavar="DIR", help="of a run with the same options")
+    options = parser.parse_args()
+    first_s = WARM_UP_ROUNDS * options.round_s
+    wanted = jobs(options.jobs, options.arrivals_s, options.scale, first_s)
+    scheduling = settings(options.round_s)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.again or options.folder or Path(temporary)
+        wrong = [] if options.again else run_live(folder, wanted, scheduling)
+        told = live.story(folder)
+    seen = measured(told)
+    print(table(wanted, told, simulated(told, seen, wanted, scheduling), seen))
+    print("; ".join(wrong) or f"all {options.jobs} jobs did their exact steps")
+
+
+if __name__ == "__main__":
+    main()
