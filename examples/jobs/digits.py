@@ -23,14 +23,14 @@ SEGMENTS = (
     "1111111",
     "1111011",
 )
-BARS = (
-    (0, slice(1, 5)),
-    (slice(1, 4), 0),
-    (slice(1, 4), 5),
-    (4, slice(1, 5)),
-    (slice(5, 8), 0),
-    (slice(5, 8), 5),
-    (8, slice(1, 5)),
+BARS = (  # rows and columns of each segment
+    (slice(0, 1), slice(1, 5)),
+    (slice(1, 4), slice(0, 1)),
+    (slice(1, 4), slice(5, 6)),
+    (slice(4, 5), slice(1, 5)),
+    (slice(5, 8), slice(0, 1)),
+    (slice(5, 8), slice(5, 6)),
+    (slice(8, 9), slice(1, 5)),
 )
 
 
