@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gavel.client import JobState
-from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, thaw, whole
+from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, processes_of, thaw, whole
+from worker_agent import process_tree
 
 SOON = ("--ask-s", "1", "--grace-s", "1")
 LONG_LEASES = ("scheduler.round_s=600",)
@@ -70,14 +71,14 @@ def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster,
 
 
 def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Cluster, go: Path) -> None:
-    """kill -9 and a new one, twice: same pids, steps only rise, who waited waits, and a log is followed through."""
+    """kill -9 and a new one, SIGTERM and a new one: same pids, steps only rise, and a log is followed through."""
     running = [cluster.submit("counting.py", go, steps=STEPS) for _ in range(2)]
     pids = [cluster.started(job)["pid"] for job in running]
     waiting = cluster.submit("counting.py", go, steps=STEPS)
     reader = cluster.follower(running[0])
     steps = [0.0, 0.0]
-    for _ in range(2):
-        cluster.kill("scheduler")
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        cluster.stop_scheduler(how)
         assert all(map(alive, pids))
         cluster.start_scheduler()
         cluster.linked("n1", "n2")
@@ -93,6 +94,52 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
         assert [(line["pid"], line["sum"]) for line in cluster.told(job, "end")] == [(pid, whole(STEPS))]
     assert cluster.completed(waiting).attempt == 1
     assert reader.lines() == cluster.said(running[0]).splitlines()
+
+
+def test_jobs_that_end_while_nobody_listens_have_ended(cluster: Cluster, go: Path) -> None:
+    """Scheduler and one agent are gone: one job fails, one completes; both are told when all are back, each once."""
+    well = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
+    badly = cluster.submit("failing.py", go, retries=1, nodes=("n2",))
+    pids = [cluster.started(job)["pid"] for job in (well, badly)]
+    cluster.kill("scheduler")
+    cluster.kill("n2")
+    go.touch()
+    gone(pids)
+    cluster.start_scheduler()
+    cluster.agent("n2")
+    done, failed = cluster.completed(well), cluster.ended(badly)
+    assert (done.attempt, done.steps_done, done.steps_saved) == (1, STEPS, STEPS)
+    assert (failed.state, failed.attempt, failed.failures, failed.exit_code) == (JobState.FAILED, 2, 2, 3)
+
+
+def test_a_scheduler_that_comes_back_too_late_finds_jobs_that_have_saved(hasty: Cluster, go: Path) -> None:
+    """Without renewal a job saves and ends with its lease; it goes on from there when there is a scheduler again."""
+    job = hasty.submit("counting.py", go, steps=STEPS)
+    first = hasty.started(job)
+    hasty.kill("scheduler")
+    gone([first["pid"]])
+    hasty.start_scheduler()
+    second = hasty.started(job, attempt=2)
+    assert second["step"] == hasty.told(job, "lease over")[0]["step"]
+    go.touch()
+    done = hasty.completed(job)
+    assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 0)
+    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
+
+
+def test_a_machine_that_is_gone_costs_what_was_not_saved(hasty: Cluster, go: Path) -> None:
+    """All of a node dies at once: its job goes on elsewhere from its last checkpoint, as soon as that is safe."""
+    job = hasty.submit("counting.py", go, steps=STEPS)
+    first = hasty.started(job)
+    hasty.until(job, lambda it: it.steps_saved > 0, "has saved something")
+    process_tree.kill_all(lambda: processes_of(hasty.folder / first["node"]))
+    second = hasty.started(job, attempt=2)
+    assert second["node"] != first["node"]
+    assert second["step"] > 0
+    go.touch()
+    done = hasty.completed(job)
+    assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 1)
+    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
 
 
 def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: Cluster, go: Path) -> None:
