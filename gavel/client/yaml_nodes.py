@@ -42,6 +42,8 @@ def documents(text: str) -> list[yaml.Node]:
     try:
         _look_over(text)
         return [node for node in yaml.compose_all(text, LOADER) if node is not None]
+    except UnicodeEncodeError:  # no file has it, a program may
+        raise Wrong(None, "is not Unicode text (half of a surrogate pair)") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
