@@ -81,7 +81,7 @@ def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s
         *(f"scheduler.policy={policy}", f"scheduler.round_s={round_s}"),
         *(f"scheduler.solve_lead_s={lead_s}", f"scheduler.plan_lead_s={lead_s / 2}"),
     ]
-    up(Path(data_dir).expanduser(), agents, listen, settings)
+    up(Path(data_dir).expanduser(), agents, listen, settings, stop_s=round_s + 30.0)
 
 
 @click.command()

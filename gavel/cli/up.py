@@ -20,9 +20,11 @@ from types import FrameType
 import click
 
 from gavel.cli import Fault
+from worker_agent import process_tree
 
 START_S = 60.0
 STOP_S = 40.0  # jobs may save before they end
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGENTS_DEFAULT = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
 
 
@@ -30,12 +32,20 @@ class LocalCluster:
     """`with LocalCluster(folder, agents) as cluster:` … `cluster.address`."""
 
     def __init__(
-        self, folder: Path, agents: Sequence[str], listen: str = "127.0.0.1:0", settings: Sequence[str] = ()
+        self,
+        folder: Path,
+        agents: Sequence[str],
+        listen: str = "127.0.0.1:0",
+        settings: Sequence[str] = (),
+        stop_s: float = STOP_S,
     ) -> None:
+        """`stop_s`: so long jobs may take to save and end; what is left then is killed."""
         self.folder = folder.absolute()
         self.agents = list(agents)
         self._listen = listen
         self._settings = list(settings)
+        self._stop_s = stop_s
+        self.hurried = threading.Event()  # set: nothing is waited for any more
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
@@ -99,10 +109,11 @@ class LocalCluster:
         return lines[-1] if lines else "it said nothing"
 
     def stop(self) -> None:
-        """Agents first, which let their jobs save and end; then the scheduler."""
+        """Agents first, which let their jobs save and end; then what they could not end, and the scheduler."""
         for node in self.nodes.values():
             node.terminate()
-        self._wait(list(self.nodes.values()))
+        self._wait(list(self.nodes.values()), self.hurried)
+        process_tree.kill_all(self._jobs_left)
         if self.scheduler is not None:
             self.scheduler.terminate()
             self._wait([self.scheduler])
@@ -131,26 +142,45 @@ class LocalCluster:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    @staticmethod
-    def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
-        give_up_s = time.monotonic() + STOP_S
-        for process in processes:
-            try:
-                process.wait(max(give_up_s - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    def _wait(self, processes: list[subprocess.Popen[bytes]], hurried: threading.Event | None = None) -> None:
+        hurried = hurried or threading.Event()
+        give_up_s = time.monotonic() + self._stop_s
+        while any(process.poll() is None for process in processes):
+            if time.monotonic() > give_up_s or hurried.is_set():
+                for process in processes:
+                    process.kill()
+                    process.wait()
+                return
+            hurried.wait(0.05)
+
+    def _jobs_left(self) -> list[process_tree.Process]:
+        """Shims, which outlive an agent, and whatever has been started in their runs."""
+        found = []
+        for run in self.folder.glob("*/runs/*"):
+            found += process_tree.started_with("GAVEL_RUN_DIR", str(run))
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes()
+                process = process_tree.look_up(int(path.parent.name))
+                if process and b"worker_agent.shim" in words and f"{self.folder}/".encode() in words:
+                    found.append(process)
+        return found
 
 
-def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]) -> None:
-    """Run them until Ctrl-C."""
+def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
+    """Run them until Ctrl-C; another Ctrl-C does not wait for jobs."""
     ended = threading.Event()
+    cluster = LocalCluster(folder, agents or AGENTS_DEFAULT, listen, settings, stop_s)
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if ended.is_set():
+            cluster.hurried.set()
         ended.set()
 
-    with LocalCluster(folder, agents or AGENTS_DEFAULT, listen, settings) as cluster:
-        for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:  # while it starts, each of them is a Ctrl-C: what was started is stopped
+        signal.signal(number, signal.default_int_handler)
+    with cluster:
+        for number in STOPS:
             signal.signal(number, stop)
         click.echo(
             f"a scheduler at {cluster.address} and {len(cluster.nodes)} agents: {', '.join(cluster.nodes)}"
@@ -163,4 +193,6 @@ def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]
         while not ended.wait(0.5):
             if name := cluster.died():
                 raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
-        click.echo("stopping: jobs save and end", err=True)
+        click.echo(
+            "stopping: jobs save and end with their turn; Ctrl-C again does not wait for them", err=True
+        )

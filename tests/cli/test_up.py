@@ -1,0 +1,146 @@
+"""`gavel up`: a scheduler and its agents start, a job runs through, and nothing is left when it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.client import Client, JobSpec, JobState
+from tests.e2e.cluster import MARK, PATIENCE_S, eventually, processes_of
+from worker_agent import process_tree
+
+
+class Up:
+    """The command, in a process of its own, as in a terminal."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gavel", "up", "--data-dir", str(folder), "--round-s", "2"),
+                *("--gpus", "v100=1", *options),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, MARK: str(folder)},
+        )
+
+    def address(self) -> str:
+        """What its first line says, once it is there."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        assert ready, "it says nothing"
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"a scheduler at (\S+) and 1 agents: v100-1\n", line)
+        assert found, line + self.process.stdout.read()
+        return found[1]
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code and what it said since."""
+        said, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Whatever happens, no process of this folder outlives the test."""
+    yield tmp_path / "up"
+    process_tree.kill_all(lambda: processes_of(tmp_path / "up"))
+
+
+def test_a_job_runs_through_and_nothing_is_left(folder: Path) -> None:
+    """A job completes; Ctrl-C ends it with code 0 and no process stays; the next one knows the job and goes on."""
+    up = Up(folder, "--listen", "127.0.0.1:0")
+    with Client(up.address(), retry_s=PATIENCE_S) as client:
+        (job,) = client.submit(JobSpec(command=("echo", "hello")))
+        (done,) = client.wait(job, timeout_s=PATIENCE_S)
+        assert done.state is JobState.COMPLETED
+        assert b"".join(chunk.data for chunk in client.logs(job)) == b"hello\n"
+    up.process.send_signal(signal.SIGINT)
+    code, said = up.ended()
+    assert (code, said.splitlines()[-1]) == (
+        0,
+        "stopping: jobs save and end with their turn; Ctrl-C again does not wait for them",
+    )
+    assert processes_of(folder) == []
+    again = Up(folder, "--listen", "127.0.0.1:0")
+    with Client(again.address(), retry_s=PATIENCE_S) as client:
+        assert client.get(job).state is JobState.COMPLETED
+        second = client.submit(JobSpec(command=("echo", "again")))
+        assert client.wait(second, timeout_s=PATIENCE_S)[0].state is JobState.COMPLETED
+    again.process.send_signal(signal.SIGTERM)
+    assert again.ended()[0] == 0
+    assert processes_of(folder) == []
+
+
+def test_a_second_interrupt_does_not_wait(folder: Path) -> None:
+    """A job that would take its time is killed with everything that it started."""
+    up = Up(folder, "--listen", "127.0.0.1:0", "--round-s", "600")
+    with Client(up.address(), retry_s=PATIENCE_S) as client:
+        (job,) = client.submit(JobSpec(command=("sh", "-c", "trap '' TERM; sleep 1000 & wait")))
+        eventually(lambda: client.get(job).state is JobState.RUNNING, "it runs")
+        eventually(lambda: _running(folder, b"sleep"), "it has a child")
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.stdout is not None
+    while "stopping" not in (line := up.process.stdout.readline()):
+        assert line
+    up.process.send_signal(signal.SIGINT)
+    assert up.ended()[0] == 0
+    assert processes_of(folder) == []
+
+
+def _running(folder: Path, word: bytes) -> bool:
+    lines = [Path(f"/proc/{process.pid}/cmdline") for process in processes_of(folder)]
+    return any(word == path.read_bytes().split(b"\0")[0] for path in lines if path.exists())
+
+
+def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
+    """Named, with what to do; nothing is left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, said = Up(folder, "--listen", address).ended()
+    assert (code, said.splitlines()) == (
+        2,
+        [
+            f"gavel up: the scheduler did not start: gavel serve: cannot listen on {address}: another program does, "
+            "or the address is not of this machine; stop that program or choose another with --listen"
+        ],
+    )
+    assert processes_of(folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_can_be_stopped_while_it_starts(folder: Path, number: signal.Signals) -> None:
+    """Ctrl-C, kill and a terminal that closes, before the scheduler answers: nothing is left running."""
+    up = Up(folder, "--listen", "127.0.0.1:0")
+    eventually((folder / "logs" / "scheduler.log").exists, "the scheduler is started")
+    up.process.send_signal(number)
+    code, said = up.ended()
+    assert (code, said.splitlines()[-1]) == (130, "gavel: interrupted"), said
+    assert processes_of(folder) == []
+
+
+def test_an_agent_that_cannot_start_is_named(folder: Path) -> None:
+    """With what it said last and where its log is; the rest is stopped."""
+    (folder / "v100-1").mkdir(parents=True)
+    (folder / "checkpoints").write_text("a file in the way")
+    up = Up(folder, "--listen", "127.0.0.1:0")
+    up.address()
+    code, said = up.ended()
+    last = said.splitlines()[-1]
+    assert code == 2
+    assert last.startswith("gavel up: v100-1 ended: gavel agent: ")
+    assert last.endswith(f"its log is {folder}/logs/v100-1.log")
+    assert processes_of(folder) == []
