@@ -14,6 +14,7 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -55,13 +56,18 @@ class SolverProcess:
     async def run(self) -> None:
         """Answer until cancelled; then end the process."""
         try:
-            await self._started()  # so that the first answer does not wait for imports
+            with suppress(OSError):  # told when somebody asks
+                await self._started()  # so that the first answer does not wait for imports
             while True:
                 await self._asked.wait()
                 self._asked.clear()
                 question, self._question = self._question, None
-                if question is not None:
+                if question is None:
+                    continue
+                try:
                     self._tell(await self._answer(question))
+                except Exception:  # one question without an answer is better than none with one
+                    log.exception("question %d has no answer", question.number)
         finally:
             await self._end()
 
@@ -76,6 +82,9 @@ class SolverProcess:
             why = f"the solver gave no answer within {limit_s:g} s"
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             why = f"the solver's process ended without an answer ({error or type(error).__name__})"
+        except Exception as error:
+            log.exception("a question could not be put")
+            why = f"the solver could not be asked ({type(error).__name__}: {error})"
         self.failures += 1
         log.warning("%s; first come, first served until the next answer", why)
         await self._end()
@@ -104,7 +113,8 @@ class SolverProcess:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has ended in this moment
+                process.kill()
             await process.wait()
 
 

@@ -12,6 +12,7 @@ import pytest
 from policies.problem import Problem, Tenant
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Solved
+from scheduler.live import solver as solver_module
 from scheduler.live.solver import SolverProcess
 from scheduler.live.solver_wire import decode_answer, decode_question, encode_answer, encode_question
 from scheduler.solving import answer
@@ -133,3 +134,25 @@ def test_a_newer_question_makes_the_waiting_one_void():
         return [first.number] + [answers.get_nowait().number for _ in range(answers.qsize())]
 
     assert asyncio.run(told()) == [3]
+
+
+def test_a_solver_that_cannot_be_started_stops_nothing(tmp_path):
+    """No memory, no file descriptors, no program: each question is answered first come, first served (P10)."""
+    said = ask([question(), question(number=2)], [str(tmp_path / "nothing")])
+    assert [one.number for one in said] == [1, 2]
+    assert all("ended without an answer" in one.failed for one in said)
+
+
+def test_a_question_that_cannot_be_put_leaves_the_next_its_answer(monkeypatch):
+    """Whatever goes wrong with one of them, nobody has to start the solver again."""
+    put = solver_module.encode_question
+
+    def once(given: Solve, time_limit_s: float) -> bytes:
+        if given.number == 1:
+            raise TypeError("no such thing")
+        return put(given, time_limit_s)
+
+    monkeypatch.setattr(solver_module, "encode_question", once)
+    first, second = ask([question(), question(number=2)])
+    assert "no such thing" in first.failed
+    assert not second.failed
