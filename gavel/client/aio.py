@@ -87,7 +87,10 @@ class AsyncClient:
 
     async def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """What would become of each, without submitting it."""
-        return await self._wire.call(calls.preview(without_uploads(specs_of(jobs))))
+        found: tuple[r.Preview, ...] = ()
+        for some in calls.in_parts(without_uploads(specs_of(jobs))):
+            found += await self._wire.call(calls.preview(some))
+        return found
 
     async def get(self, job: str) -> r.Job:
         """One job."""

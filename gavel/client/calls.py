@@ -5,7 +5,7 @@ Both clients make their calls from these; what differs between them is only how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from protos.gavel.v1 import cluster_pb2 as c
 from protos.gavel.v1 import jobs_pb2 as j
 
 T = TypeVar("T")
+PREVIEWS_MAX = 100  # in one call
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 NodeAction = Literal["drain", "resume", "remove"]
@@ -96,6 +97,12 @@ def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:
         safe=bool(key),
         place=partial(placed, specs),
     )
+
+
+def in_parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
+    """As many at a time as a scheduler previews."""
+    for at in range(0, len(specs), PREVIEWS_MAX):
+        yield specs[at : at + PREVIEWS_MAX]
 
 
 def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:

@@ -82,7 +82,10 @@ class Client:
 
     def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """What would become of each, without submitting it."""
-        return self._wire.call(calls.preview(without_uploads(specs_of(jobs))))
+        found: tuple[r.Preview, ...] = ()
+        for some in calls.in_parts(without_uploads(specs_of(jobs))):
+            found += self._wire.call(calls.preview(some))
+        return found
 
     def get(self, job: str) -> r.Job:
         """One job."""

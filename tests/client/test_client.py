@@ -113,6 +113,13 @@ def test_lists_go_through_all_pages(client: Client) -> None:
     assert brief.spec.command == ()
 
 
+def test_many_jobs_are_previewed_in_parts(client: Client) -> None:
+    """More than the scheduler looks at in one call; in their order."""
+    specs = [JobSpec(command=("a",), gpus=200 if at == 100 else 1) for at in range(101)]
+    found = client.preview(specs)
+    assert [one.accepted for one in found] == [True] * 100 + [False]
+
+
 def test_commands(live: LiveThread, client: Client) -> None:
     """Hold, release, cancel, requeue; what cannot be done as things stand is refused."""
     (job,) = client.submit(JobSpec(command=("a",), after=()))
