@@ -1,0 +1,128 @@
+"""deploy/: what the units start is there, with the options they give; the examples beside them are right."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_type_hints
+
+import click
+import pytest
+
+from gavel.cli import main
+from scheduler.live.daemon_config import DaemonConfig
+from tests.cli.conftest import run
+from worker_agent.config import AgentConfig, agent_config
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    """Keys and what they are set to."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        if line and line[0] not in "#[":
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_there_is_one_for_each_side() -> None:
+    """The scheduler and an agent."""
+    assert [unit.name for unit in UNITS] == ["gavel-agent.service", "gavel-scheduler.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_what_it_starts_is_a_command_with_these_options(unit: Path) -> None:
+    """ExecStart, word for word against the command line; it can be followed by --help."""
+    (line,) = settings(unit)["ExecStart"]
+    program, name, *words = shlex.split(line)
+    assert Path(program).name == "gavel"
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    known = {option for one in command.params for option in one.opts}
+    given = [word for word in words if word.startswith("--")]
+    assert given
+    assert set(given) <= known
+    assert run(name, *words, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_takes_it(unit: Path, tmp_path: Path) -> None:
+    """No key that it does not know, where systemd is at hand to say so."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze on this machine")
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/gavel/bin/gavel", sys.executable))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert unit.name not in done.stderr, done.stderr
+
+
+def test_what_the_units_promise() -> None:
+    """Jobs survive a restart of the agent; the scheduler is awaited until it answers, and may write its state alone."""
+    agent, scheduler = map(settings, UNITS)
+    assert (agent["KillMode"], agent["Restart"]) == (["process"], ["always"])
+    assert (scheduler["Type"], scheduler["Restart"]) == (["notify"], ["on-failure"])
+    assert (scheduler["ProtectSystem"], scheduler["StateDirectory"]) == (["strict"], ["gavel"])
+    (line,) = scheduler["ExecStart"]
+    assert "/var/lib/gavel/" in line
+
+
+def test_the_scheduler_says_when_it_is_ready(tmp_path: Path) -> None:
+    """What Type=notify waits for."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        daemon = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gavel", "serve", "--data-dir", str(tmp_path / "data")),
+                *("--listen", "127.0.0.1:0"),
+            ],
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert manager.recv(100) == b"READY=1"
+            assert (tmp_path / "data" / "daemon.json").exists()
+            daemon.send_signal(signal.SIGTERM)
+            _, said = daemon.communicate(timeout=60)
+        finally:
+            daemon.kill()
+            daemon.wait()
+    assert daemon.returncode == 0, said
+
+
+def test_the_example_of_an_agent_is_right() -> None:
+    """As it is, and with what stands behind a #."""
+    path = DEPLOY / "agent.toml.example"
+    whole = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.M)
+    known = set(get_type_hints(AgentConfig))
+    assert set(tomllib.loads(path.read_text())) < set(tomllib.loads(whole)) <= known
+
+
+def test_the_example_can_be_used(tmp_path: Path) -> None:
+    """By an agent."""
+    shutil.copy(DEPLOY / "agent.toml.example", tmp_path / "agent.toml")
+    config = agent_config(str(tmp_path / "agent.toml"), {"switch_users": True}, {})
+    assert config.scheduler == "head-node:7071"
+
+
+def test_the_variables_are_settings() -> None:
+    """Each of those in the example of an environment file."""
+    names = re.findall(r"^#?(GAVEL_(?:SERVE|AGENT)_\w+)=", (DEPLOY / "gavel.env.example").read_text(), re.M)
+    known = {f"GAVEL_SERVE_{key}".upper() for key in get_type_hints(DaemonConfig)}
+    known |= {f"GAVEL_AGENT_{key}".upper() for key in get_type_hints(AgentConfig)}
+    assert names
+    assert set(names) <= known
