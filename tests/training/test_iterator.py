@@ -284,21 +284,6 @@ def test_a_stale_attempt_ends() -> None:
 # -------------------------------------------------------------------------------------------- under a lease
 
 
-def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory) -> None:
-    """Its GPUs are somebody else's by now, and perhaps a newer attempt has saved where it would: it ends in an error.
-
-    Any kind of checkpoint is kept from that, also one that knows nothing of attempts.
-    """
-    notes = Notes()
-    steps = LeasedIterator(range(10), checkpoint=notes, steps=10, every_steps=2)
-    with pytest.raises(StaleAttempt, match="its lease ended"):
-        for step in steps:
-            if step == 5:
-                run.lease(ask_in_s=-60.0)
-    assert notes.saved == [2, 4]
-    assert run.progress().get("state") in (None, "running")
-
-
 def test_it_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
     """Asked to end, the loop saves after the step that it is in; the last word says what is safe."""
     notes = Notes()

@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gavel.training import session
+from gavel.training import LeasedIterator, StaleAttempt, session
 from tests.training.leases import RunDirectory, eventually, free_port, under_a_lease
 
 
@@ -147,3 +148,20 @@ def test_many_open_files_do_not_matter(run: RunDirectory) -> None:
         for file in files:
             file.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory) -> None:
+    """Its GPUs are somebody else's by now, and perhaps a newer attempt has saved where it would: it ends in an error.
+
+    Any kind of checkpoint is kept from that, also one that knows nothing of attempts.
+    """
+    saved: list[int] = []
+    checkpoint = SimpleNamespace(load=lambda: 0, save=saved.append)
+    with under_a_lease(run.environ()):
+        steps = LeasedIterator(range(10), checkpoint=checkpoint, steps=10, every_steps=2)
+        with pytest.raises(StaleAttempt, match="its lease ended"):
+            for step in steps:
+                if step == 5:
+                    run.lease(ask_in_s=-60.0)
+    assert saved == [2, 4]
+    assert run.progress().get("state") in (None, "running")
