@@ -23,6 +23,7 @@ from worker_agent.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, p
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 64 << 10
 _ROOT = Path(__file__).resolve().parents[1]
+SHIM_WORDS = ("-m", "worker_agent.shim")  # by which, and the directory, a shim is known among processes
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -60,6 +61,7 @@ class LiveRun:
         self.ranks: tuple[int, ...] = ()
         self.popen: subprocess.Popen[bytes] | None = None  # None after a restart of the agent
         self.pidfd: int | None = None
+        self.found_shim: Process | None = None  # after a restart of the agent, whatever the files say
         self.running = False  # said so
         self.stopping = False
         self.kills = 0
@@ -122,7 +124,9 @@ class LiveRun:
     # ------------------------------------------------------------------------------------------------- processes
 
     def shim(self) -> Process | None:
-        """The living shim, by its own words."""
+        """The living shim: as it was found, or by its own words."""
+        if self.found_shim is not None and process_tree.alive(self.found_shim):
+            return self.found_shim
         said = self._said_by_shim()
         shim = Process(said.pid, said.start_ticks)
         return shim if process_tree.alive(shim) else None
@@ -138,8 +142,10 @@ class LiveRun:
                 signal.pidfd_send_signal(self.pidfd, signum)
 
     def belongings(self) -> list[Process]:
-        """What can be found without the shim: by the pids that it wrote down, and by the environment."""
+        """What can be found: below the shim, by the pids that it wrote down, and by the environment."""
         found = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
+        if (shim := self.shim()) is not None:
+            found += process_tree.descendants(shim.pid)
         said = self._said_by_shim()
         for pid, start_ticks in zip(said.pids, said.pids_start_ticks, strict=False):
             if process_tree.alive(leader := Process(pid, start_ticks)):
@@ -172,7 +178,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
         os.close(logs)
     try:
         return subprocess.Popen(
-            [sys.executable, "-S", "-m", "worker_agent.shim", str(directory.path)],
+            [sys.executable, "-S", *SHIM_WORDS, str(directory.path)],
             env={"PYTHONPATH": str(_ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=err,

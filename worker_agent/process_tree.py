@@ -18,6 +18,7 @@ _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
 _SET_NO_NEW_PRIVS = 38
 _ENVIRON_BYTES_MAX = 4 << 20
+_COMMAND_BYTES_MAX = 1 << 16
 _PASSES_MAX = 5
 
 
@@ -75,6 +76,24 @@ def started_with(variable: str, value: str) -> list[Process]:
         process = look_up(pid)
         if process is not None and pid != os.getpid() and wanted in _environ(pid):
             found.append(process)
+    return found
+
+
+def session_leaders(*words: str) -> dict[str, Process]:
+    """Living session leaders of our own user whose command line has these words and one more, by that one."""
+    wanted = b"\0".join(os.fsencode(word) for word in words) + b"\0"
+    found = {}
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                before, _, after = file.read(_COMMAND_BYTES_MAX).partition(wanted)
+            if not after or os.stat(f"/proc/{pid}").st_uid != os.geteuid() or os.getsid(pid) != pid:
+                continue
+        except OSError:
+            continue
+        process = look_up(pid)
+        if process is not None and before:
+            found[os.fsdecode(after.partition(b"\0")[0])] = process
     return found
 
 

@@ -25,14 +25,16 @@ import msgspec
 
 from worker_agent import process_tree
 from worker_agent.endings import NOTHING, exited, read_ending
-from worker_agent.live_run import LiveRun, Moments, say_moments, say_refused, start_shim
+from worker_agent.live_run import SHIM_WORDS, LiveRun, Moments, say_moments, say_refused, start_shim
 from worker_agent.orders import Event, Limits, Order, ProcessFound, ProcessStarted, Progressed
+from worker_agent.process_tree import Process
 from worker_agent.run_directory import EXIT, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.5
 STARTING_INTERVAL_S = 0.05
 CLEAN_UP_INTERVAL_S = 0.2
+UNKNOWN_S = 5.0  # for a run to be gone whose directory makes no sense
 
 Prepare = Callable[[RunDirectory], dict[str, Any]]
 
@@ -158,21 +160,31 @@ class Processes:
     # ------------------------------------------------------------------------------------------ after a restart
 
     def find(self) -> None:
-        """Take up the runs of the agent before this one: those that live, and exits that nobody was told of."""
-        for path in sorted(self.runs_path.iterdir()):
+        """Take up the runs of the agent before this one: those that live, and exits that nobody was told of.
+
+        A job may have changed or removed what is in its directory; whether it runs is seen by its shim.
+        """
+        shims = process_tree.session_leaders(*SHIM_WORDS)
+        ours = {path for path in map(Path, shims) if path.parent == self.runs_path}
+        for path in sorted(ours.union(self.runs_path.iterdir())):
+            shim = shims.get(str(path))
             try:
-                self._find_one(path)
+                with contextlib.ExitStack() as unless_taken:
+                    directory = unless_taken.enter_context(RunDirectory(path))
+                    if shim is None and (directory.has(TOLD) or _never_started(directory)):
+                        continue
+                    self._find_one(directory, shim)
+                    unless_taken.pop_all()
             except (OSError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
                 LOG.error("%s: left as it is, because it cannot be read: %s", path, error)
+                if shim is not None:
+                    _end_unknown(path, shim)
 
-    def _find_one(self, path: Path) -> None:
-        directory = RunDirectory(path)
-        if directory.has(TOLD) or _never_started(directory):
-            directory.close()
-            return
+    def _find_one(self, directory: RunDirectory, shim: Process | None) -> None:
         start = directory.read(START, owner=os.geteuid()) or {}
         order = msgspec.convert(start["order"], Order)
         run = LiveRun(order, self._moments(order.ends_s), directory)
+        run.found_shim = shim
         with contextlib.suppress(msgspec.ValidationError):
             run.moments = msgspec.convert(run.read_own(LEASE), Moments)
         run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
@@ -187,7 +199,7 @@ class Processes:
     def _take_up(self, run: LiveRun) -> None:
         """Watch the shim of a run that was found, or report the exit."""
         shim = run.shim()
-        if shim is not None and not run.files.has(EXIT):
+        if shim is not None:
             self._watch_shim(run, shim.pid)
             if run.pidfd is not None and run.shim() != shim:  # gone in between
                 self._shim_gone(run)
@@ -268,6 +280,16 @@ class Processes:
         for run in list(self.live.values()):
             self._let_go(run)
             self._close(run)
+
+
+def _end_unknown(path: Path, shim: Process) -> None:
+    """Nobody can answer for this run: all of it is gone before anybody is told that its GPUs are free."""
+    LOG.error("%s: it runs, and nobody can tell for what: it is ended", path)
+    end_s = time.monotonic() + UNKNOWN_S
+    while process_tree.alive(shim) and time.monotonic() < end_s:
+        if not process_tree.kill_all(lambda: process_tree.descendants(shim.pid)):
+            process_tree.send(shim, signal.SIGKILL)  # last: it is by the shim that they are found
+        time.sleep(STARTING_INTERVAL_S)
 
 
 def _never_started(directory: RunDirectory) -> bool:

@@ -259,3 +259,43 @@ async def test_a_new_link_says_what_is_held(tmp_path: Path) -> None:
         await node.runs()
         node.agent.tell(LinkUp())
         assert [held.lease for held in node.link.hellos[-1]] == ["17"]
+
+
+@pytest.mark.parametrize(
+    "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json"]
+)
+def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> None:
+    """A run is there as long as its shim is, whatever its job does to the directory (P5)."""
+
+    async def hidden(tmp_path: Path) -> None:
+        async with LiveAgent(tmp_path) as node:
+            node.desire(job(SLEEP))
+            leader = await node.runs()
+        subprocess.run(["/bin/sh", "-c", trick], cwd=node.agent.processes.path("17"), check=True)
+        async with LiveAgent(tmp_path) as node:
+            assert [held.lease for held in node.link.hellos[0]] == ["17"]
+            assert not gone(leader)
+            node.desire()
+            await node.exit()
+            assert gone(leader)
+
+    live(hidden)(tmp_path)
+
+
+@pytest.mark.parametrize("trick", ["rm start.json", "echo 1 > start.json", "rm -r ../17"])
+def test_what_nobody_can_answer_for_is_ended(tmp_path: Path, trick: str) -> None:
+    """Without a readable order no lease can be said to be held: then nothing uses its GPUs either (P5)."""
+
+    async def unknown(tmp_path: Path) -> None:
+        async with LiveAgent(tmp_path) as node:
+            node.desire(job(DEAF))
+            leader = await node.runs()
+            await node.says("here")
+            shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
+        subprocess.run(["/bin/sh", "-c", trick], cwd=node.agent.processes.path("17"), check=True)
+        async with LiveAgent(tmp_path) as node:
+            assert node.link.hellos == [()]
+            assert gone(leader)
+            assert gone(shim)
+
+    live(unknown)(tmp_path)
