@@ -294,9 +294,9 @@ def serve(config: DaemonConfig) -> int:
 
 
 async def _serve(config: DaemonConfig) -> None:
-    async with Daemon(config) as daemon:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, daemon.stop)
+    starting = Daemon(config)
+    for number in (signal.SIGTERM, signal.SIGINT):  # before anybody is told that it runs
+        asyncio.get_running_loop().add_signal_handler(number, starting.stop)
+    async with starting as daemon:
         await daemon.ended()
         log.info("stopping; running jobs go on until their leases end")
