@@ -159,9 +159,13 @@ def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory
     checkpoint = SimpleNamespace(load=lambda: 0, save=saved.append)
     with under_a_lease(run.environ()):
         steps = LeasedIterator(range(10), checkpoint=checkpoint, steps=10, every_steps=2)
-        with pytest.raises(StaleAttempt, match="its lease ended"):
+
+        def train() -> None:
             for step in steps:
                 if step == 5:
                     run.lease(ask_in_s=-60.0)
+
+        with pytest.raises(StaleAttempt, match="its lease ended"):
+            train()
     assert saved == [2, 4]
     assert run.progress().get("state") in (None, "running")
