@@ -71,7 +71,6 @@ def settings(round_s: float, **more: Any) -> dict[str, Any]:
         "solve_lead_s": 0.2 * round_s,
         "plan_lead_s": 0.1 * round_s,
         "restart_cost_s": RESTART_COST_S,
-        "trust_after_s": 10.0,
         **more,
     }
 

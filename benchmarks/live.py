@@ -43,6 +43,7 @@ class Paced(NamedTuple):
     step_s: float  # on a GPU of speed 1
     steps: int
     arrival_s: float = 0.0
+    worker_types: tuple[str, ...] = ()
 
     @property
     def sum(self) -> int:
@@ -90,6 +91,7 @@ def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobS
         job_type=job.job_type,
         command=command,
         steps=float(job.steps),
+        worker_types=job.worker_types,
         restart_cost_s=restart_cost_s,
     )
 

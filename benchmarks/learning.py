@@ -1,0 +1,124 @@
+"""How fast measured rates replace wrong ones: believed rates that are wrong by a factor of three, and what they become.
+
+    python -m benchmarks.learning [--wrong-by 3] [--round-s 10] [--folder DIR]
+
+Paced jobs of three types take turns on a GPU of speed 1 and on one of speed 0.4, a real scheduler with real agents.
+Each line is a job's first lease on a type: what the scheduler believes after it, beside what it was told and what is
+true. Jobs name their GPU, because nobody tries a type that he was told is slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import live
+from scheduler.core.apply import apply
+from scheduler.core.facts import Fact, LeaseClosed
+from scheduler.core.state import SchedulerState
+from scheduler.journal.store import SqliteJournal
+from scheduler.model.throughput import RateKey
+
+STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}  # on a GPU of speed 1
+GPUS = ("v100", "k80")
+GOAL = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What is believed of a job type on a worker type after a job's first lease there."""
+
+    job: str
+    job_type: str
+    worker_type: str
+    stepping_s: float  # that all measurements of it rest on
+    told: float
+    believed: float
+
+
+def learnt(records: Iterable[tuple[float, Fact]]) -> list[Learnt]:
+    """One for every job and type that it had a lease on, in the order in which these ended."""
+    state, found = SchedulerState(), dict[tuple[str, str], Learnt]()
+    for at_s, fact in records:
+        lease = state.leases[fact.exit.lease].lease if isinstance(fact, LeaseClosed) else None
+        apply(state, at_s, fact)
+        if lease is None or not isinstance(fact, LeaseClosed) or fact.exit.stepping_s <= 0:
+            continue
+        kind, job_type = lease.bundle.worker_type, state.jobs[lease.job].spec.job_type
+        if (lease.job, kind) not in found:
+            key, told = (
+                RateKey(job_type, len(lease.gpus), kind),
+                state.rates.told(job_type, len(lease.gpus), kind),
+            )
+            believed = state.rates.rate(key, told, state.settings.trust_after_s)
+            measured_s = state.rates.measured[key].observed_s if key in state.rates.measured else 0.0
+            found[lease.job, kind] = Learnt(lease.job, job_type, kind, measured_s, told or 0.0, believed)
+    return list(found.values())
+
+
+def wrong(rates: live.Rates, by: float) -> live.Rates:
+    """Wrong by this factor: every other job type is believed too fast on one type and too slow on the other."""
+    types = sorted({key[0] for key in rates})
+    kinds = sorted({key[2] for key in rates})
+    return {
+        key: rate * (by if (types.index(key[0]) + kinds.index(key[2])) % 2 else 1 / by)
+        for key, rate in rates.items()
+    }
+
+
+def table(found: Iterable[Learnt], truth: live.Rates) -> str:
+    """Lease by lease."""
+    lines = [f"{'job':8}{'on':8}{'measured for':>13}{'told':>10}{'believed':>10}{'true':>8}{'off by':>9}"]
+    worst = 0.0
+    for one in found:
+        true = truth[one.job_type, 1, one.worker_type]
+        off = one.believed / true - 1
+        worst = max(worst, abs(off))
+        figures = f"{one.told:10.2f}{one.believed:10.2f}{true:8.2f}{off:+9.1%}"
+        lines.append(f"{one.job_type:8}{one.worker_type:8}{one.stepping_s:11.1f} s{figures}")
+    return "\n".join(
+        (
+            *lines,
+            f"worst after a first lease: {worst:.1%} (goal within {GOAL:.0%}); rates in steps per second",
+        )
+    )
+
+
+def main() -> None:
+    """Run, read, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--wrong-by", type=float, default=3.0)
+    parser.add_argument("--round-s", type=float, default=10.0)
+    parser.add_argument("--folder", type=Path, help="keep everything there")
+    options = parser.parse_args()
+    round_s = options.round_s
+    settings = (
+        *("scheduler.policy=las", f"scheduler.round_s={round_s}", "scheduler.restart_cost_s=0.5"),
+        *(f"scheduler.solve_lead_s={0.2 * round_s}", f"scheduler.plan_lead_s={0.1 * round_s}"),
+        f"scheduler.trust_after_s={round_s / 6}",  # of rounds of 360 s, the default of 60 s is as much
+    )
+    jobs = [
+        live.Paced(f"{name}-{kind}", name, step_s, int(3 * round_s / step_s * live.SPEED[kind]), 0.0, (kind,))
+        for name, step_s in STEP_S.items()
+        for kind in GPUS
+    ]
+    truth = live.rates(jobs)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        live.write_rates(folder / "rates.csv", wrong(truth, options.wrong_by))
+        with live.cluster(folder, GPUS, (*settings, f"throughputs={folder / 'rates.csv'}")) as (_, client):
+            done = live.ended(client, live.submitted(client, jobs, 0.5), 60 + 40 * round_s)
+            faults = [
+                text for job, one in zip(jobs, done, strict=True) if (text := live.inexact(client, job, one))
+            ]
+        with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
+            print(table(learnt(journal.read()), truth))
+    print("; ".join(faults) or f"{len(jobs)} jobs did their exact steps")
+
+
+if __name__ == "__main__":
+    main()
