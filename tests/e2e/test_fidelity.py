@@ -1,0 +1,35 @@
+"""A live run and the simulation of it, in small: every step is done once, and the journal tells enough to do it again.
+
+How near the two come to each other is a question of speed, and the business of `python -m benchmarks.fidelity`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import fidelity, live
+
+GPUS = ("v100", "k80")
+
+
+def test_jobs_of_a_live_run_do_their_exact_steps_and_are_simulated_by_its_journal(tmp_path: Path) -> None:
+    """Preempted or not; and in virtual time the same jobs, at the rates that were measured, all end too."""
+    jobs = fidelity.jobs(4, arrivals_s=1.0, scale=0.15)
+    settings = fidelity.settings(round_s=3.0)
+    assert fidelity.run_live(tmp_path, jobs, settings, GPUS) == []
+    told = live.story(tmp_path)
+    assert len(told.completed_s) == len(jobs)
+    seen = fidelity.measured(told)
+    assert set(seen.rates) <= set(live.rates(jobs))
+    again = fidelity.simulated(told, seen, jobs, settings, GPUS)
+    assert set(again.completed_s) == set(told.completed_s)
+    for number, job in enumerate(jobs, 1):
+        for world in (told, again):
+            last = [
+                turn
+                for turn in world.turns.values()
+                if turn.lease.job == str(number) and turn.exit is not None
+            ][-1]
+            assert last.exit is not None
+            assert abs(last.exit.steps - job.steps) < 1e-6
+            assert last.exit.outcome == "finished"
