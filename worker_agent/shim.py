@@ -73,6 +73,7 @@ class Shim:
             raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
         self.moments = moments
         self._seen = run.version(run_directory.LEASE)
+        self._ending = False
         self.leaders: dict[int, int] = {}  # pid -> rank
         self.codes: dict[int, int] = {}
         self.first: int | None = None
@@ -138,8 +139,7 @@ class Shim:
             got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
             if got is not None and got.si_signo in _STOPS:
                 now_s = time.monotonic()
-                self.moments = Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop")
-                self._seen = self.run.version(run_directory.LEASE)
+                self._heed(Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
 
     def _reap(self) -> None:
         while True:
@@ -163,7 +163,15 @@ class Shim:
         version = self.run.version(run_directory.LEASE)
         if version != self._seen:
             self._seen = version
-            self.moments = read_moments(self.run, self.lease) or self.moments
+            self._heed(read_moments(self.run, self.lease) or self.moments)
+
+    def _heed(self, said: Moments) -> None:
+        """A lease that was moved back ends: a later one is an older file, which a job has put back."""
+        self._ending = self._ending or said.ask_s < self.moments.ask_s
+        if self._ending:
+            earlier = (min(pair) for pair in zip(said[:3], self.moments[:3], strict=True))
+            said = Moments(*earlier, said.why or self.moments.why)
+        self.moments = said
 
     def _obey(self, now_s: float) -> bool:
         """Do what is due; True when there is nothing left to do."""
@@ -301,7 +309,10 @@ class Shim:
         text = json.dumps(said).encode() + b"\n"
         while True:
             try:
-                self._put_exit(text)
+                try:
+                    self._put_exit(text)
+                except FileNotFoundError:  # the job has removed or replaced it
+                    self.run.write(run_directory.EXIT, said, durable=True)
                 return
             except OSError as trouble:
                 if time.monotonic() > end_s + EXIT_RETRY_S:
@@ -312,6 +323,9 @@ class Shim:
         os.pwrite(self._exit_fd, text, 0)
         os.ftruncate(self._exit_fd, len(text))
         os.fsync(self._exit_fd)
+        there = os.stat(_EXIT_ASIDE, dir_fd=self.run.fd, follow_symlinks=False)
+        if not os.path.samestat(there, os.fstat(self._exit_fd)):
+            raise FileNotFoundError(f"{_EXIT_ASIDE} is another file")
         os.rename(_EXIT_ASIDE, run_directory.EXIT, src_dir_fd=self.run.fd, dst_dir_fd=self.run.fd)
         os.fsync(self.run.fd)
 

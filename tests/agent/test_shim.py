@@ -149,6 +149,26 @@ def test_a_lease_that_is_gone_or_a_link_changes_nothing(tmp_path: Path) -> None:
         run.close()
 
 
+def test_a_lease_that_is_put_back_prolongs_nothing(tmp_path: Path) -> None:
+    """A job may own the directory, and keep an older file of the agent's: once it is to end, later moments are old."""
+    with shim_run(tmp_path, python(DEAF)) as run:
+        run.says("here")
+        os.rename(run.path / LEASE, run.path / "kept")
+        run.lease(0, 0, 1.0, "another job's turn")
+        run.says("SIGTERM")
+        os.rename(run.path / "kept", run.path / LEASE)
+        said = run.ended(5)
+        assert (said["signalled"], said["killed"]) == (True, True)
+
+
+@pytest.mark.parametrize("trick", ["os.unlink(name)", "os.rename(name, 'x'); open(name, 'w')"])
+def test_a_job_cannot_take_its_exit_away(tmp_path: Path, trick: str) -> None:
+    """The room that was kept for it is gone: the code is said all the same, and at once."""
+    code = f"import os, sys; name = '.exit.json.room'; {trick}; sys.exit(7)"
+    with shim_run(tmp_path, python(code)) as run:
+        assert run.ended(5)["codes"] == {"0": 7}
+
+
 @pytest.mark.parametrize("stays_s", [0, 600])
 def test_orphans_do_not_outlive_the_lease(tmp_path: Path, stays_s: float) -> None:
     """A double fork and a session of its own hide nobody, whether the rank ends by itself or is killed."""
