@@ -169,8 +169,13 @@ class Shim:
         """A lease that was moved back ends: a later one is an older file, which a job has put back."""
         self._ending = self._ending or said.ask_s < self.moments.ask_s
         if self._ending:
-            earlier = (min(pair) for pair in zip(said[:3], self.moments[:3], strict=True))
-            said = Moments(*earlier, said.why or self.moments.why)
+            now = self.moments
+            said = Moments(
+                min(said.ask_s, now.ask_s),
+                min(said.signal_s, now.signal_s),
+                min(said.kill_s, now.kill_s),
+                said.why or now.why,
+            )
         self.moments = said
 
     def _obey(self, now_s: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -118,7 +119,10 @@ class People:
     async def _note_tokens(self, access: Access) -> None:
         while True:
             await asyncio.sleep(TOKENS_S)
-            await asyncio.to_thread(access.write_used)
+            try:
+                await asyncio.to_thread(access.write_used)
+            except sqlite3.Error as error:  # a full disk, say
+                log.error("when tokens were used cannot be noted, and is tried again: %s", error)
 
 
 async def _kept_up(work: Any) -> None:

@@ -128,7 +128,7 @@ class Access:
 
     def tokens(self, user: str = "") -> list[Token]:
         """All of them, or those of one user; oldest first."""
-        mine = [token for token in self._tokens.values() if not user or token.user == user]
+        mine = [token for token in list(self._tokens.values()) if not user or token.user == user]
         return sorted(mine, key=lambda token: (token.created_s, token.id))
 
     def revoke(self, id_: str) -> Token:
@@ -148,9 +148,9 @@ class Access:
                 if (token.used_s or 0.0) > self._written_s.get(token.id, 0.0) + USED_SLACK_S
             ]
             if late:
-                self._db.execute("BEGIN")
-                self._db.executemany("UPDATE token SET used_s = ? WHERE id = ?", late)
-                self._db.execute("COMMIT")
+                with self._db:  # or nothing of it: what is made durable later must not wait for this
+                    self._db.execute("BEGIN")
+                    self._db.executemany("UPDATE token SET used_s = ? WHERE id = ?", late)
                 self._written_s.update({id_: used_s or 0.0 for used_s, id_ in late})
 
     # -------------------------------------------------------------------------------------------------- of nodes

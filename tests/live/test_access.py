@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,25 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
     with pytest.raises(BadToken, match="expired"):
         again.recognise(secret)
     again.close()
+
+
+def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path: Path) -> None:
+    """A note of use that breaks off half-way leaves nothing open that later changes would hang in."""
+    path, now = tmp_path / "access.db", [1000.0]
+    access = Access(path, lambda: now[0])
+    bad, secret = access.create("ann", Role.ADMIN, 10_000.0)
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "CREATE TRIGGER full BEFORE UPDATE OF used_s ON token BEGIN SELECT RAISE(FAIL, 'full'); END"
+        )
+    now[0] = 2000.0
+    access.recognise(secret)
+    with pytest.raises(sqlite3.Error, match="full"):
+        access.write_used()
+    access.revoke(bad.id)
+    again = Access(path, lambda: now[0])
+    with pytest.raises(BadToken, match="revoked"):
+        again.recognise(secret)
 
 
 def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
