@@ -1,0 +1,168 @@
+"""docs/install.md and docs/operations.md: their commands run as they stand there, on one machine that plays all parts.
+
+`sudo`, `systemctl` and whatever makes users are played; places below / are moved into a folder of the test.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.live.tls import Keys
+from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
+from tests.e2e.test_joining import two_ports
+from worker_agent import process_tree
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("install", "operations")
+PLAYED = {
+    "sudo": 'if [ "$1" = -u ]; then shift 2; fi; exec "$@"',
+    "useradd": "exit 0",
+    "install": 'args=(); while [ $# -gt 0 ]; do case "$1" in -o|-g) shift;; *) args+=("$1");; esac; shift; done; '
+    'exec /usr/bin/install "${args[@]}"',
+    "systemctl": """
+case "$1" in
+  enable|start) unit=${@: -1}
+    line=$(sed -n "s#^ExecStart=##p" "$SANDBOX/etc/systemd/system/$unit.service")
+    setsid nohup $line --log-level info $PLAYED_OPTIONS >> "$SANDBOX/$unit.log" 2>&1 < /dev/null & echo $! > "$SANDBOX/$unit.pid"
+    word="listening on"; [ "$unit" = gavel-agent ] && word="linked to the scheduler"
+    for _ in $(seq 1200); do tail -n 3 "$SANDBOX/$unit.log" | grep -q "$word" && exit 0; sleep 0.05; done; exit 1;;
+  stop) kill -TERM "$(cat "$SANDBOX/$2.pid")"; while kill -0 "$(cat "$SANDBOX/$2.pid")" 2>/dev/null; do sleep 0.05; done;;
+esac""",
+}
+
+
+def page(name: str) -> str:
+    """Its text."""
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+class Sandbox:
+    """One machine that is scheduler, node and terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, two_ports()
+        (folder / "bin").mkdir()
+        for name, body in PLAYED.items():
+            path = folder / "bin" / name
+            path.write_text(f"#!/bin/bash\n{body}\n")
+            path.chmod(0o755)
+        gavel = folder / "bin" / "gavel"
+        gavel.write_text(f'#!/bin/bash\nexec {sys.executable} -m gavel "$@"\n')
+        gavel.chmod(0o755)
+        for part in ("etc/systemd/system", "etc/gavel", "var/lib", "home"):
+            (folder / part).mkdir(parents=True)
+        (folder / "deploy").mkdir()
+        for path in (ROOT / "deploy").iterdir():
+            (folder / "deploy" / path.name).write_text(self.moved(path.read_text()))
+
+    def moved(self, text: str) -> str:
+        """The same, on this machine and below this folder."""
+        text = text.replace("/opt/gavel/bin/gavel", str(self.folder / "bin" / "gavel"))
+        text = re.sub(r"(?<![\w/])/(etc|var/lib|shared)/", rf"{self.folder}/\1/", text)
+        text = text.replace("--host head-node", f"--host localhost --port {self.port}")
+        text = text.replace("head-node:7070", f"localhost:{self.port}").replace(
+            "head-node:7071", f"localhost:{self.port + 1}"
+        )
+        if "sha256:…" in text:
+            text = text.replace("sha256:…", Keys(self.folder / "var/lib/gavel/tls").fingerprint())
+        return text.replace("--switch-users", "--single-user --gpus v100=1 --name n1")
+
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        """A line of a page, by bash."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GAVEL")}
+        env |= {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "HOME": str(self.folder / "home"),
+            "XDG_CONFIG_HOME": str(self.folder / "home" / ".config"),
+            "SANDBOX": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "PLAYED_OPTIONS": "",
+        }
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", self.moved(line)],
+            cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """Nothing of it outlives the test."""
+    yield Sandbox(tmp_path)
+    for path in tmp_path.glob("*.pid"):
+        for process in process_tree.descendants(int(path.read_text())):
+            process_tree.send(process, signal.SIGKILL)
+    process_tree.kill_all(lambda: processes_of(tmp_path))
+
+
+def lines(name: str) -> list[str]:
+    """The commands of a page, in their order."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page(name), re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def test_both_pages_from_an_empty_machine_to_a_restored_one(sandbox: Sandbox) -> None:
+    """init, serve, login, join, agent, submit, logs, then all of operations, in order: each line ends well."""
+    wanted = [*lines("install"), *lines("operations")]
+    assert {"gavel logs hello", "gavel backup gavel.tar.gz", "gavel drain n1"} <= set(wanted)
+    for line in wanted:
+        if line.startswith(("sudo python3 -m venv", "sudo /opt/gavel/bin/pip", "sudo ln -sf")):
+            continue  # this machine has it
+        done = sandbox.run(line)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        if line == "gavel logs hello":
+            assert done.stdout == "hello\n"
+        if line.startswith("sudo systemctl start gavel-scheduler"):  # restored: its node comes back by itself
+            eventually(lambda: " up " in sandbox.run("gavel nodes").stdout, "n1 is up")
+            assert "hello" in sandbox.run("gavel queue --all").stdout
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
+    """Every `gavel …` names a command; every `section.key` a setting."""
+    from gavel.cli import main
+    from scheduler.config import example_config
+    from scheduler.live.daemon_config import DaemonConfig
+
+    text = page(name)
+    commands = set(re.findall(r"`(?:sudo )?gavel (\w+)", text))
+    assert commands <= set(main.list_commands(None))  # type: ignore[arg-type]
+    example = example_config(DaemonConfig)
+    for key in re.findall(r"`(?:scheduler|agents|keeping|people)\.(\w+)", text):
+        assert re.search(rf"^#?{key} = ", example, re.M), key
+
+
+def said_anywhere() -> str:
+    """All texts in the code, with … where a value is put in."""
+    found = []
+    for package in ("gavel", "scheduler", "worker_agent"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    found.append(
+                        "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+                    )
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return "\n".join(found)
+
+
+def test_messages_in_the_table_are_said_somewhere() -> None:
+    """Word for word, but for what is filled in; and those of the operating system."""
+    table = page("operations").partition("## When something is wrong")[2]
+    messages = re.findall(r"^\| `(.*?)` \|", table, re.M)
+    assert len(messages) > 15
+    said = said_anywhere().replace("`", "")
+    for message in messages:
+        if message == os.strerror(28).lower():
+            continue
+        for part in re.split(r"…|\b[NM]\b|'n1'|server\.pem", message):
+            assert part.strip() in said, f"nobody says '{part.strip()}' of '{message}'"
