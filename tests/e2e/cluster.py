@@ -110,12 +110,13 @@ class Cluster(LocalCluster):
         eventually(lambda: not left(), "every process of every job is gone")
 
     def linked(self, *names: str) -> None:
-        """Wait until these nodes are up."""
+        """Wait until these nodes are up, and this very scheduler has heard of their agents."""
 
         def up() -> bool:
             dead = next((name for name in names if self.nodes[name].poll() is not None), "")
             assert not dead, f"the agent of {dead} has ended: {self.last_line(dead)}"
-            return set(names) <= {node.name for node in self.client.nodes() if node.state == "up"}
+            found = self.client.nodes()
+            return set(names) <= {node.name for node in found if node.state == "up" and node.agent_version}
 
         eventually(up, f"{', '.join(names)} up")
 

@@ -78,8 +78,10 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
     reader = cluster.follower(running[0])
     steps = [0.0, 0.0]
     for how in (signal.SIGKILL, signal.SIGTERM):
+        solver = eventually(cluster.solver, "a solver")
         cluster.stop_scheduler(how)
         assert all(map(alive, pids))
+        gone([solver.pid])
         cluster.start_scheduler()
         cluster.linked("n1", "n2")
         before, steps = steps, [cluster.job(job).steps_done for job in running]
