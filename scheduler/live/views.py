@@ -13,9 +13,12 @@ from scheduler.live.wire_jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding
 
+LAST_S = 253_370_764_800.0  # the beginning of the year 9999, in every time zone one that programs can show
+
 
 def stamp(at_s: float) -> Timestamp:
-    """Seconds since 1970 as the protocol has them."""
+    """Seconds since 1970 as the protocol has them; a time beyond its last one is its last one."""
+    at_s = min(at_s, LAST_S)
     seconds = int(at_s // 1)
     return Timestamp(seconds=seconds, nanos=int((at_s - seconds) * 1e9))
 

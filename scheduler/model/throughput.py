@@ -15,6 +15,7 @@ import msgspec
 Key = tuple[str, int, str]  # job type, GPUs, worker type
 PairKey = tuple[str, str, str, int]  # worker type, job type, its partner's, GPUs of each
 DRIFT = 0.1  # a rate that has come so far from what the last allocation was asked with wants another one
+LOOK_S = 1e-6  # a look that is shorter measures nothing, and makes a rate of any size out of any steps
 SAME = 0.01  # a measurement this close to what was believed changes nothing: noise decides nothing
 
 
@@ -95,7 +96,7 @@ class RateBook(msgspec.Struct):
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
         """Pool one measurement; True when it moved an estimate enough to matter for an allocation."""
-        if stepping_s <= 0 or steps < 0 or not math.isfinite(steps):
+        if not stepping_s >= LOOK_S or steps < 0 or not math.isfinite(steps):
             return False
         rate = steps / stepping_s
         seen = self.measured.get(key)

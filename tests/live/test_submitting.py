@@ -296,3 +296,14 @@ async def test_a_scheduler_that_stops_says_so(live: Live) -> None:
     found = await problem_of(live.jobs().SubmitJobs(submit(spec())))
     assert (found.code, found.reason) == (Code.UNAVAILABLE, "stopping")
     assert found.retry_s
+
+
+@with_daemon()
+async def test_a_time_that_no_calendar_has_is_shown_as_the_last_one(live: Live) -> None:
+    """Who writes too many zeros can still look at the job, and cancel it."""
+    late = spec(earliest_start_s=1e308)
+    (preview,) = (await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=[late]))).previews
+    assert preview.expected_start.ToDatetime().year == 9999
+    await live.jobs().SubmitJobs(submit(late))
+    said = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
+    assert said.expected_start.ToDatetime().year == 9999

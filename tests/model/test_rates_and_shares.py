@@ -54,7 +54,10 @@ def test_noise_decides_nothing() -> None:
     assert not book.observe(KEY, 10.04 * 100, 100.0, TRUST_S)
 
 
-@pytest.mark.parametrize(("steps", "stepping_s"), [(1.0, 0.0), (-1.0, 5.0), (math.nan, 5.0), (math.inf, 5.0)])
+@pytest.mark.parametrize(
+    ("steps", "stepping_s"),
+    [(1.0, 0.0), (-1.0, 5.0), (math.nan, 5.0), (math.inf, 5.0), (2.0**53, 1e-300), (1.0, math.nan)],
+)
 def test_what_is_no_measurement_is_not_pooled(steps: float, stepping_s: float) -> None:
     """Nothing is learnt from it."""
     book = RateBook()
