@@ -42,18 +42,21 @@ def hasty(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster, go: Path) -> None:
-    """kill -9 and a new agent, twice: the job is the same process, in its first attempt, and nothing is lost.
+    """kill -9 and a new agent, at once and later: the job is the same process in its first attempt, nothing is lost.
 
     One that ended while nobody looked keeps its exit code and its last lines.
     """
     job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     pid = cluster.started(job)["pid"]
-    for _ in range(2):
+    for times, at_once in ((2, True), (3, False)):
         cluster.kill("n1")
-        eventually(lambda: cluster.client.nodes(["n1"])[0].state != "up", "the scheduler has noticed")
+        if not at_once:
+            eventually(lambda: cluster.client.nodes(["n1"])[0].state != "up", "the scheduler has noticed")
         assert alive(pid)
         cluster.agent("n1")
-        cluster.linked("n1")
+        eventually(
+            lambda times=times: cluster.log("n1").read_text().count("linked to") == times, "n1 is back"
+        )
         cluster.runs(job)
     failing = cluster.submit("failing.py", go, nodes=("n2",))
     cluster.runs(failing)
