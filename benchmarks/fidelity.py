@@ -1,6 +1,6 @@
 """How true a simulation is: the same jobs live and simulated, and how long each took in either.
 
-    python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 1] [--folder DIR]
+    python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 0.8] [--folder DIR]
 
 Paced jobs of three types on a real scheduler and four real agents, two GPUs of speed 1 and two of speed 0.4. Then the
 same arrivals and settings in virtual time, with the rates, and the time lost per turn, that the live run's journal

@@ -1,6 +1,6 @@
 """From the boundary of a round to the first step of the next job on that GPU: how long, and what takes how long.
 
-    python -m benchmarks.handover [--rounds 6] [--round-s 6] [--folder DIR]
+    python -m benchmarks.handover [--rounds 24] [--round-s 4] [--folder DIR]
 
 Two jobs take turns on one GPU, so that every round hands it over. Moments come from the journal, from the times of the
 files by which agent, shim and job speak (docs/job-directory.md), and from the job itself. A start-up is the job's own.
@@ -92,8 +92,8 @@ def table(found: Sequence[Mapping[str, float]]) -> str:
 def main() -> None:
     """Run, read, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--round-s", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--round-s", type=float, default=4.0)
     parser.add_argument("--folder", type=Path, help="keep everything there")
     options = parser.parse_args()
     settings = (
