@@ -62,6 +62,11 @@ class WholeAgent:
         self.config = config
         try:
             refuse_to_be_root(single_user=config.single_user, switch_users=config.switch_users)
+            if config.switch_users and config.certificates is None:
+                raise UserError(
+                    "without a certificate anybody on this machine could have jobs run as any of its users: get one"
+                    " with `gavel agent join`, or, on a machine of your own, say --single-user for --switch-users"
+                )
             self.nvml: Nvml | None = None if config.gpus else measured(os.environ)
             self.inventory = parse_gpus(config.gpus) if self.nvml is None else self.nvml.inventory()
             self.storage = CheckpointStorage(config.checkpoints)
@@ -151,8 +156,16 @@ class WholeAgent:
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
+        """Dismissed where the scheduler is another one: it would wait for ever for jobs that are refused here."""
+        core = self.agent.core
+        if welcome.epoch < core.epoch:
+            raise Dismissed(
+                "older",
+                f"it is in epoch {welcome.epoch}, and this node was given orders in epoch {core.epoch}: it is another "
+                f"scheduler, or lost its data. If it is the right one, remove {self.config.state / 'agent.json'} "
+                "when no job of the other one runs here any more, and start the agent again",
+            )
         if welcome.report_interval_s > 0:
-            core = self.agent.core
             core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
 
     async def _tell_health(self, nvml: Nvml) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from typing import get_type_hints
 
 import click
 import pytest
 
 from gavel.cli.agent_commands import agent
+from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.__main__ import main
 from worker_agent.config import AgentConfig, ConfigError, agent_config
+from worker_agent.link import Dismissed
+from worker_agent.outgoing import Outgoing
+from worker_agent.whole import WholeAgent
 
 GOOD = """\
 scheduler = "head-node:7071"
@@ -149,3 +154,23 @@ def test_a_token_file_that_cannot_be_used_is_named(tmp_path, capsys):
         options = ["--gpus", "v100=1", "--single-user", "--state-dir", str(tmp_path / "s")]
         assert main([*options, "--token-file", str(path)]) == 1
         assert words in capsys.readouterr().err
+
+
+def test_jobs_of_many_users_want_a_scheduler_that_can_be_trusted(tmp_path, capsys, monkeypatch):
+    """A root agent without a certificate would start jobs as whomever anybody on this machine names."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert main(["--gpus", "v100=1", "--switch-users", "--state-dir", str(tmp_path / "s")]) == 1
+    assert "gavel agent join" in capsys.readouterr().err
+
+
+def test_a_scheduler_that_forgot_its_epochs_is_not_obeyed_in_silence(tmp_path):
+    """Its orders would be refused, and it would wait for them for ever: the agent leaves, and says what to do."""
+    state = tmp_path / "s"
+    state.mkdir()
+    (state / "agent.json").write_text('{"epoch": 7, "generation": 3}')
+    config = agent_config(None, {"gpus": "v100=1", "single_user": True, "state_dir": str(state)})
+    whole = WholeAgent(config)
+    with pytest.raises(Dismissed, match=r"epoch 1.*epoch 7.*agent\.json"):
+        whole.link._on_welcomed(pb.Welcome(epoch=1), Outgoing(lambda lease: "", time.monotonic))
+    whole.link._on_welcomed(pb.Welcome(epoch=7), Outgoing(lambda lease: "", time.monotonic))
+    whole.close()
