@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import grpc
 import msgspec
@@ -73,6 +74,20 @@ async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not(
         await until(lambda: scheduler.state.nodes["mute"].state != NodeState.UP)
         assert scheduler.state.nodes["idle"].state == NodeState.UP
         answering.cancel()
+
+
+@story
+async def test_who_does_not_listen_calls_nobody_silent():
+    """A disk that held the scheduler up for longer than the silence costs no link: words of agents still wait."""
+    async with Scheduler(pace=QUICK) as scheduler, scheduler.peer("n1") as peer:
+        await peer.join()
+        await asyncio.sleep(QUICK.away_s)
+        link = scheduler.links.linked("n1")
+        await peer.report()
+        time.sleep(1.5 * QUICK.silence_s)
+        await peer.next("taken")
+        assert scheduler.links.linked("n1") is link
+        assert not link.closed.done()
 
 
 @story
