@@ -30,7 +30,7 @@ FOLDER = ROOT / "out" / "demo"
 AGENTS = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
 SETTINGS = (
     "scheduler.policy=las",
-    *("scheduler.round_s=8", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
+    *("scheduler.round_s=12", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
     *("scheduler.restart_cost_s=4", "scheduler.trust_after_s=10", "scheduler.reserve_after=1"),
 )
 LIMIT_S = 290.0
@@ -49,7 +49,7 @@ def jobs() -> list[JobSpec]:
         command = [sys.executable, str(script), "--steps", str(steps), "--step-s", str(STEP_S[name])]
         made.append(
             JobSpec(
-                name=f"{name}-{number}" if gpus == 1 else f"{name}-{number}-on-2-gpus",
+                name=f"{name}-{number}" if gpus == 1 else f"{name}-{number}-2-gpus",
                 command=tuple(command),
                 job_type=name,
                 gpus=gpus,
@@ -192,16 +192,16 @@ def last_loss(client: Client, job: str) -> tuple[int, float]:
 
 def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Table:
     """What became of each job."""
-    table = Table(title="What became of them", title_justify="left")
+    table = Table(title="What became of them", title_justify="left", box=None, pad_edge=False)
     for column in ("job", "state"):
-        table.add_column(column)
-    for column in ("steps", "loss", "attempts", "preempted", "s on v100", "s on k80"):
-        table.add_column(column, justify="right")
+        table.add_column(column, no_wrap=True)
+    for column in ("steps", "loss", "starts", "preempted", "v100 s", "k80 s"):
+        table.add_column(column, justify="right", no_wrap=True)
     for job in done:
         times = [f"{job.time_s[kind]:.0f}" if kind in job.time_s else "" for kind in ("v100", "k80")]
         step, loss = losses[job.id]
         table.add_row(
-            *(job.spec.name, str(job.state), f"{step} of {job.spec.steps:.0f}", f"{loss:.3f}"),
+            *(job.spec.name, str(job.state), f"{step}/{job.spec.steps:.0f}", f"{loss:.3f}"),
             *(str(job.attempt), str(job.preemptions), *times),
         )
     return table
