@@ -6,7 +6,7 @@ WARNING: exit codes are promised in docs/cli.md. They keep their meaning.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from gavel.cli import (
     quiet_grpc,  # noqa: F401
 )
 from gavel.cli.wording import printable
-from gavel.client import Client
+from gavel.client import Client, Job
 from gavel.client import errors as e
 from gavel.client.reading import plain
 from gavel.client.settings import ADDRESS
@@ -110,6 +110,19 @@ def job_id(client: Client, said: str) -> str:
         if ids:
             return ids[0]
     raise e.NotFound(f"there is no job '{said}'")
+
+
+def members(client: Client, job: str) -> Sequence[Job]:
+    """The job of this id, or each member of the array of this id, by index."""
+    from gavel.client import JobFilter
+
+    try:
+        return [client.get(job)]
+    except e.NotFound:
+        found = sorted(client.list(JobFilter(jobs=[job])), key=lambda one: one.array_index or 0)
+        if not found:
+            raise
+        return found
 
 
 def _whole(job: Any) -> str:

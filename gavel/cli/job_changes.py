@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from gavel.cli import Fault
-from gavel.cli.connecting import OK, exit_code, print_json, scheduler
+from gavel.cli.connecting import OK, exit_code, job_id, print_json, scheduler
 from gavel.cli.live_words import few, ids
 from gavel.cli.queue import job_filter
 from gavel.cli.wording import count_of, printable
@@ -71,7 +71,7 @@ def _do(client: Client, action: Action, chosen: Sequence[str], as_json: bool, an
     code, done, failed = OK, [], []
     for job in chosen:
         try:
-            concerned = call(job)
+            concerned = call(job if any_state else job_id(client, job))
         except NotReachable:
             raise  # the others would fail as well, each after its time
         except GavelError as error:

@@ -103,7 +103,7 @@ def submit(ctx: click.Context, /, **given: Any) -> None:
 @click.option("-a", "--all", "everybody", is_flag=True, help="Of all users.")
 @FILTERS
 @options(
-    click.option("--since", metavar="DURATION", help="Submitted within: 2d."),
+    click.option("--since", metavar="WHEN", help="Submitted since then: 2d, or a time."),
     click.option(
         "-l",
         "--limit",
@@ -163,7 +163,7 @@ def show(**given: Any) -> None:
     LIVE,
 )
 def logs(**given: Any) -> None:
-    """Show what a job printed. Of several ranks, each line begins with its rank."""
+    """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member."""
     from gavel.cli.logs import logs
 
     logs(**given)

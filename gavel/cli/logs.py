@@ -1,15 +1,26 @@
-"""`gavel logs`: what a job printed goes to standard output as it is; what the reader should know to standard error."""
+"""`gavel logs`: what a job printed goes to standard output as it is; what the reader should know to standard error.
+
+Of an array one member after the other, or with `--follow` all at once: a thread for each reads its stream.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from queue import Queue
 
 import click
 
-from gavel.cli.connecting import job_id, print_line, scheduler
+from gavel.cli.connecting import REFUSED, failure, job_id, members, print_line, scheduler
 from gavel.cli.wording import printable
-from gavel.client import Client, LogChunk
+from gavel.client import Client, GavelError, Job, LogChunk
+from gavel.client.results import ACTIVE
+
+FOLLOWED_MAX = 32  # streams at once
+WAITING_MAX = 64  # pieces that were read and not yet shown
+
+Chunks = Iterator[LogChunk]
 
 
 def logs(
@@ -24,13 +35,13 @@ def logs(
 ) -> None:
     """The command's body."""
     with scheduler(address, context) as client:
-        name = job_id(client, job)
-        show_logs(client, name, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=as_json)
+        found = members(client, job_id(client, job))
+        show_logs(client, found, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=as_json)
 
 
 def show_logs(
     client: Client,
-    job: str,
+    found: Sequence[Job],
     *,
     follow: bool = False,
     attempt: int | None = None,
@@ -38,20 +49,76 @@ def show_logs(
     tail: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Until there is no more; with `follow` until the job has ended for good."""
-    spec = client.get(job).spec
-    several = rank is None and (spec.gpus_max or spec.gpus or 1) > 1
-    chunks = client.logs(job, attempt=attempt or 0, rank=rank, tail=tail, follow=follow)
+    """Of a job, or of members of an array. Until there is no more; with `follow` until all have ended for good."""
+    if not follow or attempt:  # of those that have something to show, if there are any
+        found = [job for job in found if job.attempt >= (attempt or 1)] or found[:1]
+    streams = [
+        client.logs(job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow) for job in found
+    ]
+    chunks = at_once(streams) if follow and len(found) > 1 and _few(found) else in_turn(streams)
     if as_json:
         for chunk in chunks:
             print_line(chunk)
         return
-    lines = Lines(several, _write, lambda words: click.echo(words, err=True))
+    several = rank is None and any((job.spec.gpus_max or job.spec.gpus or 1) > 1 for job in found)
+    lines = Lines(several, _write, lambda words: click.echo(words, err=True), members=len(found) > 1)
     try:
         for chunk in chunks:
             lines.hear(chunk)
     finally:
         lines.end()
+
+
+def _few(found: Sequence[Job]) -> bool:
+    """Whether so many can be followed; a fault where not."""
+    going = [job.id for job in found if job.state in ACTIVE]
+    if len(going) > FOLLOWED_MAX:
+        raise failure(
+            REFUSED,
+            f"{len(going)} members have not ended, and at most {FOLLOWED_MAX} are followed at once: name one, "
+            f"such as {going[0]}",
+        )
+    return True
+
+
+def in_turn(streams: Sequence[Chunks]) -> Chunks:
+    """One after the other, to the last; then the first error."""
+    failed: GavelError | None = None
+    for chunks in streams:
+        try:
+            yield from chunks
+        except GavelError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def at_once(streams: Sequence[Chunks]) -> Chunks:
+    """Of all of them, as it comes; once all are over, the first error."""
+    came: Queue[LogChunk | Exception | None] = Queue(WAITING_MAX)
+
+    def read(chunks: Chunks) -> None:
+        try:
+            for chunk in chunks:
+                came.put(chunk)
+        except Exception as error:  # told by who reads the queue
+            came.put(error)
+        else:
+            came.put(None)
+
+    for chunks in streams:
+        threading.Thread(target=read, args=(chunks,), daemon=True).start()
+    failed: Exception | None = None
+    left = len(streams)
+    while left:
+        got = came.get()
+        if isinstance(got, LogChunk):
+            yield got
+            continue
+        left -= 1
+        failed = failed or got
+    if failed is not None:
+        raise failed
 
 
 def _write(data: bytes) -> None:
@@ -60,35 +127,45 @@ def _write(data: bytes) -> None:
 
 
 class Lines:
-    """Output of one rank as it comes; of several whole lines, each with its rank before it."""
+    """Output of one rank as it comes; of several, or of members, whole lines, each with where it is from before it."""
 
-    def __init__(self, several: bool, write: Callable[[bytes], None], say: Callable[[str], None]) -> None:
-        self._several, self._write, self._say = several, write, say
-        self._begun: dict[tuple[int, int], bytes] = {}  # lines that have not ended
+    def __init__(
+        self,
+        several: bool,
+        write: Callable[[bytes], None],
+        say: Callable[[str], None],
+        *,
+        members: bool = False,
+    ) -> None:
+        self._several, self._members, self._write, self._say = several, members, write, say
+        self._begun: dict[tuple[str, int, int], bytes] = {}  # lines that have not ended
         self._at_start = True
 
     def hear(self, chunk: LogChunk) -> None:
         """The next piece."""
         if chunk.notice:
-            self.end()
-            self._say(f"-- {printable(chunk.notice)} --")
-        elif not self._several:
+            self.end(chunk.job)
+            self._say(f"-- {f'{chunk.job}: ' if self._members else ''}{printable(chunk.notice)} --")
+        elif not self._several and not self._members:
             if chunk.data:
                 self._at_start = chunk.data.endswith(b"\n")
                 self._write(chunk.data)
         else:
-            key = (chunk.attempt, chunk.rank)
+            key = (chunk.job, chunk.attempt, chunk.rank)
             *whole, rest = (self._begun.pop(key, b"") + chunk.data).split(b"\n")
             if rest:
                 self._begun[key] = rest
             if whole:
-                self._write(b"".join(b"%d: %s\n" % (chunk.rank, line) for line in whole))
+                self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in whole))
 
-    def end(self) -> None:
-        """Lines that never ended are shown too, and what follows begins a new one."""
-        for (_, rank), rest in self._begun.items():
-            self._write(b"%d: %s\n" % (rank, rest))
-        self._begun.clear()
+    def end(self, job: str | None = None) -> None:
+        """Lines (of this job) that never ended are shown too, and what follows begins a new one."""
+        for key in [key for key in self._begun if job in (None, key[0])]:
+            self._write(self._line(key[0], key[2], self._begun.pop(key)))
         if not self._at_start:
             self._write(b"\n")
             self._at_start = True
+
+    def _line(self, job: str, rank: int, line: bytes) -> bytes:
+        parts = ([job] if self._members else []) + ([str(rank)] if self._several else [])
+        return b"%s: %s\n" % (".".join(parts).encode(), line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +10,10 @@ import click
 from rich.text import Text
 
 from gavel.cli.columns import out
-from gavel.cli.connecting import job_id, print_line, scheduler
+from gavel.cli.connecting import job_id, members, print_line, scheduler
 from gavel.cli.live_words import age, ago, few, job_on, job_progress, short_number, span, state_text
 from gavel.cli.wording import count_of, printable
-from gavel.client import Client, Job, JobFilter
-from gavel.client.errors import NotFound
+from gavel.client import Job
 from gavel.client.job_fields import FIELDS
 from gavel.client.reading import plain
 
@@ -31,7 +30,7 @@ def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str
     """The command's body."""
     with scheduler(address, context) as client:
         for at, name in enumerate(jobs):
-            for number, job in enumerate(_found(client, job_id(client, name))):
+            for number, job in enumerate(members(client, job_id(client, name))):
                 if as_json:
                     print_line(job)
                     continue
@@ -40,17 +39,6 @@ def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str
                 console = out()
                 for line in lines(job, datetime.now(UTC)):
                     console.print(line)
-
-
-def _found(client: Client, job: str) -> Sequence[Job]:
-    """The job, or each member of the array."""
-    try:
-        return [client.get(job)]
-    except NotFound:
-        members = sorted(client.list(JobFilter(jobs=[job])), key=lambda one: one.array_index or 0)
-        if not members:
-            raise
-        return members
 
 
 def lines(job: Job, now: datetime) -> Iterator[Text]:

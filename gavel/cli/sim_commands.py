@@ -376,7 +376,8 @@ def explain(
     """Why is my job waiting? Or why does it run where it runs?
 
     JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
-    would change it, and when the job is expected to start.
+    would change it, and when the job is expected to start. Of an array, such an answer for each of its first ten
+    members that have not ended; with --json a list of them.
     """
     if journal_in is None:
         if at_s is not None:

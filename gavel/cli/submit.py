@@ -57,7 +57,7 @@ def submit(
         if follow:
             from gavel.cli.logs import show_logs
 
-            show_logs(client, jobs[0], follow=True, as_json=as_json)
+            show_logs(client, [client.get(jobs[0])], follow=True, as_json=as_json)
         if wait or follow:
             from gavel.cli.wait import wait_for
 

@@ -30,7 +30,7 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.clock import Clock
 from scheduler.live.feed import Feed
 from scheduler.live.limits import PeopleConfig
-from scheduler.live.log_source import NodeSeen
+from scheduler.live.log_source import LogUnavailable, NodeSeen
 from scheduler.live.people import SERVER_OPTIONS, People
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
@@ -114,19 +114,24 @@ class Nodes:
         self.sent: list[Any] = []
         self.trouble: Exception | None = None
         self.open = 0
+        self.over = False
+        self.away: set[str] = set()  # jobs whose node is
 
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncIterator[jobs_pb2.LogChunk]:
-        """What the test has put there; then, when following, nothing for ever."""
+        """What the test has put there for this job; then, when following, nothing for ever (until `over`)."""
         self.asked.append((job, attempt, rank, tail_lines, follow))
         self.open += 1
         try:
             if self.trouble is not None:
                 raise self.trouble
+            if job in self.away:
+                raise LogUnavailable(f"the node of job {job} is away")
             for chunk in self.chunks:
-                yield chunk
-            if follow:
+                if chunk.job in ("", job):
+                    yield chunk
+            if follow and not self.over:
                 await asyncio.Event().wait()
         finally:
             self.open -= 1
