@@ -82,14 +82,21 @@ def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
 
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
-        whose = f"of {wanted.user} " if wanted.user else ""
-        click.echo(f"no jobs {whose}fit; `gavel queue -a` shows those of all users", err=True)
+        click.echo(_nothing(wanted), err=True)
         return
     show_table(COLUMNS, rows(jobs, datetime.now(UTC)))
     if len(jobs) == limit:
         more = client.page(wanted, size=1, brief=True).total - limit
         if more > 0:
             click.echo(f"and {count_of(more, 'more job')}: --limit", err=True)
+
+
+def _nothing(wanted: JobFilter) -> str:
+    """That there is nothing to show, and what to say to see more."""
+    more = ["`-a` shows those of all users"] if wanted.user else []
+    more += ["`--since 1d` shows those that have ended too"] if tuple(wanted.states) == ACTIVE else []
+    whose = f"of {wanted.user} " if wanted.user else ""
+    return "; ".join([f"no jobs {whose}fit", ", ".join(more)] if more else [f"no jobs {whose}fit"])
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:

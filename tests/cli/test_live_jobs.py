@@ -63,8 +63,30 @@ def test_the_queue_for_programs(live: LiveThread, gavel: Gavel) -> None:  # noqa
     ) == (["a"], [], ["b"])
     said = gavel("queue", "-a", "-l", "1")
     assert said.stderr == "and 1 more job: --limit\n"
-    nothing = gavel("queue", "-u", "nobody")
-    assert (nothing.exit_code, nothing.stdout, "no jobs of nobody fit" in nothing.stderr) == (0, "", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            ("-u", "bob"),
+            "no jobs of bob fit; `-a` shows those of all users, `--since 1d` shows those that have ended too",
+        ),
+        (("-a",), "no jobs fit; `--since 1d` shows those that have ended too"),
+        (("-a", "--state", "failed"), "no jobs fit"),
+    ],
+)
+def test_where_nothing_fits_it_is_said_what_shows_more(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    options: tuple[str, ...],
+    line: str,
+) -> None:
+    """A first job has often ended before its owner looks for it."""
+    gavel("submit", *HELD)
+    gavel("cancel", "1")
+    said = gavel("queue", *options)
+    assert (said.exit_code, said.stdout, said.stderr) == (0, "", f"{line}\n")
 
 
 @pytest.mark.parametrize(
