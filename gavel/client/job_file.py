@@ -6,6 +6,7 @@ Every objection names file, line and field, what is wrong and what would be righ
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -144,7 +145,7 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
 
     if not spec.workdir and not spec.upload:
         return spec
-    return replace(spec, workdir=str(folder / Path(spec.workdir).expanduser()))
+    return replace(spec, workdir=os.path.normpath(folder / Path(spec.workdir).expanduser()))
 
 
 def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]:

@@ -108,7 +108,9 @@ def _size_gb(node: yaml.Node) -> float:
     value = scalar(node)
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None or (found[2] is None and not value.strip().endswith("B")):
-        hint = f"; with its unit, {node.value}GB" if type(value) in (int, float) and value > 0 else ""
+        hint = (
+            f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
+        )
         raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {shown(node)}{hint}")
     size = float(found[1]) * _SIZES[found[2] or ""] / 1e9
     if not 0 < size < 1e12:
@@ -137,7 +139,9 @@ def _duration(node: yaml.Node) -> float:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
-        hint = f"; with its unit, {node.value}s" if type(value) in (int, float) and value > 0 else ""
+        hint = (
+            f"; with its unit, {node.value}s" if type(value) in (int, float) and 0 < value < math.inf else ""
+        )
         raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {shown(node)}{hint}")
     return length_s
 
@@ -151,7 +155,9 @@ def _instant(node: yaml.Node) -> float | datetime:
     try:
         return datetime.fromisoformat(value).astimezone() if isinstance(value, str) else _no_time()
     except (ValueError, OverflowError):
-        hint = f"; with its unit, {node.value}s" if type(value) in (int, float) and value > 0 else ""
+        hint = (
+            f"; with its unit, {node.value}s" if type(value) in (int, float) and 0 < value < math.inf else ""
+        )
         raise Wrong(
             node,
             f"must be a duration such as 2h, or a time such as 2030-12-31T18:00, got {shown(node)}{hint}",

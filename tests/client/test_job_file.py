@@ -37,6 +37,8 @@ RIGHT = [
     ("venv: /shared/env", "venv", "/shared/env"),
     ("workdir: sub/dir", "workdir", "/shared/project/sub/dir"),
     ("workdir: /data", "workdir", "/data"),
+    ("workdir: ../data/../train", "workdir", "/shared/train"),
+    ("workdir: /data/../..", "workdir", "/"),
     (
         "env: {SEED: 7, ON: true, RATE: 1e-3, EMPTY: ''}",
         "env",
@@ -200,6 +202,7 @@ WRONG = [
     ("deadline: soon", "must be a duration such as 2h, or a time"),
     ("deadline: 0s", "must be a duration such as 2h, or a time"),
     ("start: '25:00'", "must be a duration such as 2h, or a time"),
+    ("time_limit: .inf", "must be a duration above 0 such as 90m or 1h30m, got .inf"),
     ("time_limit: 90", "must be a duration above 0 such as 90m or 1h30m, got 90; with its unit, 90s"),
     ("time_limit: 01:30:00", "must be a duration above 0 such as 90m or 1h30m"),
     ("time_limit: 1h30", "must be a duration"),
