@@ -68,7 +68,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.s
 checkpoint = TorchCheckpoint("checkpoints/digits", model=model, optimizer=optimizer, schedule=schedule)
 steps = LeasedIterator(loader, checkpoint=checkpoint, steps=options.steps)
 print(json.dumps({"at": "start", "step": steps.step, "on": os.environ.get("GAVEL_WORKER_TYPE")}), flush=True)
-loss = torch.tensor(float("nan"))
+loss: torch.Tensor | None = None
 for pictures, digits in steps:
     loss = torch.nn.functional.cross_entropy(model(pictures), digits)
     optimizer.zero_grad()
@@ -80,4 +80,5 @@ for pictures, digits in steps:
     if steps.step % 50 == 0:
         print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
 at = "end" if steps.finished else "lease over"
-print(json.dumps({"at": at, "step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
+last = None if loss is None else round(loss.item(), 4)  # a lease may end before its first step
+print(json.dumps({"at": at, "step": steps.step, "loss": last}), flush=True)
