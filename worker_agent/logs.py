@@ -8,6 +8,7 @@ directory that a job can write to: only regular ones of the agent's own are read
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import stat
@@ -38,12 +39,14 @@ class RunLogs:
 
     def __init__(self, path: Path) -> None:
         """OSError when there is no such run, or it cannot be read."""
-        self.directory = RunDirectory(path)
-        start = self.directory.read(START, owner=os.geteuid()) or {}
-        self.job, self.attempt = str(start.get("job", "")), int(start.get("attempt", 0))
-        self.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ())) or (0,)
-        self.piece_bytes = int(start.get("log_bytes_max", 1 << 62))
-        self._logs = self.directory.open_logs()
+        with contextlib.ExitStack() as unless_read:
+            self.directory = unless_read.enter_context(RunDirectory(path))
+            start = self.directory.read(START, owner=os.geteuid()) or {}
+            self.job, self.attempt = str(start.get("job", "")), int(start.get("attempt", 0))
+            self.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ())) or (0,)
+            self.piece_bytes = int(start.get("log_bytes_max", 1 << 62))
+            self._logs = self.directory.open_logs()
+            unless_read.pop_all()
 
     def close(self) -> None:
         """Let go of it."""

@@ -145,17 +145,21 @@ class Processes:
         order = run.order
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.path(order.lease))  # of a start that was broken off: what has a shim was found
-        directory = RunDirectory.create(self.runs_path, order.lease)
-        try:
-            start = prepare(directory)
-        except ValueError as error:
-            say_refused(directory, order, self.clock(), str(error))
-            return directory, (), None
-        if start["uid"] is not None:
-            os.fchown(directory.fd, start["uid"], start["gid"])
-        say_moments(directory, order, run.moments)
-        directory.write(START, start, durable=True, mode=0o600)
-        return directory, tuple(rank["rank"] for rank in start["ranks"]), start_shim(directory)
+        with contextlib.ExitStack() as unless_started:
+            directory = unless_started.enter_context(RunDirectory.create(self.runs_path, order.lease))
+            try:
+                start = prepare(directory)
+            except ValueError as error:
+                say_refused(directory, order, self.clock(), str(error))
+                unless_started.pop_all()
+                return directory, (), None
+            if start["uid"] is not None:
+                os.fchown(directory.fd, start["uid"], start["gid"])
+            say_moments(directory, order, run.moments)
+            directory.write(START, start, durable=True, mode=0o600)
+            shim = start_shim(directory)
+            unless_started.pop_all()
+        return directory, tuple(rank["rank"] for rank in start["ranks"]), shim
 
     # ------------------------------------------------------------------------------------------ after a restart
 

@@ -257,3 +257,14 @@ def test_cleaning_up_is_not_led_astray(tmp_path: Path) -> None:
     (runs / "link").symlink_to(outside)
     assert remove_old_runs(runs, (), Retention(keep_s=1), now_s=1e9) == []
     assert (outside / EXIT).exists()
+
+
+def test_logs_that_cannot_be_opened_leave_nothing_open(tmp_path: Path) -> None:
+    """A job may remove its logs, or write nonsense; an agent that looks again and again has its files left."""
+    gone, odd = Run(tmp_path, "1"), Run(tmp_path, "2")
+    (gone.path / "logs").rename(tmp_path / "elsewhere")
+    odd.directory.write(START, {"attempt": "many"})
+    before = len(os.listdir("/proc/self/fd"))
+    for run in (gone, odd):
+        assert last_lines(run.path) == ""
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -323,3 +324,15 @@ async def test_recalled_before_anything_was_done(tmp_path: Path) -> None:
         node.desire(job("pass"))
         node.desire()
         assert (await node.exit()).outcome == "yielded"
+
+
+@live
+async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    """A disk that is full for a day must not use up the agent's files."""
+    async with LiveAgent(tmp_path) as node:
+        node.workshop.node.checkpoints.write_text("no directory")
+        before = len(os.listdir("/proc/self/fd"))
+        for lease in ("1", "2", "3"):
+            node.desire(job("pass", lease))
+            assert (await node.exit(lease)).outcome == "node_failed"
+        assert len(os.listdir("/proc/self/fd")) == before
