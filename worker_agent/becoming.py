@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -36,6 +37,7 @@ def turn_into(
     """
     try:
         os.setsid()
+        be_no_dearer_than_others()
         _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
         process_tree.die_with_parent(shim)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -52,6 +54,16 @@ def turn_into(
         os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
     finally:
         os._exit(COULD_NOT_START)
+
+
+def be_no_dearer_than_others(score: str = "/proc/self/oom_score_adj") -> None:
+    """An agent may be kept from what the kernel does for want of memory; its jobs, which want it, are not."""
+    with contextlib.suppress(OSError, ValueError):
+        with open(score) as file:
+            dearer = int(file.read()) < 0
+        if dearer:
+            with open(score, "w") as file:
+                file.write("0")
 
 
 def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:

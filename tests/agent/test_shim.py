@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.agent.runs import ShimRun, gone, python, shim_run, wait_for
+from worker_agent.becoming import be_no_dearer_than_others
 from worker_agent.run_directory import EXIT, LEASE, START, RunDirectory
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
@@ -273,6 +275,33 @@ def test_leaders_die_with_their_shim(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- setup
+
+
+def test_the_kernel_rather_takes_a_job_than_its_agent(tmp_path: Path) -> None:
+    """For want of memory: an agent that is kept from it, and its shims, keep that to themselves."""
+
+    def dear() -> None:
+        Path("/proc/self/oom_score_adj").write_text("-500")
+
+    try:
+        run = ShimRun(tmp_path, python("print('mine is', open('/proc/self/oom_score_adj').read())"))
+        run.start(preexec_fn=dear)
+    except subprocess.SubprocessError:
+        pytest.skip("only root may do that")
+    try:
+        run.ended()
+        assert run.log().strip() == "mine is 0"
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [("-500\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")])
+def test_a_score_that_keeps_from_the_kernel_is_given_up(tmp_path: Path, before: str, after: str) -> None:
+    """Where it is an ordinary one, or an operator made jobs cheaper, it stays."""
+    score = tmp_path / "oom_score_adj"
+    score.write_text(before)
+    be_no_dearer_than_others(str(score))
+    assert score.read_text() == after
 
 
 def test_setup_comes_first(tmp_path: Path) -> None:
