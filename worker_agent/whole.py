@@ -46,6 +46,7 @@ from worker_agent.wire import PROTOCOL
 LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
 START_LOOK_S = 0.1  # between two looks for a run that is asked for before it begins
+REMOVED = 3  # exit status: there is no such node any more, and a service manager shall not bring it back
 _DAY_S = 86400.0
 _STOPPING_S = 3600.0  # that jobs have to end in when the agent is to drain
 
@@ -296,8 +297,9 @@ def _ended(running: asyncio.Task[None]) -> int:
         if rest is not None or dismissed is None:
             raise
         error = next(iter(_leaves(dismissed)))
-        LOG.error("the scheduler sends this agent away (%s): %s", getattr(error, "reason", ""), error)
-        return 1
+        reason = getattr(error, "reason", "")
+        LOG.error("the scheduler sends this agent away (%s): %s", reason, error)
+        return REMOVED if reason == "removed" else 1
     return 0
 
 

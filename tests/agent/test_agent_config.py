@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import time
+from pathlib import Path
 from typing import get_type_hints
 
 import click
@@ -15,7 +17,7 @@ from worker_agent.__main__ import main
 from worker_agent.config import AgentConfig, ConfigError, agent_config
 from worker_agent.link import Dismissed
 from worker_agent.outgoing import Outgoing
-from worker_agent.whole import WholeAgent
+from worker_agent.whole import REMOVED, WholeAgent, run_agent
 
 GOOD = """\
 scheduler = "head-node:7071"
@@ -174,3 +176,21 @@ def test_a_scheduler_that_forgot_its_epochs_is_not_obeyed_in_silence(tmp_path):
         whole.link._on_welcomed(pb.Welcome(epoch=1), Outgoing(lambda lease: "", time.monotonic))
     whole.link._on_welcomed(pb.Welcome(epoch=7), Outgoing(lambda lease: "", time.monotonic))
     whole.close()
+
+
+@pytest.mark.parametrize(("reason", "status"), [("removed", 3), ("duplicate", 1), ("older", 1)])
+def test_an_agent_whose_node_was_removed_is_told_apart(tmp_path, monkeypatch, reason, status):
+    """A service manager starts the others again, and leaves this one alone: its unit names the status."""
+
+    async def sent_away(whole):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(raising(Dismissed(reason, "go")))
+
+    async def raising(error):
+        raise error
+
+    monkeypatch.setattr(WholeAgent, "run", sent_away)
+    config = agent_config(None, {"gpus": "v100=1", "single_user": True, "state_dir": str(tmp_path / "s")})
+    assert run_agent(config) == status
+    unit = Path(__file__).parents[2] / "deploy" / "gavel-agent.service"
+    assert f"RestartPreventExitStatus={REMOVED}\n" in unit.read_text()
