@@ -192,6 +192,7 @@ def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]
         click.echo("Ctrl-C stops them; jobs save and end first, and go on with the next `gavel up`.")
         while not ended.wait(0.5):
             if name := cluster.died():
+                click.echo(f"{name} ended by itself; stopping the others", err=True)
                 raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
         click.echo(
             "stopping: jobs save and end with their turn; Ctrl-C again does not wait for them", err=True
