@@ -17,7 +17,7 @@ from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import gpus_for
 from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
-from scheduler.model.jobs import Job, JobSpec, JobState, Move, after
+from scheduler.model.jobs import TRANSITIONS, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
 
 JOBS_PER_CALL_MAX = 100_000
@@ -173,6 +173,7 @@ def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
     return tuple(blocked)
 
 
+_DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
 _MOVES = {"cancel": Move.CANCEL, "hold": Move.HOLD, "release": Move.RELEASE, "requeue": Move.REQUEUE}
 
 
@@ -188,7 +189,8 @@ def on_command(out: Outcome, message: JobCommand) -> None:
             if not jobs:
                 raise Refused(f"all jobs of array '{message.job}' have ended")
         for job in jobs:
-            after(job.state, move)
+            if (job.state, move) not in TRANSITIONS:
+                raise Refused(f"job {job.id} is {job.state} and cannot be {_DONE[message.action]}")
     except (Refused, NotFound) as error:
         out.refuse(message.call, error)
         return

@@ -266,7 +266,10 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
 
 @pytest.mark.parametrize(
     ("action", "words"),
-    [("release", "queued cannot release"), ("requeue", "queued cannot requeue")],
+    [
+        ("release", "job 1 is queued and cannot be released"),
+        ("requeue", "job 1 is queued and cannot be requeued"),
+    ],
 )
 def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, words: str) -> None:
     """The table says what may be done to a job; everything else is an answer and no fact."""
@@ -284,7 +287,10 @@ def test_commands_for_nobody_and_for_the_dead_are_refused(desk_of: DeskOf) -> No
     desk.submit(job(array=(0, 1)))
     desk.tell(0, JobCommand(job="1", action="cancel"))
     desk.settle()
-    for name, words in (("1_0", "cancelled cannot cancel"), ("1", "all jobs of array '1' have ended")):
+    for name, words in (
+        ("1_0", "job 1_0 is cancelled and cannot be cancelled"),
+        ("1", "all jobs of array '1' have ended"),
+    ):
         desk.tell(1, JobCommand(call="c", job=name, action="cancel"))
         refused(desk, "refused", words)
 
