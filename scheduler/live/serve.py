@@ -110,7 +110,7 @@ class Daemon:
             compact=config.keeping.compact,
         )
         self._loop = asyncio.create_task(self._drive(keeper), name="core")
-        self._loop.add_done_callback(lambda task: self._stop.set())
+        self._loop.add_done_callback(self._core_ended)
         self._say_where(closing)
         log.info(
             "epoch %d: %d jobs, %d nodes; listening on %s",
@@ -219,6 +219,10 @@ class Daemon:
     async def _drive(self, keeper: Keeper) -> None:
         await drive(self.world.core, self.world, self.feed, keeper)
         keeper.keep()  # a planned stop: the next start reads no facts
+
+    def _core_ended(self, _: asyncio.Task[None]) -> None:
+        self.world.give_up()
+        self._stop.set()
 
     async def _drain(self) -> None:
         """What has been said is handled and durable; then the core's loop ends."""

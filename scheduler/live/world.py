@@ -127,6 +127,15 @@ class LiveWorld:
         self._stopped = True
         self._arrived.set()
 
+    def give_up(self) -> None:
+        """The core has ended: nobody waits for an answer that does not come."""
+        self.stop()
+        unanswered, self._calls = self._calls, {}
+        for answer in unanswered.values():
+            if not answer.done():
+                text = "the scheduler ends, and what was asked may not be done; try again when it is back"
+                answer.set_exception(CallRefused(text, "stopping"))
+
     # ------------------------------------------------------------------------------------------- for the one loop
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:

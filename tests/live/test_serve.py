@@ -25,7 +25,7 @@ from scheduler.journal.layout import put_meta
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import restore
 from scheduler.live.daemon_config import DaemonConfig
-from scheduler.live.serve import Daemon
+from scheduler.live.serve import STOP_S, Daemon
 from scheduler.model.settings import Settings
 from tests.support.live import spec
 
@@ -263,6 +263,27 @@ def test_what_people_set_stays_until_the_file_says_something_else(tmp_path: Path
         return said
 
     assert asyncio.run(story()) == ["fifo", "las", "las", "makespan"]
+
+
+def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The daemon ends with the error; who waited learns at once that it was not acknowledged, and asks again."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("a fault of ours")
+
+    async def story() -> float:
+        async with running(tmp_path) as daemon:
+            monkeypatch.setattr(daemon.world.core, "handle_all", broken)
+            begun_s = time.monotonic()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asyncio.wait_for(policy(daemon, "las"), START_S)
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+            waited_s = time.monotonic() - begun_s
+            with pytest.raises(KeyError, match="a fault of ours"):
+                await asyncio.wait_for(daemon.ended(), START_S)
+            return waited_s
+
+    assert asyncio.run(story()) < STOP_S / 2
 
 
 def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
