@@ -109,7 +109,10 @@ class People:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.usage.catch_up()
+        try:
+            await self.usage.catch_up()
+        except sqlite3.Error as error:  # what ended the scheduler is what counts; the rest is let go too
+            log.error("usage cannot be booked, and is booked at the next start: %s", error)
         self.usage.close()
         self.packages.close()
         self.audit.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit
 from scheduler.journal.memory import MemoryJournal
 from scheduler.live.clock import Clock
-from scheduler.live.usage import DAY_S
+from scheduler.live.usage import DAY_S, Usage
 from scheduler.live.views import stamp
 from tests.support.live import Live, problem_of, spec, with_daemon
 
@@ -93,6 +94,26 @@ def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path)
             again = await used(live)
             assert [row[0] for row in WHOLE.values()] == [row[0] for row in again.values()]
             assert [row[2:] for row in WHOLE.values()] == [row[2:] for row in again.values()]
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_at_the_end_costs_no_time_and_hides_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that ends then ends as it would; the next one books what could not be booked."""
+    journal = MemoryJournal()
+
+    def full(self: Usage, found: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def run() -> None:
+        with monkeypatch.context() as while_full:
+            while_full.setattr(Usage, "_write", full)
+            async with story(tmp_path, journal=journal) as live:
+                await lived(live)
+        async with story(tmp_path, journal=journal) as live:
+            assert WHOLE["ann"][0] == (await used(live))["ann"][0]
 
     asyncio.run(run())
 
