@@ -111,8 +111,8 @@ class People:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self.usage.catch_up()
-        except sqlite3.Error as error:  # what ended the scheduler is what counts; the rest is let go too
-            log.error("usage cannot be booked, and is booked at the next start: %s", error)
+        except sqlite3.Error as broken:  # what ended the scheduler is what counts; the rest is let go too
+            log.error("usage cannot be booked, and is booked at the next start: %s", broken)
         self.usage.close()
         self.packages.close()
         self.audit.close()
