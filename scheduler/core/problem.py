@@ -62,8 +62,11 @@ class Kinds:
         versions = (state.cluster_version, state.rates.version)
         if versions == self.for_versions:
             return
+        same_nodes = versions[0] == self.for_versions[0]
         self.for_versions = versions
         self.ways.clear()
+        if same_nodes:  # rates change with every report
+            return
         self.views = ((), ())
         known = sorted({node.spec.worker_type for node in state.nodes.values()})
         self.worker_types = tuple(known)

@@ -11,6 +11,7 @@ from scheduler.core import problem
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node
+from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
 from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
@@ -191,8 +192,9 @@ def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.n
     for row, bundle in enumerate(bundles):
         if len(bundle.jobs) > 1:
             continue
-        kind = kinds.of(state.jobs[bundle.jobs[0]])
-        if kind not in guessing or (kind, bundle.worker_type, bundle.gpus) in tried:
+        job = state.jobs[bundle.jobs[0]]
+        kind = kinds.of(job)
+        if kind not in guessing or _is_mute(state, job) or (kind, bundle.worker_type, bundle.gpus) in tried:
             continue
         ways = kinds.ways_of(state, kind)
         at = kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
@@ -201,6 +203,14 @@ def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.n
             out[row] = True
             tried.add((kind, bundle.worker_type, bundle.gpus))
     return out
+
+
+def _is_mute(state: SchedulerState, job: Job) -> bool:
+    """Whether it has run without telling steps: nothing would be learnt by moving it, and it may lose its work."""
+    holding = state.leases.get(job.lease or "")
+    if holding is not None and holding.phase is not Phase.WAITING:
+        return not holding.ran_s
+    return job.run_s > 0 and not job.steps_done
 
 
 def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:

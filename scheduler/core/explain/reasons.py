@@ -165,7 +165,8 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     if not job.spec.preemptible:
         why += "; it cannot be preempted"
     elif kept_s > now_s and job.fruitless and not holding.ran_s:
-        why += f"; a turn of it was over before its first step, so it is let start up, at most for {span(kept_s - now_s)}"
+        left = span(kept_s - now_s)
+        why += f"; a turn of it was over before its first step, so it is let start up, at most for {left}"
     elif kept_s > now_s and job.spec.min_run_s > 0:
         why += f"; nobody takes its GPUs for the next {span(kept_s - now_s)}"
     draining = [n for n in nodes_of(holding.lease.gpus) if state.nodes[n].state == NodeState.DRAINING]
