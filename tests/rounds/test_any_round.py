@@ -60,8 +60,9 @@ def test_the_order_of_the_inputs_does_not_matter(inputs: RoundInputs, chance: Ra
 
 @given(rounds)
 def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
-    """Planned again after it happened, with free restarts and nothing received meanwhile, all leases go on."""
-    free = replace(inputs.candidates, restart_s=np.zeros(len(inputs.candidates)))
+    """Planned again after it happened, with free restarts and nothing received or to be tried, all leases go on."""
+    many = len(inputs.candidates)
+    free = replace(inputs.candidates, restart_s=np.zeros(many), explore=np.zeros(many, bool))
     inputs = replace(inputs, candidates=free, needs={}, preemptions_max=None)
     plan = plan_round(inputs)
     held = {
