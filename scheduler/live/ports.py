@@ -21,20 +21,15 @@ from scheduler.config import ConfigError
 from scheduler.live.daemon_config import Address, DaemonConfig
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
+from scheduler.live.people import SERVER_OPTIONS
 from scheduler.live.tls import Keys
 
 log = logging.getLogger(__name__)
 
 Service = tuple[Callable[[Any, Server], None], Any]  # how it is added to a server, and itself
-MESSAGE_BYTES_MAX = 16 * 2**20
 OPTIONS = (
-    ("grpc.so_reuseport", 0),  # two daemons on one port would each get half of the calls
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *SERVER_OPTIONS,
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 NAMES = tuple(
     service.full_name

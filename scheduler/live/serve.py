@@ -25,6 +25,7 @@ import msgspec
 
 from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
 from scheduler.config import ConfigError
+from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import RecordsLost
 from scheduler.core.messages import Configure, GiveRates, SetPrices
@@ -93,6 +94,8 @@ class Daemon:
         core = Core(recovered.state)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
         is_first = recovered.state.epoch == 0
+        if is_first:
+            self._begin(core)
         outcome = core.take_over(world.now_s())
         self.feed.append(outcome.now_s, outcome.facts)
         world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
@@ -193,6 +196,17 @@ class Daemon:
         path.unlink()
         log.warning("this directory was restored from a backup: what was done after it was made is not known")
 
+    def _begin(self, core: Core) -> None:
+        """Epochs and leases of a new directory go by the clock: an agent may remember those of an older one.
+
+        Were they to begin at 1 again, what it says of lease 1 of then would be believed of lease 1 of now.
+        """
+        state, now_s = core.state, self.world.now_s()
+        number = int(now_s * 1000)
+        fact = RecordsLost(records=0, epoch=number, next_job=state.next_job, next_lease=number)
+        apply(state, now_s, fact)
+        self.feed.append(now_s, [fact])
+
     def _configure(self, is_first: bool) -> None:
         """What the file says holds once, when it has changed: what people have set since then stays."""
         config, world = self.config, self.world
@@ -292,7 +306,10 @@ def serve(config: DaemonConfig) -> int:
         asyncio.run(_serve(config))
     except (JournalError, PortTaken, ConfigError, OSError) as error:
         log.debug("stopped", exc_info=True)
-        print(f"gavel serve: {error}", file=sys.stderr)
+        what = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            what = f"{error.filename or config.folder}: {error.strerror.lower()}"
+        print(f"gavel serve: {what}", file=sys.stderr)
         return 1
     return 0
 

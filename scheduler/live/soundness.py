@@ -97,7 +97,7 @@ def _journal(path: Path) -> Iterator[Finding]:
                 told = True
             yield from _promises(journal, told)
     except JournalBusy as error:
-        yield Finding("note", f"the journal was not looked at: {error}", "stop the daemon, then look again")
+        yield Finding("bad", f"the journal was not looked at: {error}", "stop the daemon, then look again")
     except NewerJournal as error:
         yield Finding("bad", str(error), "look at it with the release that wrote it")
     except JournalError as error:

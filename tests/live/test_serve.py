@@ -324,3 +324,20 @@ def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path):
             return os.stat(tmp_path / "a").st_mode & 0o777
 
     assert asyncio.run(story()) == 0o700
+
+
+def test_a_new_directory_begins_beyond_what_an_agent_may_remember(tmp_path: Path):
+    """Epochs and leases of two schedulers, one after the other, have no number in common; jobs begin at 1."""
+
+    async def story(name: str) -> tuple[int, int, int]:
+        async with running(tmp_path / name) as daemon:
+            state = daemon.world.state
+            return state.epoch, state.next_lease, state.next_job
+
+    first = asyncio.run(story("a"))
+    again = asyncio.run(story("a"))
+    other = asyncio.run(story("b"))
+    assert again[0] == first[0] + 1
+    assert other[0] > first[0] > 1_000_000
+    assert other[1] > again[1] == first[1] > 1_000_000
+    assert first[2] == other[2] == 1
