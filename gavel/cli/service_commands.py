@@ -66,7 +66,9 @@ def serve(
     help="Where everything is kept, so that the next `gavel up` goes on.",
 )
 @click.option("--policy", default="las", show_default=True, metavar="SPEC", shell_complete=complete_policy)
-@click.option("--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="How long a round is.")
+@click.option(
+    "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="How long a round is."
+)
 def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
     """Start a scheduler and a few agents on this machine, for trying things.
 

@@ -32,7 +32,11 @@ def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
         ({"job_type": "big", "worker_types": ("k80",)}, "worker_types", "(the rates say 0); allow v100"),
         ({"job_type": "big", "excluded_worker_types": ("v100",)}, "excluded_worker_types", "allow v100"),
         ({"job_type": "old", "worker_types": ("v100",)}, "worker_types", "cannot run on v100"),
-        ({"job_type": "", "rates": {"h100": 5.0}}, "rates", "given for h100, and this job may run on k80 or v100 only"),
+        (
+            {"job_type": "", "rates": {"h100": 5.0}},
+            "rates",
+            "given for h100, and this job may run on k80 or v100 only",
+        ),
     ],
 )
 def test_what_the_rates_rule_out_is_refused(
