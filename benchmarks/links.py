@@ -45,7 +45,7 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
     """Say hello, take every lease as started, and report progress for ever."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = aio.insecure_channel(address, options=options)
-    call = agents_pb2_grpc.AgentsStub(channel).Link()  # type: ignore[no-untyped-call]
+    call = agents_pb2_grpc.AgentsStub(channel).Link()
     name = f"node-{number:04d}"
     gpu = pb.InventoryGpu(index=0, name="V100", memory_gb=16.0)
     await call.write(
