@@ -124,6 +124,9 @@ class Shim:
             self.codes.clear()
 
     def _start_ranks(self) -> None:
+        venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")  # the setup may have made it
+        if venv and not os.path.isdir(f"{venv}/bin"):
+            raise CannotStart(f"virtual environment {venv}: there is no {venv}/bin on this node")
         for rank in self.start["ranks"]:
             self._spawn(int(rank["rank"]), rank["argv"], rank["env"])
         self.started_s = time.monotonic()
