@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -48,10 +50,17 @@ class Control:
         return subprocess.CompletedProcess(argv, self.code, "", self.stderr)
 
 
-def test_a_daemon_for_each_set_of_gpus(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder in which a socket's name fits, wherever the tests run."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_daemon_for_each_set_of_gpus(short_path: Path) -> None:
     """Started with the first job on it, told to quit when the last is gone."""
     control = Control()
-    mps = MpsDaemons(tmp_path, "/bin/mps", control)
+    mps = MpsDaemons(short_path, "/bin/mps", control)
     first = mps.join("a", ["GPU-1", "GPU-2"], OWN)
     assert first == mps.join("b", ["GPU-2", "GPU-1"], OWN)
     other = mps.join("c", ["GPU-3"], OWN)
@@ -66,12 +75,12 @@ def test_a_daemon_for_each_set_of_gpus(tmp_path: Path) -> None:
     assert control.calls[2:] == [(["/bin/mps"], None, "quit\n")]
 
 
-def test_a_daemon_that_does_not_start(tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_start(short_path: Path) -> None:
     """Is an error with its words; one that runs already is not."""
     with pytest.raises(OSError, match="ended with 1: no driver"):
-        MpsDaemons(tmp_path, "/bin/mps", Control(1, "no driver\n")).join("a", ["GPU-1"], OWN)
+        MpsDaemons(short_path, "/bin/mps", Control(1, "no driver\n")).join("a", ["GPU-1"], OWN)
     running = Control(1, "An instance of this daemon is already running")
-    assert MpsDaemons(tmp_path, "/bin/mps", running).join("a", ["GPU-1"], OWN)
+    assert MpsDaemons(short_path, "/bin/mps", running).join("a", ["GPU-1"], OWN)
 
 
 def test_a_socket_needs_a_short_path(tmp_path: Path) -> None:
