@@ -41,6 +41,11 @@ class Feed:
         """All facts, oldest first."""
         return self._journal.read()
 
+    @property
+    def readers(self) -> int:
+        """How many follow now."""
+        return len(self._readers)
+
     def listen(self, listener: Listener) -> None:
         """Call this with every record from now on. It must be quick, and must not fail."""
         self._listeners.append(listener)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 
 from protos.gavel.v1 import cluster_pb2 as pb
@@ -130,6 +132,8 @@ async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: 
     """ABORTED with a stable reason, rather than a gap that nobody notices."""
     watch = live.cluster().WatchRounds(pb.WatchRoundsRequest(follow=True))
     await watch.read()
+    while not live.feed.readers:  # it has been answered, and is not following yet
+        await asyncio.sleep(0)
     for _ in range(feed.WAITING_MAX + 1):  # within one turn of the loop: nobody can read meanwhile
         live.feed.append(live.world.now_s(), [])
     problem = await problem_of(watch.read())
