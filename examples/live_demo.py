@@ -21,13 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel import Client
+from gavel.cli.up import AGENTS_DEFAULT as AGENTS
 from gavel.cli.up import LocalCluster
 from gavel.client import GavelError, Job, JobSpec
 from scheduler.live.soundness import look_at
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "out" / "demo"
-AGENTS = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
 SETTINGS = (
     "scheduler.policy=las",
     *("scheduler.round_s=12", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),

@@ -109,6 +109,18 @@ class Throughputs:
         known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
 
+    def rows(self) -> dict[str, Any]:
+        """All rates in the rows that a scheduler is given."""
+        return {
+            "solo": [(*key, rate) for key, rate in sorted(self.solo.items())],
+            "unconsolidated": [(*key, rate) for key, rate in sorted(self.unconsolidated.items())],
+            "pairs": [
+                (kind, a, b, gpus, *rates)
+                for (kind, a, gpus, b, others), rates in sorted(self.pairs.items())
+                if gpus == others and a <= b
+            ],
+        }
+
 
 def load_throughputs(
     path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None

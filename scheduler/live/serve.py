@@ -215,7 +215,7 @@ class Daemon:
         given = {"throughputs": config.throughputs, "prices": config.prices}
         if _changed(self.folder / "rates.json", given) or is_first:
             table = _table(config.throughputs)
-            world.tell(GiveRates(**rows_of(table)))
+            world.tell(GiveRates(**table.rows()))
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
                 world.tell(SetPrices(price_per_gpu_hour=prices))
@@ -274,19 +274,6 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 def _table(path: str) -> Throughputs:
     return load_throughputs(path) if path else default_throughputs()
-
-
-def rows_of(table: Throughputs) -> dict[str, Any]:
-    """A throughput table in the rows of GiveRates."""
-    return {
-        "solo": [(*key, rate) for key, rate in sorted(table.solo.items())],
-        "unconsolidated": [(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
-        "pairs": [
-            (kind, a, b, gpus, *rates)
-            for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
-            if gpus == others and a <= b
-        ],
-    }
 
 
 def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> bool:

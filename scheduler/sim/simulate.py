@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -182,7 +181,7 @@ def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     fluid = Fluid(options.settings, lambda now_s, fact: recorder.append(now_s, (fact,)))
     watch.state = fluid.state
     table = (options.believed or options.throughputs).restrict(options.cluster)
-    fluid.open(nodes(options.cluster, options.gpus_per_node), RatesGiven(**_rows(table)), _prices(options))
+    fluid.open(nodes(options.cluster, options.gpus_per_node), RatesGiven(**table.rows()), _prices(options))
     try:
         fluid.run(_arrivals(options), watch.over)
     except KeyboardInterrupt:
@@ -207,24 +206,11 @@ def _prices(options: SimOptions) -> Mapping[str, float]:
     return options.throughputs.prices_per_gpu_hour if options.prices is None else options.prices
 
 
-def _rows(table: Throughputs) -> dict[str, Any]:
-    """The table in the rows of GiveRates and RatesGiven."""
-    return {
-        "solo": [(*key, rate) for key, rate in sorted(table.solo.items())],
-        "unconsolidated": [(*key, rate) for key, rate in sorted(table.unconsolidated.items())],
-        "pairs": [
-            (kind, a, b, gpus, *rates)
-            for (kind, a, gpus, b, others), rates in sorted(table.pairs.items())
-            if gpus == others and a <= b
-        ],
-    }
-
-
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     """The first instant: settings, rates, prices, nodes."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
     world.at(0.0, Configure(settings=settings_in_force(options)))
-    world.at(0.0, GiveRates(**_rows(table)))
+    world.at(0.0, GiveRates(**table.rows()))
     prices = _prices(options)
     if prices:
         world.at(0.0, SetPrices(price_per_gpu_hour=dict(prices)))

@@ -46,3 +46,4 @@ def said(desk: Desk, holding: Holding, tells_steps: bool) -> None:
 def test_moves(tells_steps: bool, most: int):
     """At most for a turn of another type; who tells steps may be tried on each."""
     assert moves(tells_steps) <= most
+    assert moves(True) > moves(False)
