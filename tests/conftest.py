@@ -4,6 +4,7 @@ import os
 import signal
 
 import hypothesis
+import pytest
 
 # Before anything imports matplotlib: the machines that run tests have no display.
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -17,3 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1_000, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes get no name of their own: they may hold a time (gzip), and workers that collect at
+    different seconds would find different tests."""
+    return argname if isinstance(val, bytes) else None

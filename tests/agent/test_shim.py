@@ -185,7 +185,10 @@ def test_orphans_do_not_outlive_the_lease(tmp_path: Path, stays_s: float) -> Non
 
 def test_who_forks_without_end_is_caught(tmp_path: Path) -> None:
     """A chain of processes, each of which starts the next and leaves."""
-    chain = "import os, sys, time\nprint('here', flush=True)\nwhile os.fork() == 0: time.sleep(0.002)\nos._exit(0)"
+    chain = (  # that ends by itself one day, so that a test run that is killed leaves nothing running
+        "import os, time\nend = time.monotonic() + 60\nprint('here', flush=True)\n"
+        "while os.fork() == 0 and time.monotonic() < end: time.sleep(0.002)\nos._exit(0)"
+    )
     keep = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(600)"
     with shim_run(tmp_path, python(keep, *python(chain))) as run:
         run.says("here")
