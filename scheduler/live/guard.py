@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 import grpc
 from grpc import aio
 
 from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as
-from scheduler.live.status import FORBIDDEN, INTERNAL, UNAVAILABLE, CallFailed, failure, status_of
+from scheduler.live.status import FORBIDDEN, INTERNAL, STOPPING, UNAVAILABLE, CallFailed, failure, status_of
 
 Context = aio.ServicerContext[Any, Any]
 CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
@@ -42,6 +42,11 @@ class Guard(aio.ServerInterceptor):
     def __init__(self, door: Door, record: Record) -> None:
         self._door = door
         self._record = record
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End what never ends by itself: who watches or follows something is told to come back."""
+        self._stopping.set()
 
     async def intercept_service(
         self,
@@ -52,15 +57,18 @@ class Guard(aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:  # there is no such method
             return None
-        call = _Call(self._door, self._record, str(details.method), details.invocation_metadata or ())
+        method, metadata = str(details.method), details.invocation_metadata or ()
+        call = _Call(self._door, self._record, self._stopping, method, metadata)
         return call.guarded(handler)
 
 
 class _Call:
     """One call of one method."""
 
-    def __init__(self, door: Door, record: Record, method: str, metadata: Any) -> None:
-        self._door, self._record, self._method = door, record, method
+    def __init__(
+        self, door: Door, record: Record, stopping: asyncio.Event, method: str, metadata: Any
+    ) -> None:
+        self._door, self._record, self._stopping, self._method = door, record, stopping, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
         self._who: Caller | None = None
 
@@ -120,10 +128,8 @@ class _Call:
             try:
                 await self._enter(context)
                 answer = inner(request, context)
-                if inspect.isasyncgen(answer):
-                    await _write_all(answer, context)
-                else:
-                    await answer
+                work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
+                await _unless(self._stopping, work)
             except Exception as error:
                 await self._fail(request, context, error)
                 raise
@@ -145,6 +151,20 @@ class _Call:
 async def _answer(inner: Any, request: Any, context: Context) -> Any:
     answer = inner(request, context)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Until this is done, or we stop."""
+    working, told = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise CallFailed(STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0)
+        working.result()
+    finally:
+        for task in (working, told):
+            task.cancel()
+        await asyncio.gather(working, told, return_exceptions=True)
 
 
 async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:

@@ -134,7 +134,9 @@ class Daemon:
         self.feed.listen(relay.listen)
         self.feed.listen(links.listen)
         reach = Reach(links, relay)
-        people = People(world, self.feed, reach, folder, config.people, config.auth, self._warnings)
+        self.people = people = People(
+            world, self.feed, reach, folder, config.people, config.auth, self._warnings
+        )
         await closing.enter_async_context(people)
         closing.push_async_callback(_cancelled, asyncio.create_task(links.watch(), name="links"))
         upkeep = UpkeepService(self._journal, folder, VERSION)
@@ -159,7 +161,8 @@ class Daemon:
         port = Port(services, [people.guard], given)
         await port.open(listen, "--listen")
         closing.push_async_callback(port.close, STOP_S)
-        closing.callback(links.close)  # before the ports: a stream never ends by itself
+        closing.callback(people.guard.stop)  # before the ports: a stream never ends by itself
+        closing.callback(links.close)
         self.listen = port.address
         self.agents_listen = self.agents_listen or port.address
 

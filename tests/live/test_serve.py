@@ -27,7 +27,8 @@ from scheduler.live.backup import restore
 from scheduler.live.daemon_config import DaemonConfig
 from scheduler.live.serve import STOP_S, Daemon
 from scheduler.model.settings import Settings
-from tests.support.live import spec
+from tests.support.linked import until
+from tests.support.live import problem_of, spec
 
 START_S = 60.0
 USER = (("x-gavel-user", "ann"),)
@@ -97,6 +98,12 @@ def submit(jobs: jobs_pb2_grpc.JobsStub, name: str) -> list[str]:
     """One job; its id."""
     request = jobs_pb2.SubmitJobsRequest(specs=[spec(name=name)], idempotency_key=name)
     return list(jobs.SubmitJobs(request, metadata=USER, timeout=20).jobs)
+
+
+async def read_out(stream: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]
+    """Up to its end."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass
 
 
 def names(jobs: jobs_pb2_grpc.JobsStub) -> set[str]:
@@ -284,6 +291,36 @@ def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkey
             return waited_s
 
     assert asyncio.run(story()) < STOP_S / 2
+
+
+def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(tmp_path: Path):
+    """Jobs, rounds, a log, health: each stream ends at once, and says that it is worth coming back."""
+
+    async def story() -> tuple[list[tuple[str, str]], float]:
+        daemon = running(tmp_path)
+        async with daemon:
+            channel = grpc.aio.insecure_channel(str(daemon.listen))
+            jobs, cluster = jobs_pb2_grpc.JobsStub(channel), cluster_pb2_grpc.ClusterStub(channel)
+            health = health_pb2_grpc.HealthStub(channel)
+            await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec()]), metadata=USER)
+            streams = [
+                jobs.WatchJobs(jobs_pb2.WatchJobsRequest(skip_present=True), metadata=USER),
+                cluster.WatchRounds(cluster_pb2.WatchRoundsRequest(follow=True), metadata=USER),
+                health.Watch(health_pb2.HealthCheckRequest()),
+            ]
+            for stream in streams:
+                await stream.read()
+            logs = jobs.ReadLogs(jobs_pb2.ReadLogsRequest(job="1", follow=True), metadata=USER)
+            await until(lambda: daemon.people.watchers.taken == 3)
+            begun_s = time.monotonic()
+        took_s = time.monotonic() - begun_s
+        problems = [await problem_of(read_out(stream)) for stream in (*streams, logs)]
+        await channel.close()
+        return [(problem.code.name, problem.reason) for problem in problems], took_s
+
+    said, took_s = asyncio.run(story())
+    assert said == [("UNAVAILABLE", "stopping")] * 4
+    assert took_s < STOP_S / 2
 
 
 def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
