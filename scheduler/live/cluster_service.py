@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -146,12 +145,11 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         if not request.follow:
             yield round_view(state)
             return
-        with self._watchers:
-            async with aclosing(self._feed.follow()) as records:  # type: ignore[type-var]
-                yield round_view(state)
-                async for _, facts in records:
-                    if any(isinstance(fact, RoundPlanned) for fact in facts):
-                        yield round_view(state)
+        with self._watchers, self._feed.follow() as records:
+            yield round_view(state)
+            async for _, facts in records:
+                if any(isinstance(fact, RoundPlanned) for fact in facts):
+                    yield round_view(state)
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.Usage:
         """GPU time and cost."""

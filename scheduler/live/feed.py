@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from scheduler.core.facts import Fact
 from scheduler.drive import Journal
@@ -11,6 +12,7 @@ from scheduler.drive import Journal
 WAITING_MAX = 10_000  # records that a slow reader may be behind
 
 Listener = Callable[[float, Sequence[Fact]], None]
+Queue = asyncio.Queue[tuple[float, Sequence[Fact]] | None]
 
 
 class Fell(Exception):
@@ -23,7 +25,7 @@ class Feed:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._listeners: list[Listener] = []
-        self._readers: set[asyncio.Queue[tuple[float, Sequence[Fact]] | None]] = set()
+        self._readers: set[Queue] = set()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
         """Durable on return, and said to all who listen."""
@@ -41,22 +43,22 @@ class Feed:
         """All facts, oldest first."""
         return self._journal.read()
 
-    @property
-    def readers(self) -> int:
-        """How many follow now."""
-        return len(self._readers)
-
     def listen(self, listener: Listener) -> None:
         """Call this with every record from now on. It must be quick, and must not fail."""
         self._listeners.append(listener)
 
-    async def follow(self) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
-        """Every record from now on; Fell for a reader that does not keep up."""
-        queue: asyncio.Queue[tuple[float, Sequence[Fact]] | None] = asyncio.Queue()
+    @contextmanager
+    def follow(self) -> Iterator[AsyncIterator[tuple[float, Sequence[Fact]]]]:
+        """Every record from now on, however late one begins to read; Fell for a reader that does not keep up."""
+        queue: Queue = asyncio.Queue()
         self._readers.add(queue)
         try:
-            while (record := await queue.get()) is not None:
-                yield record
-            raise Fell("the reader was too slow")
+            yield _all_of(queue)
         finally:
             self._readers.discard(queue)
+
+
+async def _all_of(queue: Queue) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
+    while (record := await queue.get()) is not None:
+        yield record
+    raise Fell("the reader was too slow")

@@ -10,7 +10,7 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.live import feed
 from scheduler.live.log_source import GpuSeen, NodeSeen
-from tests.support.live import Live, problem_of, spec, with_daemon
+from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
 Code, Node = grpc.StatusCode, pb.CommandNodeRequest
 
@@ -128,12 +128,24 @@ async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None
 
 
 @with_daemon()
+async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_missed(live: Live) -> None:
+    """Whoever follows is told of all that comes after the answer was made, not after it was read."""
+    await live.node("n1", gpus=2)
+    ((_, _), (_, service), (_, _)) = live.people.services()
+    watch = service.WatchRounds(pb.WatchRoundsRequest(follow=True), None)
+    assert (await anext(watch)).runs == []
+    await submitted(live, spec())
+    await live.run_job("1")
+    async with asyncio.timeout(DEADLINE_S):
+        assert [run.job for run in (await anext(watch)).runs] == ["1"]
+    await watch.aclose()
+
+
+@with_daemon()
 async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: Live) -> None:
     """ABORTED with a stable reason, rather than a gap that nobody notices."""
     watch = live.cluster().WatchRounds(pb.WatchRoundsRequest(follow=True))
     await watch.read()
-    while not live.feed.readers:  # it has been answered, and is not following yet
-        await asyncio.sleep(0)
     for _ in range(feed.WAITING_MAX + 1):  # within one turn of the loop: nobody can read meanwhile
         live.feed.append(live.world.now_s(), [])
     problem = await problem_of(watch.read())
