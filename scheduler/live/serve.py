@@ -85,7 +85,6 @@ class Daemon:
         config, folder = self.config, self.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._journal = journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
-        self._keep_clear(journal)
         recovered = recover_scheduler(journal)
         self._journal_report = recovered.report()[:REPORT_MAX]
         for line in self._journal_report:
@@ -94,8 +93,7 @@ class Daemon:
         core = Core(recovered.state)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
         is_first = recovered.state.epoch == 0
-        if is_first:
-            self._begin(core)
+        self._number_on(core)
         outcome = core.take_over(world.now_s())
         self.feed.append(outcome.now_s, outcome.facts)
         world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
@@ -179,36 +177,30 @@ class Daemon:
             found.append("everybody on this machine is an admin (auth = 'none')")
         return found
 
-    def _keep_clear(self, journal: SqliteJournal) -> None:
-        """After a restored backup: what was done since it was made is lost, and nothing of it is used again."""
-        path = self.folder / RESTORED
-        if not path.exists():
-            return
-        state = recover_scheduler(journal).state
-        journal.append(
-            state.now_s,
-            [
-                RecordsLost(
-                    records=1,
-                    epoch=state.epoch + RESTORED_EPOCHS,
-                    next_job=state.next_job + RESTORED_IDS,
-                    next_lease=state.next_lease + RESTORED_IDS,
-                )
-            ],
-        )
-        path.unlink()
-        log.warning("this directory was restored from a backup: what was done after it was made is not known")
+    def _number_on(self, core: Core) -> None:
+        """Numbers that somebody may remember are not used again: an agent, were they of lease 1 of another time, would
+        be believed about lease 1 of now.
 
-    def _begin(self, core: Core) -> None:
-        """Epochs and leases of a new directory go by the clock: an agent may remember those of an older one.
-
-        Were they to begin at 1 again, what it says of lease 1 of then would be believed of lease 1 of now.
+        In a new directory epochs and leases go by the clock, because there may have been an older one. In one that was
+        restored from a backup they go on from far beyond what may have been given away since, and so do jobs.
         """
-        state, now_s = core.state, self.world.now_s()
-        number = int(now_s * 1000)
-        fact = RecordsLost(records=0, epoch=number, next_job=state.next_job, next_lease=number)
+        state, now_s, marker = core.state, self.world.now_s(), self.folder / RESTORED
+        is_first, is_restored = state.epoch == 0, marker.exists()
+        if not (is_first or is_restored):
+            return
+        fact = RecordsLost(
+            records=int(is_restored),
+            epoch=int(now_s * 1000) if is_first else state.epoch + RESTORED_EPOCHS,
+            next_job=state.next_job + (RESTORED_IDS if is_restored else 0),
+            next_lease=int(now_s * 1000) if is_first else state.next_lease + RESTORED_IDS,
+        )
         apply(state, now_s, fact)
         self.feed.append(now_s, [fact])
+        if is_restored:
+            marker.unlink()
+            log.warning(
+                "this directory was restored from a backup: what was done after it was made is not known"
+            )
 
     def _configure(self, is_first: bool) -> None:
         """What the file says holds once, when it has changed: what people have set since then stays."""

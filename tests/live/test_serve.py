@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import resource
 import signal
 import sqlite3
@@ -19,16 +17,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from protos.gavel.v1 import jobs_pb2, jobs_pb2_grpc
 from scheduler.__main__ import main
 from scheduler.journal.layout import put_meta
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.backup import restore
-from scheduler.live.daemon_config import DaemonConfig
-from scheduler.live.serve import STOP_S, Daemon
-from scheduler.model.settings import Settings
-from tests.support.linked import until
-from tests.support.live import problem_of, spec
+from tests.support.live import spec
 
 START_S = 60.0
 USER = (("x-gavel-user", "ann"),)
@@ -98,12 +91,6 @@ def submit(jobs: jobs_pb2_grpc.JobsStub, name: str) -> list[str]:
     """One job; its id."""
     request = jobs_pb2.SubmitJobsRequest(specs=[spec(name=name)], idempotency_key=name)
     return list(jobs.SubmitJobs(request, metadata=USER, timeout=20).jobs)
-
-
-async def read_out(stream: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]
-    """Up to its end."""
-    while await stream.read() is not grpc.aio.EOF:
-        pass
 
 
 def names(jobs: jobs_pb2_grpc.JobsStub) -> set[str]:
@@ -235,146 +222,3 @@ def test_wrong_settings_are_one_line(
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
-
-
-def running(folder: Path, **settings: object) -> Daemon:
-    """A daemon in this process."""
-    config = DaemonConfig(
-        data_dir=str(folder),
-        listen="127.0.0.1:0",
-        scheduler=Settings(**settings),  # type: ignore[arg-type]
-    )
-    return Daemon(config)
-
-
-async def policy(daemon: Daemon, wanted: str = "") -> str:
-    """The policy in force, after setting it if one is wanted."""
-    async with grpc.aio.insecure_channel(str(daemon.listen)) as channel:
-        cluster = cluster_pb2_grpc.ClusterStub(channel)
-        if wanted:
-            await cluster.SetPolicy(cluster_pb2.SetPolicyRequest(policy=wanted), metadata=USER)
-        return str((await cluster.GetPolicy(cluster_pb2.GetPolicyRequest(), metadata=USER)).policy)
-
-
-def test_what_people_set_stays_until_the_file_says_something_else(tmp_path: Path):
-    """A policy set by hand outlives a restart; a file that has changed goes over it."""
-
-    async def story() -> list[str]:
-        said = []
-        async with running(tmp_path, policy="fifo") as daemon:
-            said += [await policy(daemon), await policy(daemon, "las")]
-        async with running(tmp_path, policy="fifo") as daemon:
-            said.append(await policy(daemon))
-        async with running(tmp_path, policy="makespan") as daemon:
-            said.append(await policy(daemon))
-        return said
-
-    assert asyncio.run(story()) == ["fifo", "las", "las", "makespan"]
-
-
-def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The daemon ends with the error; who waited learns at once that it was not acknowledged, and asks again."""
-
-    def broken(*_: object) -> None:
-        raise KeyError("a fault of ours")
-
-    async def story() -> float:
-        async with running(tmp_path) as daemon:
-            monkeypatch.setattr(daemon.world.core, "handle_all", broken)
-            begun_s = time.monotonic()
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await asyncio.wait_for(policy(daemon, "las"), START_S)
-            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
-            waited_s = time.monotonic() - begun_s
-            with pytest.raises(KeyError, match="a fault of ours"):
-                await asyncio.wait_for(daemon.ended(), START_S)
-            return waited_s
-
-    assert asyncio.run(story()) < STOP_S / 2
-
-
-def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(tmp_path: Path):
-    """Jobs, rounds, a log, health: each stream ends at once, and says that it is worth coming back."""
-
-    async def story() -> tuple[list[tuple[str, str]], float]:
-        daemon = running(tmp_path)
-        async with daemon:
-            channel = grpc.aio.insecure_channel(str(daemon.listen))
-            jobs, cluster = jobs_pb2_grpc.JobsStub(channel), cluster_pb2_grpc.ClusterStub(channel)
-            health = health_pb2_grpc.HealthStub(channel)
-            await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec()]), metadata=USER)
-            streams = [
-                jobs.WatchJobs(jobs_pb2.WatchJobsRequest(skip_present=True), metadata=USER),
-                cluster.WatchRounds(cluster_pb2.WatchRoundsRequest(follow=True), metadata=USER),
-                health.Watch(health_pb2.HealthCheckRequest()),
-            ]
-            for stream in streams:
-                await stream.read()
-            logs = jobs.ReadLogs(jobs_pb2.ReadLogsRequest(job="1", follow=True), metadata=USER)
-            await until(lambda: daemon.people.watchers.taken == 3)
-            begun_s = time.monotonic()
-        took_s = time.monotonic() - begun_s
-        problems = [await problem_of(read_out(stream)) for stream in (*streams, logs)]
-        await channel.close()
-        return [(problem.code.name, problem.reason) for problem in problems], took_s
-
-    said, took_s = asyncio.run(story())
-    assert said == [("UNAVAILABLE", "stopping")] * 4
-    assert took_s < STOP_S / 2
-
-
-def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
-    """Jobs from before are there; numbers that may have been given away since are not used again."""
-
-    async def story() -> tuple[list[str], list[str]]:
-        async with (
-            running(tmp_path / "a") as daemon,
-            grpc.aio.insecure_channel(str(daemon.listen)) as channel,
-        ):
-            jobs, upkeep = jobs_pb2_grpc.JobsStub(channel), cluster_pb2_grpc.UpkeepStub(channel)
-            before = await jobs.SubmitJobs(
-                jobs_pb2.SubmitJobsRequest(specs=[spec(name="kept")]), metadata=USER
-            )
-            with open(tmp_path / "b.tar.gz", "wb") as file:
-                async for part in upkeep.Backup(cluster_pb2.BackupRequest(), metadata=USER):
-                    file.write(part.data)
-        restore(tmp_path / "b.tar.gz", tmp_path / "c")
-        async with (
-            running(tmp_path / "c") as daemon,
-            grpc.aio.insecure_channel(str(daemon.listen)) as channel,
-        ):
-            jobs = jobs_pb2_grpc.JobsStub(channel)
-            listed = await jobs.ListJobs(jobs_pb2.ListJobsRequest(), metadata=USER)
-            after = await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec()]), metadata=USER)
-        return [job.spec.name for job in listed.jobs] + list(before.jobs), list(after.jobs)
-
-    (name, before), (after,) = asyncio.run(story())
-    assert name == "kept"
-    assert int(after) >= int(before) + 1_000_000
-
-
-def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path):
-    """The data directory is made so that others cannot look into it."""
-
-    async def story() -> int:
-        async with running(tmp_path / "a"):
-            return os.stat(tmp_path / "a").st_mode & 0o777
-
-    assert asyncio.run(story()) == 0o700
-
-
-def test_a_new_directory_begins_beyond_what_an_agent_may_remember(tmp_path: Path):
-    """Epochs and leases of two schedulers, one after the other, have no number in common; jobs begin at 1."""
-
-    async def story(name: str) -> tuple[int, int, int]:
-        async with running(tmp_path / name) as daemon:
-            state = daemon.world.state
-            return state.epoch, state.next_lease, state.next_job
-
-    first = asyncio.run(story("a"))
-    again = asyncio.run(story("a"))
-    other = asyncio.run(story("b"))
-    assert again[0] == first[0] + 1
-    assert other[0] > first[0] > 1_000_000
-    assert other[1] > again[1] == first[1] > 1_000_000
-    assert first[2] == other[2] == 1
