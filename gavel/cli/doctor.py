@@ -57,10 +57,14 @@ def _look(config: DaemonConfig, client: Client | None) -> Iterator[Finding]:
 def _sqlite() -> Finding:
     if sqlite3.sqlite_version_info >= SQLITE_SOUND:
         return Finding("ok", f"SQLite {sqlite3.sqlite_version}")
+    sound = ".".join(map(str, SQLITE_SOUND))
     return Finding(
-        "ok",
-        f"SQLite {sqlite3.sqlite_version}: versions before {'.'.join(map(str, SQLITE_SOUND))} can damage a log "
-        "that two connections checkpoint; the scheduler opens its journal alone",
+        "note",
+        f"this Python uses SQLite {sqlite3.sqlite_version}; before {sound} a database can be damaged when two "
+        "connections write or checkpoint at once. The scheduler is safe: it alone writes its files, each over one "
+        "connection",
+        "let no other program, such as sqlite3, open the *.db files of a running scheduler (`gavel backup` and `gavel "
+        f"fsck` only read); SQLite {sound} mends it",
     )
 
 

@@ -60,6 +60,24 @@ def test_a_machine_that_is_ready(tmp_path: Path, gavel: Gavel) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("version", "level"), [("3.40.1", "note"), ("3.51.2", "note"), ("3.51.3", "ok"), ("3.60.0", "ok")]
+)
+def test_sqlite_is_what_it_is(
+    tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, version: str, level: str
+) -> None:
+    """The version that is linked; one that can damage a log is a note with what to do, and no fault of this machine."""
+    fields = {"sqlite_version": version, "sqlite_version_info": tuple(map(int, version.split(".")))}
+    monkeypatch.setattr(doctor_module, "sqlite3", SimpleNamespace(**fields))
+    code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
+    told = {
+        how: [one for one in found[how] if f"SQLite {version}" in one[0]] for how in ("ok", "note", "bad")
+    }
+    assert (code, [how for how, some in told.items() if some]) == (0, [level])
+    ((what, remedy),) = told[level]
+    assert ("it alone writes its files" in what, "no other program" in remedy) == ((level == "note"),) * 2
+
+
 def test_a_taken_port(tmp_path: Path, gavel: Gavel, port: socket.socket) -> None:
     """Named with its setting, and how to find who it is."""
     listen = f"127.0.0.1:{port.getsockname()[1]}"
