@@ -164,10 +164,18 @@ def _candidates(
             restart_s=_restart_s(state, jobs)[first],
             skipped=column(table.skipped, [0] * m, np.int64),
             explore=explore,
-            tie=column(table.tie, ties(new) if new else (), np.uint64),
+            tie=column(table.tie, _in_line(new, first[len(first) - m :]), np.uint64),
         ),
         jobs,
     )
+
+
+def _in_line(new: list[Bundle], arrival: np.ndarray) -> np.ndarray:
+    """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
+    tie = ties(new)
+    dealt = np.empty_like(tie)
+    dealt[np.lexsort((tie, arrival))] = np.sort(tie)
+    return dealt
 
 
 def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:

@@ -1,0 +1,49 @@
+"""Jobs that came after the last allocation: nothing is due to them yet, and idle GPUs go to whoever came first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler.core import round_inputs
+from scheduler.core.problem import Kinds
+from scheduler.core.state import SchedulerState
+from tests.support.desk import Desk, exited, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def crowded(desk_of: DeskOf, *more: str) -> Desk:
+    """Job 1 has the only GPU (and one of each further type); 2 to 9 came after the allocation."""
+    desk = desk_of(node("n1", 1), *(node(f"m{i}", 1, kind) for i, kind in enumerate(more)))
+    desk.run(job(steps=1e6))
+    desk.submit(*[job()] * 8)
+    return desk
+
+
+def test_the_earlier_one_has_the_idle_gpu_first(desk_of: DeskOf) -> None:
+    """In the middle of a round one ends after the other: the next in line has its GPU."""
+    desk = crowded(desk_of)
+    came = []
+    for at_s in range(20, 100, 10):
+        (lease,) = desk.core.state.leases
+        desk.until(at_s)
+        desk.report(exits=(exited(lease, "finished", 1000.0),))
+        desk.settle()
+        desk.until(at_s + 1.0)
+        (holding,) = desk.core.state.leases.values()
+        came.append(holding.lease.job)
+    assert came == ["2", "3", "4", "5", "6", "7", "8", "9"]
+
+
+def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
+    """Whoever comes from a snapshot says the same; which worker type a job has first stays a matter of chance."""
+    desk = crowded(desk_of, "k80")
+    inputs = round_inputs.in_mid_round(desk.core.state, Kinds(), desk.now_s)
+    columns = inputs.candidates
+    new = [row for row, bundle in enumerate(columns.bundles) if bundle.jobs != ("1",)]
+    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.tie[row]))]
+    assert [bundle.jobs[0] for bundle in in_line] == [name for name in "23456789" for _ in range(2)]
+    assert {bundle.worker_type for bundle in in_line[::2]} == {"v100", "k80"}
+    again = SchedulerState.restore(desk.core.state.snapshot())
+    told = round_inputs.in_mid_round(again, Kinds(), desk.now_s).candidates
+    assert (told.bundles, told.tie.tolist()) == (columns.bundles, columns.tie.tolist())
