@@ -30,8 +30,10 @@ def rank(inputs: RoundInputs) -> Ints:
     due = columns.share > 0
     may_run = np.flatnonzero(due | columns.backfill)
     costly = bool(columns.restart_s.any())
-    starts = changes(inputs) if costly or inputs.stay_s > 0 else np.zeros(len(columns), dtype=np.bool_)
-    counted_s = np.where(starts, columns.received_s, np.maximum(columns.received_s - inputs.stay_s, 0.0))
+    starts = runs = np.zeros(len(columns), dtype=np.bool_)
+    if costly or inputs.stay_s > 0:
+        starts, runs = changes(inputs)
+    counted_s = np.where(runs, np.maximum(columns.received_s - inputs.stay_s, 0.0), columns.received_s)
     priority = _priority(columns.entitled_s, counted_s)
     if costly:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
@@ -87,8 +89,11 @@ def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
     return worth
 
 
-def changes(inputs: RoundInputs) -> Bools:
-    """Which columns are not what runs now, so that somebody would have to start."""
+def changes(inputs: RoundInputs) -> tuple[Bools, Bools]:
+    """Which columns would make somebody start, and which are just what runs now.
+
+    A job whose partner leaves does not start, but runs in another column than before.
+    """
     columns = inputs.candidates
     row_of = {name: row for row, name in enumerate(inputs.worker_types)}
     held = list(map(inputs.held.get, inputs.jobs))
@@ -101,7 +106,8 @@ def changes(inputs: RoundInputs) -> Bools:
         same[pair] &= (types[second[pair]] == columns.worker_type[pair]) & (
             widths[second[pair]] == columns.gpus[pair]
         )
-    moved: Bools = ~same
+    starts: Bools = ~same
+    runs: Bools = np.zeros(len(columns), dtype=np.bool_)
     bundles, one, other = columns.bundles, first.tolist(), second.tolist()
     usable = {gpu for node in inputs.nodes for gpu in node.gpus}  # who runs on other GPUs has to leave them
     for row in np.flatnonzero(same).tolist():
@@ -112,8 +118,9 @@ def changes(inputs: RoundInputs) -> Bools:
             theirs = held[other[row]]
             assert theirs is not None
             stays = stays and theirs.bundle[3] == label and theirs.gpus == mine.gpus
-        moved[row] = not stays
-    return moved
+        starts[row] = not stays
+        runs[row] = stays and mine.bundle[0] == bundles[row][0]
+    return starts, runs
 
 
 def _priority(entitled_s: Floats, received_s: Floats) -> Floats:

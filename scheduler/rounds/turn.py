@@ -19,12 +19,13 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         for column in (columns.share, columns.entitled_s, columns.received_s, columns.restart_s)
     )
     held = [inputs.held.get(job) for job in bundle.jobs]
-    runs = all(now is not None and now.bundle[1:] == bundle[1:] for now in held)
-    if runs and len(held) == 2:
-        runs = held[0].gpus == held[1].gpus  # type: ignore[union-attr]
-    if runs and not held[0].pinned:  # type: ignore[union-attr]
-        runs = all(any(gpu in node.gpus for node in inputs.nodes) for gpu in held[0].gpus)  # type: ignore[union-attr]
-    starts = not runs and (bool((columns.restart_s > 0).any()) or inputs.stay_s > 0)
+    stays = all(now is not None and now.bundle[1:] == bundle[1:] for now in held)
+    if stays and len(held) == 2:
+        stays = held[0].gpus == held[1].gpus  # type: ignore[union-attr]
+    if stays and not held[0].pinned:  # type: ignore[union-attr]
+        stays = all(any(gpu in node.gpus for node in inputs.nodes) for gpu in held[0].gpus)  # type: ignore[union-attr]
+    starts = not stays and (bool((columns.restart_s > 0).any()) or inputs.stay_s > 0)
+    runs = stays and held[0].bundle == bundle  # type: ignore[union-attr]
     counted_s = max(received_s - inputs.stay_s, 0.0) if runs else received_s
     if counted_s > 0:
         priority = entitled_s / counted_s

@@ -25,13 +25,16 @@ POLITE = (
 # a grandchild that has left the session, the group and its parent: it says its pid and stays
 ORPHAN = (
     "import os, sys, time\n"
+    "told, tell = os.pipe()\n"
     "if os.fork() == 0:\n"
     "    os.setsid()\n"
     "    if os.fork() == 0:\n"
     "        print('orphan', os.getpid(), flush=True)\n"
+    "        os.write(tell, b'.')\n"
     "        time.sleep(600)\n"
     "    os._exit(0)\n"
     "os.wait()\n"
+    "os.read(told, 1)\n"
     "time.sleep(float(sys.argv[1]))"
 )
 

@@ -6,9 +6,9 @@ from scheduler.rounds.rank import rank
 from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 
 
-def order(columns: list[Column], held: dict | None = None) -> str:
+def order(columns: list[Column], held: dict | None = None, stay_s: float = 0.0) -> str:
     """The jobs in order of their turns."""
-    inputs = round_of(columns, nodes(1), held)
+    inputs = round_of(columns, nodes(1), held, stay_s=stay_s)
     return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(inputs))
 
 
@@ -135,6 +135,13 @@ def test_a_pair_runs_only_when_both_do() -> None:
     facts = {"share": 0.5, "entitled_s": 1000, "received_s": 1000, "restart_s": 180}
     columns = [column(jobs, **facts) for jobs in ("a c", "b c", "c", "a", "a b")]
     assert set(order(columns, held).split()[:3]) == {"a", "a+b", "c"}
+
+
+def test_only_what_runs_keeps_its_turn() -> None:
+    """The last round of a pair does not count for it while it runs, but it does for one of the two alone."""
+    facts = {"share": 0.5, "entitled_s": 1000, "received_s": 1000}
+    columns = [column("a", **facts | {"entitled_s": 1001}), column("a b", **facts)]
+    assert order(columns, hold("a b", "n0:0"), stay_s=ROUND_S) == "a+b a"
 
 
 def test_nothing_to_rank() -> None:
