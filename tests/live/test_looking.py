@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from protos.gavel.v1 import cluster_pb2
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.messages import Exit, Progress
 from scheduler.live.limits import PeopleConfig
@@ -214,6 +215,9 @@ async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
     assert list(done.jobs) == ["1_0", "1_1"]
     await jobs.CommandJob(Command(job="1_0", action=Command.ACTION_RELEASE))
     await live.run_job("2")
+    drain = cluster_pb2.CommandNodeRequest(node="n1", action=cluster_pb2.CommandNodeRequest.ACTION_DRAIN)
+    await live.cluster().CommandNode(drain)  # or it would run again before anybody can look
+    assert live.world.state.jobs["2"].state.value == "running"
     await jobs.CommandJob(Command(job="2", action=Command.ACTION_REQUEUE))
     states = {job.id: job.state.value for job in live.world.state.jobs.values()}
     assert (states["1_1"], states["2"]) == ("held", "queued")
