@@ -34,6 +34,10 @@ terminals, and not where `NO_COLOR` is set. Times are relative. With `--json` al
 is cut. What streams (`queue --watch`, `logs`, `wait`, `show`) prints one JSON object per line. Results go to standard
 output, remarks and errors to standard error, errors as one line.
 
+**A scheduler that does not answer** is tried for 3 s, by commands that change something for 15 s; that, and where it is
+expected, is said at once. `queue --watch`, `top` and `logs --follow` wait until it is back and go on, as `--json` too:
+`queue --watch` then begins anew with what is there. `wait` gives up after 10 minutes.
+
 ## Exit codes
 
 They are stable.

@@ -6,6 +6,8 @@ WARNING: exit codes are promised in docs/cli.md. They keep their meaning.
 from __future__ import annotations
 
 import json
+import math
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,12 +18,14 @@ from gavel.cli import (
     Fault,
     quiet_grpc,  # noqa: F401
 )
+from gavel.cli.live_words import span
 from gavel.cli.wording import printable
 from gavel.client import Client, Job
 from gavel.client import errors as e
 from gavel.client.reading import plain
 from gavel.client.settings import ADDRESS
 
+TOLD_S = 1.0  # what is waited for no longer is not worth a word
 OK, FAILED, WRONG, MISSING, UNREACHABLE, FORBIDDEN, REFUSED = range(7)
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
 
@@ -76,11 +80,32 @@ def _remedy(error: e.GavelError, client: Client | None) -> str:
 def scheduler(address: str | None, context: str | None, *, changes: bool = False) -> Iterator[Client]:
     """The client of a command. `changes`: it is worth some more patience."""
     with one_line():
-        client = Client(address, context=context, retry_s=CHANGE_RETRY_S if changes else RETRY_S)
+        retry_s = CHANGE_RETRY_S if changes else RETRY_S
+        client = Client(address, context=context, retry_s=retry_s, on_trouble=Waited().hear)
         if client.connection.origin == "the default":  # then most likely there is none: say so at once
             client.retry_s = 0.0
     with client, one_line(client):
         yield client
+
+
+class Waited:
+    """Says on standard error what is waited for, once, and that it is over; whichever thread has the trouble."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said = False
+
+    def hear(self, error: e.GavelError | None, left_s: float) -> None:
+        """As `Client` tells it."""
+        with self._lock:
+            if error is None:
+                if self._said:
+                    click.echo("it works again", err=True)
+                self._said = False
+            elif not self._said and left_s >= TOLD_S:
+                for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
+                click.echo(f"{printable(error.message)}; trying {for_long} (Ctrl-C ends this)", err=True)
+                self._said = True
 
 
 def print_json(value: Any) -> None:

@@ -5,6 +5,7 @@ Of an array one member after the other, or with `--follow` all at once: a thread
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +54,8 @@ def show_logs(
     if not follow or attempt:  # of those that have something to show, if there are any
         found = [job for job in found if job.attempt >= (attempt or 1)] or found[:1]
     streams = [
-        client.logs(job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow) for job in found
+        client.logs(job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow, patience_s=math.inf)
+        for job in found
     ]
     chunks = at_once(streams) if follow and len(found) > 1 and _few(found) else in_turn(streams)
     if as_json:

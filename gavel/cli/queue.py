@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -100,13 +101,18 @@ def _nothing(wanted: JobFilter) -> str:
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
-    """Those that are there as a table, then a line for each change; as JSON one line each."""
+    """Those that are there as a table, then a line for each change; as JSON one line each.
+
+    People leave it open for days: it begins anew when the scheduler has been away.
+    """
+    client.status()  # nobody there is told at once
     present: list[Job] = []
-    for event in client.watch(wanted):
+    for event in client.watch(wanted, patience_s=math.inf):
         if as_json:
             print_line(event)
         elif event.all_present:
             show_table(COLUMNS, rows(list(reversed(present)), datetime.now(UTC)))
+            present.clear()
         elif event.job is not None and event.present:
             present.append(event.job)
         elif event.job is not None:

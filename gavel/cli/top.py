@@ -53,6 +53,10 @@ def look(client: Client) -> Picture:
 def _watch(client: Client, picture: Picture, every_s: float) -> None:
     console = out()
     console.soft_wrap = False
+    client.on_trouble, client.retry_s = (
+        None,
+        0.0,
+    )  # it looks again anyway, and says in the picture what is wrong
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             size = shutil.get_terminal_size()
@@ -62,7 +66,7 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
             try:
                 picture = look(client)
             except NotReachable as error:  # it may come back: the last picture stays, with the reason
-                picture = replace(picture, at=datetime.now(UTC), trouble=f"{error}; still trying")
+                picture = replace(picture, at=datetime.now(UTC), trouble=f"still trying: {error}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from gavel.client.saving import Saving
 from gavel.client.settings import find_connection
 from gavel.client.sync import PATIENCE_S, RETRY_S, TIMEOUT_S
 from gavel.client.transport import AsyncTransport
+from gavel.client.trouble import Tell
 
 
 class AsyncClient:
@@ -31,7 +32,8 @@ class AsyncClient:
 
     Whom to call: the arguments, the environment, or the file of contexts (`gavel.client.settings`). What does no harm
     twice is asked again for `retry_s` when nobody answers; a submission is safe because of its key. What can go wrong
-    is drawn in `gavel.client.errors`. May be used from one event loop.
+    is drawn in `gavel.client.errors`; while nobody answers, `on_trouble` is told why and for how many seconds it is
+    still tried, and None once it works again. May be used from one event loop.
     """
 
     def __init__(
@@ -43,9 +45,10 @@ class AsyncClient:
         context: str | None = None,
         timeout_s: float = TIMEOUT_S,
         retry_s: float = RETRY_S,
+        on_trouble: Tell | None = None,
     ) -> None:
         self.connection = find_connection(address, token, ca, context)
-        self._wire = AsyncTransport(self.connection, timeout_s, retry_s)
+        self._wire = AsyncTransport(self.connection, timeout_s, retry_s, on_trouble)
 
     async def close(self) -> None:
         """Hang up."""
@@ -65,6 +68,15 @@ class AsyncClient:
     @retry_s.setter
     def retry_s(self, retry_s: float) -> None:
         self._wire.retry_s = retry_s
+
+    @property
+    def on_trouble(self) -> Tell | None:
+        """Who is told while nobody answers."""
+        return self._wire.on_trouble
+
+    @on_trouble.setter
+    def on_trouble(self, tell: Tell | None) -> None:
+        self._wire.on_trouble = tell
 
     # --------------------------------------------------------------------------------------------------- jobs
 
@@ -115,10 +127,14 @@ class AsyncClient:
         return await self._wire.call(calls.list_jobs(wanted or JobFilter(), size, token, brief))
 
     def watch(
-        self, wanted: JobFilter | None = None, *, skip_present: bool = False
+        self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
     ) -> AsyncIterator[r.JobEvent]:
-        """Jobs as they are, then each change. Ends with an error when the connection is lost."""
-        return self._wire.stream(calls.watch(wanted or JobFilter(), skip_present))
+        """Jobs as they are, then each change.
+
+        A connection that is lost ends it with an error; with `patience_s` a scheduler may be away for so long, and then
+        it begins anew: jobs as they are, to the event `all_present`, then each change.
+        """
+        return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
     async def wait(
         self,

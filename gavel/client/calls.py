@@ -146,6 +146,12 @@ def watch(wanted: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
     return Call("Jobs/WatchJobs", request, j.JobEvent, partial(read, r.JobEvent))
 
 
+def watching(wanted: JobFilter, skip_present: bool) -> Callable[[], Call[r.JobEvent]]:
+    """The same, to be asked for again: from then on with what is there, for it may have changed meanwhile."""
+    firsts = iter([watch(wanted, skip_present)])
+    return lambda: next(firsts, watch(wanted, skip_present=False))
+
+
 def command(job: str, action: Action) -> Call[tuple[str, ...]]:
     """Cancel, hold, release or requeue; the jobs that it concerned."""
     number: Any = j.CommandJobRequest.Action.Value(f"ACTION_{action.upper()}")

@@ -44,6 +44,11 @@ class Patience:
         self._wait_s = min(2 * self._wait_s, WAIT_S_MAX)
         return wait_s if self._now_s() + wait_s <= self._until_s else None
 
+    @property
+    def left_s(self) -> float:
+        """For how long it is still tried."""
+        return max(self._until_s - self._now_s(), 0.0)
+
     def _may_pass(self, error: GavelError, safe: bool) -> bool:
         if isinstance(error, Refused):
             return self._lasting and error.reason == UNAVAILABLE

@@ -17,6 +17,7 @@ from gavel.client.packing import Progress, Uploads, without_uploads
 from gavel.client.saving import Saving
 from gavel.client.settings import find_connection
 from gavel.client.transport import SyncTransport
+from gavel.client.trouble import Tell
 
 TIMEOUT_S, RETRY_S, PATIENCE_S = 30.0, 15.0, 600.0
 
@@ -30,7 +31,8 @@ class Client:
 
     Whom to call: the arguments, the environment, or the file of contexts (`gavel.client.settings`). What does no harm
     twice is asked again for `retry_s` when nobody answers; a submission is safe because of its key. What can go wrong
-    is drawn in `gavel.client.errors`. May be used from several threads.
+    is drawn in `gavel.client.errors`; while nobody answers, `on_trouble` is told why and for how many seconds it is
+    still tried, and None once it works again. May be used from several threads.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class Client:
         context: str | None = None,
         timeout_s: float = TIMEOUT_S,
         retry_s: float = RETRY_S,
+        on_trouble: Tell | None = None,
     ) -> None:
         self.connection = find_connection(address, token, ca, context)
-        self._wire = SyncTransport(self.connection, timeout_s, retry_s)
+        self._wire = SyncTransport(self.connection, timeout_s, retry_s, on_trouble)
 
     def close(self) -> None:
         """Hang up."""
@@ -64,6 +67,15 @@ class Client:
     @retry_s.setter
     def retry_s(self, retry_s: float) -> None:
         self._wire.retry_s = retry_s
+
+    @property
+    def on_trouble(self) -> Tell | None:
+        """Who is told while nobody answers."""
+        return self._wire.on_trouble
+
+    @on_trouble.setter
+    def on_trouble(self, tell: Tell | None) -> None:
+        self._wire.on_trouble = tell
 
     # --------------------------------------------------------------------------------------------------- jobs
 
@@ -108,9 +120,15 @@ class Client:
         """One page of them, with the token of the next and how many there are in all."""
         return self._wire.call(calls.list_jobs(wanted or JobFilter(), size, token, brief))
 
-    def watch(self, wanted: JobFilter | None = None, *, skip_present: bool = False) -> Iterator[r.JobEvent]:
-        """Jobs as they are, then each change. Ends with an error when the connection is lost."""
-        return self._wire.stream(calls.watch(wanted or JobFilter(), skip_present))
+    def watch(
+        self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
+    ) -> Iterator[r.JobEvent]:
+        """Jobs as they are, then each change.
+
+        A connection that is lost ends it with an error; with `patience_s` a scheduler may be away for so long, and then
+        it begins anew: jobs as they are, to the event `all_present`, then each change.
+        """
+        return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
     def wait(
         self,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
 
+from gavel.client import calls
 from gavel.client.calls import Call
 from gavel.client.errors import GavelError, Invalid, NotReachable, error_of
 from gavel.client.patience import Patience
 from gavel.client.settings import Connection
+from gavel.client.trouble import SILENT_S, Tell, Trouble
 
 T = TypeVar("T")
 
@@ -78,8 +82,11 @@ def raised(error: grpc.RpcError, call: Call[Any], address: str) -> GavelError:
 class SyncTransport:
     """Calls that block the thread they are made in. May be used from several threads."""
 
-    def __init__(self, connection: Connection, timeout_s: float, retry_s: float) -> None:
+    def __init__(
+        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: Tell | None
+    ) -> None:
         self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
+        self.on_trouble = on_trouble
         tls, said = credentials(connection), options(connection)
         self._channel = (
             grpc.insecure_channel(connection.address, said)
@@ -90,25 +97,45 @@ class SyncTransport:
 
     def call(self, call: Call[T], timeout_s: float | None = None) -> T:
         """The answer, however often it has to be asked for."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         patience = Patience(self.retry_s, time.monotonic)
-        while True:
-            try:
-                return self._once(call, timeout_s)
-            except grpc.RpcError as error:
-                failed = raised(error, call, self.connection.address)
-            wait_s = patience.wait_s(failed, call.safe)
-            if wait_s is None:
-                raise failed
-            time.sleep(wait_s)
+        with self._trouble(call, limit_s) as trouble:
+            while True:
+                try:
+                    answer = self._once(call, limit_s)
+                except grpc.RpcError as error:
+                    failed = raised(error, call, self.connection.address)
+                else:
+                    trouble.works()
+                    return answer
+                wait_s = patience.wait_s(failed, call.safe)
+                if wait_s is None:
+                    raise failed
+                trouble.waits(failed, patience.left_s)
+                time.sleep(wait_s)
 
-    def _once(self, call: Call[T], timeout_s: float | None) -> T:
-        limit = self._timeout_s if timeout_s is None else timeout_s
+    @contextmanager
+    def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
+        """Tells of silence too, where somebody listens. An upload takes as long as it takes."""
+        trouble = Trouble(self.on_trouble, self.connection.address)
+        if trouble.tell is None or callable(call.request):
+            yield trouble
+            return
+        timer = threading.Timer(SILENT_S, trouble.silent, [limit_s - SILENT_S])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield trouble
+        finally:
+            timer.cancel()
+
+    def _once(self, call: Call[T], limit_s: float) -> T:
         read = call.answer.FromString
         if callable(call.request):
             send = self._channel.stream_unary(call.path, _serialized, read)
             return call.read(send(call.request(), metadata=self._metadata))
         ask = self._channel.unary_unary(call.path, _serialized, read)
-        return call.read(ask(call.request, timeout=limit, metadata=self._metadata))
+        return call.read(ask(call.request, timeout=limit_s, metadata=self._metadata))
 
     def stream(self, call: Call[T], timeout_s: float | None = None) -> Iterator[T]:
         """Answers as they come, until the scheduler ends it or nobody wants more."""
@@ -127,16 +154,24 @@ class SyncTransport:
     ) -> Iterator[T]:
         """The same across lost connections. TimeoutError after `timeout_s`."""
         patience = Patience(patience_s, time.monotonic, lasting=True)
+        trouble = Trouble(self.on_trouble, self.connection.address)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
+                if isinstance(trouble.last, NotReachable):  # it may answer, and yet have nothing new to say
+                    self._once(calls.status(), self._timeout_s)
+                    trouble.works()
                 for answer in self.stream(make(), _left(until_s)):
                     patience.begin()
+                    trouble.works()
                     yield answer
                 return
+            except grpc.RpcError as error:
+                failed = raised(error, calls.status(), self.connection.address)
             except GavelError as error:
                 failed = error
             wait_s = _wait_s(patience, failed, until_s)
+            trouble.waits(failed, patience.left_s)
             time.sleep(wait_s)
 
     def close(self) -> None:
@@ -147,8 +182,11 @@ class SyncTransport:
 class AsyncTransport:
     """Calls that other tasks of the event loop run beside."""
 
-    def __init__(self, connection: Connection, timeout_s: float, retry_s: float) -> None:
+    def __init__(
+        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: Tell | None
+    ) -> None:
         self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
+        self.on_trouble = on_trouble
         self._credentials = credentials(connection)
         self._metadata = metadata(connection)
         self._open: aio.Channel | None = None
@@ -167,25 +205,43 @@ class AsyncTransport:
 
     async def call(self, call: Call[T], timeout_s: float | None = None) -> T:
         """The answer, however often it has to be asked for."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         patience = Patience(self.retry_s, time.monotonic)
-        while True:
-            try:
-                return await self._once(call, timeout_s)
-            except grpc.RpcError as error:
-                failed = raised(error, call, self.connection.address)
-            wait_s = patience.wait_s(failed, call.safe)
-            if wait_s is None:
-                raise failed
-            await asyncio.sleep(wait_s)
+        with self._trouble(call, limit_s) as trouble:
+            while True:
+                try:
+                    answer = await self._once(call, limit_s)
+                except grpc.RpcError as error:
+                    failed = raised(error, call, self.connection.address)
+                else:
+                    trouble.works()
+                    return answer
+                wait_s = patience.wait_s(failed, call.safe)
+                if wait_s is None:
+                    raise failed
+                trouble.waits(failed, patience.left_s)
+                await asyncio.sleep(wait_s)
 
-    async def _once(self, call: Call[T], timeout_s: float | None) -> T:
-        limit = self._timeout_s if timeout_s is None else timeout_s
+    @contextmanager
+    def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
+        """Tells of silence too, where somebody listens. An upload takes as long as it takes."""
+        trouble = Trouble(self.on_trouble, self.connection.address)
+        if trouble.tell is None or callable(call.request):
+            yield trouble
+            return
+        timer = asyncio.get_running_loop().call_later(SILENT_S, trouble.silent, limit_s - SILENT_S)
+        try:
+            yield trouble
+        finally:
+            timer.cancel()
+
+    async def _once(self, call: Call[T], limit_s: float) -> T:
         read = call.answer.FromString
         if callable(call.request):
             send = self._channel.stream_unary(call.path, _serialized, read)
             return call.read(await send(call.request(), metadata=self._metadata))
         ask = self._channel.unary_unary(call.path, _serialized, read)
-        return call.read(await ask(call.request, timeout=limit, metadata=self._metadata))
+        return call.read(await ask(call.request, timeout=limit_s, metadata=self._metadata))
 
     async def stream(self, call: Call[T], timeout_s: float | None = None) -> AsyncGenerator[T, None]:
         """Answers as they come, until the scheduler ends it or nobody wants more."""
@@ -204,16 +260,25 @@ class AsyncTransport:
     ) -> AsyncGenerator[T, None]:
         """The same across lost connections. TimeoutError after `timeout_s`."""
         patience = Patience(patience_s, time.monotonic, lasting=True)
+        trouble = Trouble(self.on_trouble, self.connection.address)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
+                if isinstance(trouble.last, NotReachable):  # it may answer, and yet have nothing new to say
+                    await self._once(calls.status(), self._timeout_s)
+                    trouble.works()
                 async for answer in self.stream(make(), _left(until_s)):
                     patience.begin()
+                    trouble.works()
                     yield answer
                 return
+            except grpc.RpcError as error:
+                failed = raised(error, calls.status(), self.connection.address)
             except GavelError as error:
                 failed = error
-            await asyncio.sleep(_wait_s(patience, failed, until_s))
+            wait_s = _wait_s(patience, failed, until_s)
+            trouble.waits(failed, patience.left_s)
+            await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
         """Hang up."""

@@ -341,8 +341,8 @@ def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.
 
     watch = Client.watch
 
-    def some(self: Client, wanted: Any) -> Any:
-        events = watch(self, wanted)
+    def some(self: Client, wanted: Any, **options: Any) -> Any:
+        events = watch(self, wanted, **options)
         yield next(events)
         yield next(events)
 

@@ -108,10 +108,10 @@ def test_busy_nodes_are_shown_before_idle_ones() -> None:
 
 def test_an_empty_cluster_and_a_scheduler_that_is_away() -> None:
     """There is something to read in either case."""
-    lines = drawn(picture([], [], trouble="no scheduler answers; still trying"))
+    lines = drawn(picture([], [], trouble="still trying: no scheduler answers"))
     assert lines == [
         "5/8 GPUs busy  las  round 3, 1m left",
-        "no scheduler answers; still trying",
+        "still trying: no scheduler answers",
         "",
         "running: none",
         "",

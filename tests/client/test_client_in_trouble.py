@@ -39,6 +39,73 @@ def test_nobody_answers() -> None:
             next(iter(client.watch()))
 
 
+def test_a_caller_hears_what_is_waited_for() -> None:
+    """The address, and for how long it is still tried; of the asynchronous client too."""
+    address = f"127.0.0.1:{free_port()}"
+    heard: list[tuple[str, bool]] = []
+
+    def hear(error: e.GavelError | None, left_s: float) -> None:
+        heard.append((str(error), 0.0 < left_s <= 0.3))
+
+    async def ask() -> None:
+        async with AsyncClient(address, retry_s=0.3, on_trouble=hear) as client:
+            with pytest.raises(e.NotReachable, match=address):
+                await client.status()
+
+    with Client(address, retry_s=0.3, on_trouble=hear) as client, pytest.raises(e.NotReachable):
+        client.status()
+    first = len(heard)
+    asyncio.run(ask())
+    words = f"no scheduler answers at {address}: the connection was refused"
+    assert 0 < first < len(heard)
+    assert {(words, True)} == set(heard)
+
+
+def test_silence_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that swallows everything makes no error for a long time."""
+    monkeypatch.setattr("gavel.client.transport.SILENT_S", 0.05)
+    heard: list[str] = []
+
+    def hear(error: e.GavelError | None, left_s: float) -> None:
+        heard.append(str(error))
+
+    async def ask(address: str) -> None:
+        async with AsyncClient(address, timeout_s=0.5, retry_s=0.0, on_trouble=hear) as client:
+            with pytest.raises(e.NotReachable, match="did not answer in time"):
+                await client.status()
+
+    with socket.socket() as deaf:  # connections are taken, and nothing is said
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        with (
+            Client(address, timeout_s=0.5, retry_s=0.0, on_trouble=hear) as client,
+            pytest.raises(e.NotReachable, match="did not answer in time"),
+        ):
+            client.status()
+        asyncio.run(ask(address))
+    assert [f"no answer from {address} yet"] * 2 == heard
+
+
+def test_who_watches_begins_anew_when_the_scheduler_is_back(tmp_path: Path) -> None:
+    """With patience: what is there is told again, then changes; it is said that nobody answered, and that it works."""
+    heard: list[e.GavelError | None] = []
+    with LiveThread(tmp_path) as live:
+        journal, port = live.daemon.journal, live.daemon.port
+        client = Client(live.address, on_trouble=lambda error, left_s: heard.append(error))
+        (first,) = client.submit(RUN)
+        events = client.watch(skip_present=True, patience_s=60.0)
+        assert next(events).all_present
+    with ThreadPoolExecutor(1) as pool, client:
+        again = pool.submit(lambda: [next(events), next(events)])
+        with LiveThread(tmp_path, journal=journal, port=port):
+            there, all_there = again.result(20)
+        events.close()
+    assert (there.job and there.job.id, there.present, all_there.all_present) == (first, True, True)
+    assert isinstance(heard[0], e.NotReachable)
+    assert heard[-1] is None
+
+
 def test_a_scheduler_that_comes_back_is_waited_for(tmp_path: Path) -> None:
     """A submission goes through, once, when the scheduler is there again."""
     with LiveThread(tmp_path) as live:

@@ -1,0 +1,82 @@
+"""A scheduler that is not there, or not there for a while: what is said, what goes on, what ends and how."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from protos.gavel.v1 import jobs_pb2
+from tests.cli.conftest import Gavel
+from tests.cli.test_live_terminal import Terminal
+from tests.support.live_thread import LiveThread
+
+WAITING = "the connection was refused; trying"
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """On which nobody listens yet, and where GAVEL_ADDRESS points."""
+    for name in ("GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        number = int(found.getsockname()[1])
+    monkeypatch.setenv("GAVEL_ADDRESS", f"127.0.0.1:{number}")
+    return number
+
+
+def test_a_wait_is_announced(port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it, what is waited for and for how long; then what to check, and exit code 4."""
+    monkeypatch.setattr("gavel.cli.connecting.RETRY_S", 1.5)
+    said = gavel("queue")
+    waiting, error = said.stderr.splitlines()
+    assert (said.exit_code, said.stdout) == (4, "")
+    assert f"no scheduler answers at 127.0.0.1:{port}: {WAITING} for up to " in waiting
+    assert "(the address is from GAVEL_ADDRESS); is it right, and `gavel serve` running there?" in error
+
+
+def test_a_wait_with_a_good_end(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command does what it was asked for, once the scheduler is there."""
+    terminal = Terminal("status")
+    terminal.read_until(WAITING)
+    with LiveThread(tmp_path, port=port):
+        terminal.read_until("it works again")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("command", [("queue", "-w"), ("logs", "-f", "1")], ids=" ".join)
+def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]) -> None:
+    """It says that nobody answers, and that somebody does again; Ctrl-C ends it as any other command."""
+    with LiveThread(tmp_path, port=port) as live:
+        gavel("submit", "-n", "before", "--start", "1h", "--", "true")
+        live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job="1", attempt=1, data=b"before")]
+        journal = live.daemon.journal
+        terminal = Terminal(*command)
+        terminal.read_until("before")
+    terminal.read_until("trying until it answers (Ctrl-C ends this)")
+    with LiveThread(tmp_path, port=port, journal=journal) as live:
+        live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job="1", attempt=1, data=b" behind", offset=6)]
+        terminal.read_until("it works again")
+        gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
+        terminal.read_until("behind")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+
+
+def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
+    """The last picture stays, with the reason; then there are new ones."""
+    with LiveThread(tmp_path, port=port) as live:
+        journal = live.daemon.journal
+        terminal = Terminal("top", "--every", "0.5")
+        terminal.read_until("0/0 GPUs busy")
+    terminal.read_until("still trying")
+    with LiveThread(tmp_path, port=port, journal=journal):
+        gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
+        terminal.read_until("behind")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
