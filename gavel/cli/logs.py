@@ -13,7 +13,9 @@ from queue import Queue
 
 import click
 
+from gavel.cli import Fault
 from gavel.cli.connecting import REFUSED, failure, job_id, members, print_line, scheduler
+from gavel.cli.live_words import few
 from gavel.cli.wording import printable
 from gavel.client import Client, GavelError, Job, LogChunk
 from gavel.client.results import ACTIVE
@@ -51,6 +53,8 @@ def show_logs(
     as_json: bool = False,
 ) -> None:
     """Of a job, or of members of an array. Until there is no more; with `follow` until all have ended for good."""
+    if rank is not None:
+        _check_rank(found, rank)
     if not follow or attempt:  # of those that have something to show, if there are any
         found = [job for job in found if job.attempt >= (attempt or 1)] or found[:1]
     streams = [
@@ -62,13 +66,37 @@ def show_logs(
         for chunk in chunks:
             print_line(chunk)
         return
-    several = rank is None and any((job.spec.gpus_max or job.spec.gpus or 1) > 1 for job in found)
+    several = rank is None and any(_ranks_most(job) > 1 for job in found)
     lines = Lines(several, _write, lambda words: click.echo(words, err=True), members=len(found) > 1)
+    nothing = True
     try:
         for chunk in chunks:
+            nothing = False
             lines.hear(chunk)
     finally:
         lines.end()
+    if nothing and rank:
+        _say_who_printed(client, found[0], attempt, rank)
+
+
+def _ranks_most(job: Job) -> int:
+    """That it can have: one for each GPU, fewer where it starts one per node."""
+    return job.spec.gpus_max or job.spec.gpus or 1
+
+
+def _check_rank(found: Sequence[Job], rank: int) -> None:
+    most = max(_ranks_most(job) for job in found)
+    if rank >= most:
+        there = "rank 0 only" if most == 1 else f"ranks 0 to {most - 1}"
+        raise Fault(f"--rank {rank}: job {found[0].id} has {there}")
+
+
+def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
+    """A rank may be silent, or not be there: at this width, or with one rank per node."""
+    chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
+    others = sorted({chunk.rank for chunk in chunks if chunk.data})
+    there = f"; there is output of rank {few([str(one) for one in others], 16)}" if others else ""
+    click.echo(f"-- rank {rank} of job {job.id} has printed nothing{there} --", err=True)
 
 
 def _few(found: Sequence[Job]) -> bool:

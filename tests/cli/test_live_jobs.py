@@ -207,6 +207,27 @@ def test_lines_of_several_ranks_are_told_apart(live: LiveThread, gavel: Gavel) -
     assert gavel("logs", "1", "--rank", "1").stdout == "plain\n"
 
 
+def test_a_rank_that_is_not_there(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """An error that says which there are; one that may be there and is silent is said to be, and who is not."""
+    gavel("submit", "-g", "2", *HELD)
+    live.do(live.daemon.run_job("1"))
+    gavel("submit", *HELD)
+    said = gavel("logs", "-f", "1", "--rank", "2")
+    assert (said.exit_code, said.stderr) == (2, "gavel logs: --rank 2: job 1 has ranks 0 to 1\n")
+    said = gavel("logs", "2", "--rank", "5")
+    assert (said.exit_code, said.stderr) == (2, "gavel logs: --rank 5: job 2 has rank 0 only\n")
+    read_logs = live.daemon.nodes.read_logs
+
+    def of_rank_0(job: str, attempt: int, rank: int | None, *rest: Any) -> Any:
+        live.daemon.nodes.chunks = [] if rank else [chunk(b"x")]
+        return read_logs(job, attempt, rank, *rest)
+
+    monkeypatch.setattr(live.daemon.nodes, "read_logs", of_rank_0)
+    said = gavel("logs", "1", "--rank", "1")
+    words = "-- rank 1 of job 1 has printed nothing; there is output of rank 0 --\n"
+    assert (said.exit_code, said.stdout, said.stderr) == (0, "", words)
+
+
 def test_logs_of_a_job_that_has_not_run(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """Refused with what to do, not called unreachable."""
     gavel("submit", "--start", "1h", *HELD)
