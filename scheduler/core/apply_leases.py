@@ -68,6 +68,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
     if job.state != JobState.RUNNING:
+        holding.before = job.state, job.why
         move(state, now_s, job, Move.START, "")
     if waits_for:
         state.claim(holding)
@@ -103,7 +104,16 @@ def _forget(
     job.lease = None
     if len(holding.bundle.jobs) > 1:
         _part(state, now_s, holding)
-    if job.state == JobState.RUNNING and job.leaving is None:
+    _unstarted(state, now_s, job, holding, why)
+
+
+def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
+    """A lease under which nothing ran is no turn: its job is what it was before, for the reason of before."""
+    if job.state != JobState.RUNNING:
+        return
+    if holding.before is not None:
+        job.state, job.why = holding.before
+    elif job.leaving is None:
         move(state, now_s, job, Move.PREEMPT, why)
 
 
@@ -242,14 +252,12 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     else:
         job.lease = None
     if not job.is_terminal:
-        _after_exit(state, now_s, job, end, unasked=holding.unasked, width=holding.bundle.gpus)
+        _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):
         _unblock(state, now_s, state.leases[name], end.lease)
 
 
-def _after_exit(
-    state: SchedulerState, now_s: float, job: Job, end: Exit, *, unasked: bool, width: int
-) -> None:
+def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holding: Holding) -> None:
     """What an exit means for its job. Whether a failed attempt is tried again is decided elsewhere."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
         _forget(state, now_s, state.leases[job.lease])  # it was to go on elsewhere; there is no need now
@@ -257,7 +265,14 @@ def _after_exit(
         move(state, now_s, job, Move.COMPLETE, "")
     elif end.outcome == "failed":
         job.failures += 1
+    elif end.outcome == "yielded" and holding.started_s is None and not end.ran_s:
+        following = state.leases.get(job.lease or "")
+        if following is None:
+            _unstarted(state, now_s, job, holding, _ORDERLY["yielded"])
+        elif following.before is None:
+            following.before = holding.before
     else:
+        width, unasked = holding.bundle.gpus, holding.unasked
         job.node_failures += end.outcome == "node_failed"
         job.preemptions += end.outcome == "yielded" and unasked and not _resized(state, job, width)
         if job.lease is None and job.state == JobState.RUNNING:

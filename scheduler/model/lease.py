@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from scheduler.model.jobs import JobState
+
 GpuId = str  # "node:index"
 
 
@@ -76,6 +78,7 @@ class Holding(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     stop_by_s: float | None = None  # when stopping: the lease has lapsed for certain after this
     why: str = ""  # when stopping: the reason
+    before: tuple[JobState, str] | None = None  # what its job was, and why, if the grant is what made it run
     unasked: bool = True  # when stopping: no person asked for it, so that its job is preempted
     exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
     died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did

@@ -48,7 +48,9 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
 
 def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
     ago = span(now_s - (job.ended_s or 0.0))
-    ran = f"it ran for {span(job.run_s)} on attempt {job.attempt}" if job.attempt else "it never ran"
+    ran = "it never ran"
+    if job.run_s > 0 or job.started_s is not None:
+        ran = f"it ran for {span(job.run_s)} on attempt {job.attempt}"
     tail = "; its processes are still being stopped" if job.leaving is not None else ""
     if job.state == JobState.COMPLETED:
         took = span((job.ended_s or 0.0) - job.submitted_s)
