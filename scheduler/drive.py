@@ -42,8 +42,8 @@ class Journal(Protocol):
 class Keeper(Protocol):
     """Who keeps the journal short. `scheduler.journal.keeping` has one."""
 
-    def batch_done(self, facts: int) -> None:
-        """So many facts became durable, and the state is what all records add up to."""
+    async def batch_done(self, facts: int) -> None:
+        """So many facts became durable, and the state is what all records add up to. Nothing is said meanwhile."""
         ...
 
 
@@ -56,4 +56,4 @@ async def drive(core: Core, world: World, journal: Journal, keeper: Keeper | Non
         for effect in outcome.effects:
             world.perform(effect)
         if keeper is not None and outcome.facts:  # last: nobody waits longer because of it
-            keeper.batch_done(len(outcome.facts))
+            await keeper.batch_done(len(outcome.facts))

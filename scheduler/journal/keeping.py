@@ -3,10 +3,14 @@
 A start reads the newest snapshot and the facts after it, so that it takes as long as these two are large. A snapshot
 is due after so many facts, and of a large state not before there are as many bytes of facts as there were in the last
 one: then neither writing snapshots nor reading facts is ever the larger part.
+
+A snapshot is of one moment, between two batches. It is written in a thread, for which the next batch waits: a
+connection has one transaction. Whatever else there is on the event loop goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -32,7 +36,7 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """Decides when, between two batches, and does it at once: `drive` calls `batch_done`."""
+    """Decides when, between two batches, and does it then: `drive` calls `batch_done`."""
 
     def __init__(
         self,
@@ -50,18 +54,21 @@ class Keeper:
         if compact:
             journal.compact()
 
-    def batch_done(self, facts: int) -> None:
+    async def batch_done(self, facts: int) -> None:
         """So many facts became durable, and the state is what all records add up to."""
         self._facts += facts
         if self._facts >= max(self._snapshot_facts, self._snapshot_bytes // FACT_BYTES):
-            self.keep()
+            await self.keep()
 
-    def keep(self) -> None:
+    async def keep(self) -> None:
         """A snapshot now, if there is anything new: before a planned stop, so that the next start reads no facts."""
         if not self._facts or not self._journal.last_seq:
             return
         payload = self._snapshot()
-        self._journal.write_snapshot(self._journal.last_seq, payload)
         self._facts, self._snapshot_bytes = 0, len(payload)
+        await asyncio.to_thread(self._write, self._journal.last_seq, payload)
+
+    def _write(self, seq: int, payload: bytes) -> None:
+        self._journal.write_snapshot(seq, payload)
         if self._compact:
             self._journal.compact()

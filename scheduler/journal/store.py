@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from scheduler.journal.record import Damage, Record, Row, Snapshot
 
 BATCH_RECORDS = 1000  # to a transaction, when not durable
 BATCH_BYTES = 8 * 2**20
+COPY_PAGES, COPY_PAUSE_S = 256, 0.001  # a megabyte, then others may write
 _ROWS = "SELECT seq, now_s, version, payload, crc FROM records WHERE seq > ? ORDER BY seq"
 
 
@@ -259,10 +261,19 @@ class SqliteJournal:
                 yield row
 
     def copy_to(self, path: str | Path) -> None:
-        """A journal of its own with all that is in this one now. Blocks for some seconds per gigabyte."""
+        """A journal of its own with all that is in this one, as of the end of the copying; not synced.
+
+        Takes some seconds per gigabyte. It may run in a thread while others append over the same connection: SQLite
+        copies part by part, and puts into the copy what is written in between.
+        """
         self.flush()
         with closing(sqlite3.connect(path)) as copy:
-            self._db.backup(copy)
+            copy.execute(
+                "PRAGMA synchronous=OFF"
+            )  # else the last part holds everybody up until it is on disk
+            self._db.backup(
+                copy, pages=COPY_PAGES, progress=lambda *_: time.sleep(COPY_PAUSE_S), sleep=COPY_PAUSE_S
+            )
 
     # The end
 

@@ -227,7 +227,7 @@ class Daemon:
 
     async def _drive(self, keeper: Keeper) -> None:
         await drive(self.world.core, self.world, self.feed, keeper)
-        keeper.keep()  # a planned stop: the next start reads no facts
+        await keeper.keep()  # a planned stop: the next start reads no facts
 
     def _core_ended(self, _: asyncio.Task[None]) -> None:
         self.world.give_up()

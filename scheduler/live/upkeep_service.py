@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ParamSpec
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
@@ -15,6 +15,7 @@ from scheduler.live.backup import BackupError, backup
 from scheduler.live.status import REFUSED, CallFailed
 
 CHUNK_BYTES = 1 << 20
+P = ParamSpec("P")
 
 
 class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
@@ -25,14 +26,14 @@ class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
         self._busy = asyncio.Lock()
 
     async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[pb.BackupData]:
-        """The archive, in pieces. The core waits while the journal is copied, some seconds per gigabyte."""
+        """The archive, in pieces. The scheduler goes on meanwhile."""
         async with self._busy:
             with TemporaryDirectory(prefix="backup-", dir=self._folder) as folder:
                 archive = Path(folder) / "backup.tar.gz"
                 try:
                     copied = Path(folder) / "journal.db"
-                    self._journal.copy_to(copied)  # by the thread that writes it, and no other
-                    await asyncio.to_thread(self._pack, archive, request.packages, copied)
+                    await _in_thread(self._journal.copy_to, copied)
+                    await _in_thread(self._pack, archive, request.packages, copied)
                 except (BackupError, OSError) as error:
                     raise CallFailed(REFUSED, str(error)) from None
                 with open(archive, "rb") as file:
@@ -42,3 +43,13 @@ class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
     def _pack(self, archive: Path, packages: bool, journal: Path) -> None:
         with SqliteJournal(journal, strict=True) as copy:
             backup(self._folder, archive, self._version, packages=packages, journal=copy)
+
+
+async def _in_thread(work: Callable[P, None], *args: P.args, **more: P.kwargs) -> None:
+    """To its end, also when the caller leaves: nobody takes the journal and the files away under it."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working})
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Watched:
         """So many records come."""
         for _ in range(batches):
             self.last_seq += 1
-            keeper.batch_done(facts)
+            asyncio.run(keeper.batch_done(facts))
 
 
 def test_a_snapshot_comes_after_so_many_facts_and_not_after_so_many_records() -> None:
@@ -87,10 +88,10 @@ def test_a_planned_stop_keeps_what_is_new_once() -> None:
     """Nothing new, nothing written; an empty journal has no state to keep."""
     journal = Watched()
     keeper = Keeper(journal, lambda: b"state", compact=False)
-    keeper.keep()
+    asyncio.run(keeper.keep())
     journal.grow(keeper, 1, 1)
-    keeper.keep()
-    keeper.keep()
+    asyncio.run(keeper.keep())
+    asyncio.run(keeper.keep())
     assert journal.done == [("snapshot", 1)]
 
 
@@ -144,13 +145,34 @@ def test_effects_are_out_before_the_journal_is_kept() -> None:
     seen: list[int] = []
 
     class Late:
-        def batch_done(self, facts: int) -> None:
+        async def batch_done(self, facts: int) -> None:
             assert facts == 2
             seen.append(world.performed)
 
     asyncio.run(drive(core, world, journal, Late()))
     assert seen == [world.performed]
     assert world.performed > 0
+
+
+def test_others_have_their_turn_while_a_snapshot_is_written() -> None:
+    """A disk takes a while; agents and people who only look do not wait for it."""
+    heard = threading.Event()
+
+    class Slow(Watched):
+        def write_snapshot(self, seq: int, payload: bytes) -> None:
+            assert heard.wait(20.0), "nobody else had a turn"
+            super().write_snapshot(seq, payload)
+
+    async def story() -> None:
+        keeping = asyncio.ensure_future(Keeper(journal, lambda: b"state", snapshot_facts=1).batch_done(1))
+        await asyncio.sleep(0)
+        heard.set()
+        await keeping
+
+    journal = Slow()
+    journal.last_seq = 1
+    asyncio.run(story())
+    assert journal.done == [("compact", 1), ("snapshot", 1), ("compact", 1)]
 
 
 def test_a_snapshot_that_cannot_be_written_ends_the_loop() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tarfile
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.journal import store
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import RESTORED, BackupError, backup, restore
+from scheduler.live.upkeep_service import UpkeepService
 from tests.journal.samples import held, told, write
 
 
@@ -51,6 +57,57 @@ def test_while_the_daemon_runs(folder: Path, tmp_path: Path):
     restore(tmp_path / "b.tar.gz", tmp_path / "new")
     with SqliteJournal(tmp_path / "new/journal.db", strict=True) as journal:
         assert len(held(journal)) == 41
+
+
+def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Page by page in a thread, beside records, snapshots, and what they cover going: what is in it is in order."""
+    turns = threading.Semaphore(0)
+    monkeypatch.setattr(store, "COPY_PAGES", 1)
+    monkeypatch.setattr(store, "time", SimpleNamespace(sleep=lambda _: turns.acquire(timeout=20.0)))
+    records = told(600, 500)
+    with write(tmp_path / "journal.db", records[:400], durable=True) as journal:
+        copying = threading.Thread(target=journal.copy_to, args=(tmp_path / "copy.db",))
+        copying.start()
+        for seq, (now_s, facts) in enumerate(records[400:], 401):
+            journal.append(now_s, facts)
+            if seq % 4 == 0:
+                turns.release()  # fewer than there are pages: it is not done before we are
+            if seq % 100 == 0:
+                journal.write_snapshot(seq, b"a state")
+                journal.compact()
+        assert copying.is_alive()
+        turns.release(100_000)
+        copying.join()
+        assert held(journal) == records[500:]
+    with SqliteJournal(tmp_path / "copy.db", strict=True) as copy:
+        assert (copy.last_seq, held(copy)) == (600, records[500:])
+        assert [one.seq for one in copy.snapshots()] == [600, 500]  # type: ignore[union-attr]
+
+
+def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
+    """And a caller who leaves does not pull the files away under the thread that copies."""
+    began, heard, done = threading.Event(), threading.Event(), []
+
+    class Slow:
+        def copy_to(self, path: Path) -> None:
+            began.set()
+            assert heard.wait(20.0), "nobody else had a turn"
+            path.write_bytes(b"")
+            done.append(path)
+
+    async def story() -> None:
+        parts = UpkeepService(Slow(), folder, "1.0").Backup(pb.BackupRequest(), None)  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(anext(parts))
+        await asyncio.to_thread(began.wait, 20.0)
+        asking.cancel()
+        await asyncio.sleep(0)
+        heard.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(story())
+    assert len(done) == 1
+    assert not list(folder.glob("backup-*"))
 
 
 def test_nothing_to_back_up(tmp_path: Path):
