@@ -118,12 +118,17 @@ def print_line(value: Any) -> None:
     click.echo(json.dumps(plain(value), allow_nan=False))
 
 
+def is_id(said: str) -> bool:
+    """`17`, `17_3`: what a job or array is called by the scheduler, not a name."""
+    return said.isascii() and said.replace("_", "", 1).isdigit()
+
+
 def job_id(client: Client, said: str) -> str:
     """A job or array by its id, or by its name where only one unfinished or else one job has it."""
     from gavel.client import JobFilter
     from gavel.client.results import ACTIVE
 
-    if said.replace("_", "", 1).isdigit():
+    if is_id(said):
         return said
     escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
     for states in (ACTIVE, ()):

@@ -60,7 +60,7 @@ FIELDS = options(
     _one("--retries", metavar="N", help="After failures of its own."),
     click.option("--preemptible/--not-preemptible", default=None, help="Whether it may have to give way."),
     click.option("--packable/--not-packable", default=None, help="Whether it may share its GPUs."),
-    _many("--after", metavar="JOB[:ended]", help="Wait for a job to succeed, or to end."),
+    _many("--after", metavar="JOB[:ended]", help="Wait for a job, by id or name, to succeed, or to end."),
     _one("--array", metavar="0-9", help="A job for each index."),
     _one("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
     click.option("--upload", is_flag=True, default=None, help="Pack the work directory and send it along."),

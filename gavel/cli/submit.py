@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gavel.cli import Fault
+from gavel.cli.after import with_ids
 from gavel.cli.columns import Column, out, table, terminal_width
 from gavel.cli.connecting import OK, REFUSED, WRONG, one_line, print_json, print_line, scheduler
 from gavel.cli.job_flags import flag_values
@@ -44,6 +45,7 @@ def submit(
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
     with scheduler(address, context, changes=True) as client:
+        specs = with_ids(client, specs, by_flag=bool(flags["after"]))
         if dry_run:
             sys.exit(preview(client, specs, as_json))
         with Bar("packing") as bar:

@@ -90,7 +90,12 @@ FIELDS = (
     Field("retries", v.COUNT, "After failures of its own. 0 without it", "2"),
     Field("retries_node", v.COUNT, "After failures of nodes; without it, no limit", "5"),
     Field("retries_preemption", v.COUNT, "After preemptions; without it, no limit", "50"),
-    Field("after", v.AFTER, "Jobs to wait for: until they succeed, or `{job: 17, when: ended}`", "[17, 18]"),
+    Field(
+        "after",
+        v.AFTER,
+        "Jobs to wait for, by id or name: until they succeed, or `{job: 17, when: ended}`",
+        "[17, 18]",
+    ),
     Field(
         "array", v.INDICES, "A job for each index, in `GAVEL_ARRAY_INDEX`: `0-9`, `1,3,5`, `0-100:10`", "0-9"
     ),

@@ -165,7 +165,8 @@ def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
         for name in members:
             job = state.jobs.get(name)
             if job is None:
-                raise InvalidSpec("after", f"there is no job '{name}'")
+                rest = "" if name.replace("_", "").isdigit() else "; it takes ids of jobs"
+                raise InvalidSpec("after", f"there is no job '{name}'{rest}")
             if not job.is_terminal:
                 blocked[name] = None
             elif dependency.when == "succeeded" and job.state != JobState.COMPLETED:

@@ -88,6 +88,7 @@ def test_no_key_means_another_job(desk_of: DeskOf) -> None:
         ({"worker_types": ("k80",), "gpus": 2}, "gpus", "at most 1 (k80)"),
         ({"steps": float("nan")}, "steps", "must be a finite number"),
         ({"after": (Dependency("7"),)}, "after", "there is no job '7'"),
+        ({"after": (Dependency("prepare"),)}, "after", "there is no job 'prepare'; it takes ids of jobs"),
     ],
 )
 def test_an_impossible_job_is_refused_by_its_field(
