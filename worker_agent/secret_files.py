@@ -31,7 +31,10 @@ def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, 
                 f"env_from.{name}: {reference!r} is not of the form secret:NAME or secret:FOLDER/NAME"
             )
         if root is None:
-            raise SecretError(f"env_from.{name}: this node has no directory of secrets")
+            raise SecretError(
+                f"env_from.{name}: this node has no directory of secrets; its operator gives it one with "
+                f"`gavel agent --secrets-dir DIR`, and puts the secret into the file DIR/{path}"
+            )
         values[name] = _read(root, parts, f"env_from.{name}: {reference}")
     return values
 
@@ -49,7 +52,9 @@ def _read(root: Path, parts: list[str], what: str) -> str:
             raise SecretError(f"{what} is not a file of at most {_BYTES_MAX >> 10} KiB on this node")
         value = os.read(fds[-1], _BYTES_MAX).decode().removesuffix("\n")
     except OSError as error:
-        raise SecretError(f"{what} cannot be read on this node: {error.strerror}") from error
+        raise SecretError(
+            f"{what} cannot be read on this node: {error.strerror} ({root / Path(*parts)})"
+        ) from error
     except UnicodeDecodeError:
         raise SecretError(f"{what} is not text") from None
     finally:

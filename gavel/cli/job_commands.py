@@ -67,7 +67,9 @@ FIELDS = options(
     _one("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
     _one("--venv", metavar="DIR", help="A virtual environment on the nodes."),
     _many("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
-    _many("--env-from", metavar="KEY=SECRET", help="A variable from a secret of the nodes."),
+    _many(
+        "--env-from", metavar="KEY=SECRET", help="A variable from a secret that the nodes keep, by its name."
+    ),
     _one("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
 )
 

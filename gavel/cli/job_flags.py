@@ -67,7 +67,10 @@ def _pair(name: str, text: str) -> tuple[yaml.Node, yaml.Node]:
             raise Fault(printable(f"--env {key}: there is no such variable here; say {key}=VALUE"))
         value, equals = os.environ[key], "="
     if not (key and equals):
-        raise Fault(printable(f"{flag(name)} {text}: must be KEY=VALUE"))
+        form = (
+            "VARIABLE=SECRET, the name of a secret that the nodes keep" if name == "env_from" else "KEY=VALUE"
+        )
+        raise Fault(printable(f"{flag(name)} {text}: must be {form}"))
     return _scalar(key), _scalar(value, plain=name == "rates")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,10 @@ from gavel.cli.run_progress import Bar
 from gavel.cli.wording import count_of, printable
 from gavel.client import Client, JobSpec, Preview, read_job_file
 from gavel.client.job_fields import json_schema
+
+SECRET = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$"
+)  # names of what nobody should see
 
 
 def submit(
@@ -45,6 +50,7 @@ def submit(
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
     with scheduler(address, context, changes=True) as client:
+        _warn_of_secrets(specs)
         specs = with_ids(client, specs, by_flag=bool(flags["after"]))
         if dry_run:
             sys.exit(preview(client, specs, as_json))
@@ -64,6 +70,17 @@ def submit(
             from gavel.cli.wait import wait_for
 
             sys.exit(wait_for(client, jobs, as_json=as_json, quiet=follow))
+
+
+def _warn_of_secrets(specs: Sequence[JobSpec]) -> None:
+    """People who do not know of `env_from` learn of it where they need it."""
+    names = sorted({name for spec in specs for name in spec.env if SECRET.search(name)})
+    if names:
+        click.echo(
+            f"env {printable(few(names))}: the value is kept and shown like any other; "
+            f"`--env-from {names[0]}=NAME` has the nodes put a secret there (docs/job-file.md)",
+            err=True,
+        )
 
 
 def specs_from(

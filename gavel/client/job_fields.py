@@ -43,7 +43,12 @@ FIELDS = (
     Field("workdir", v.PATH, "Where it runs: a path that every node sees. Relative: to this file", "."),
     Field("upload", v.BOOLEAN, "Pack `workdir` (default: this file's directory) and send it along", "true"),
     Field("env", v.VARIABLES, "Environment variables", "{SEED: 7}"),
-    Field("env_from", v.VARIABLES, "Variables from secrets of the nodes, by name", "{HF_TOKEN: hub-token}"),
+    Field(
+        "env_from",
+        v.VARIABLES,
+        "Variables from secrets that the nodes keep, by the secret's name",
+        "{HF_TOKEN: hub-token}",
+    ),
     Field(
         "gpus", v.WIDTH, "How many; a range (`2-8`, `{min: 2, max: 8}`) may be run at any known width", "4"
     ),
@@ -141,7 +146,10 @@ ALSO_SAID = {
     "depends_on": "after",
     "requeue": "retries",
     "environment": "env",
+    "secret": "env_from",
     "secrets": "env_from",
+    "env_secrets": "env_from",
+    "env_file": "env_from",
     "chdir": "workdir",
     "cwd": "workdir",
     "workdir_path": "workdir",

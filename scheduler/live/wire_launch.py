@@ -84,8 +84,10 @@ def _check_environment(launch: jobs_pb2.Launch) -> None:
                 raise InvalidSpec(f"launch.{field}", f"'{_short(name)}' cannot be the name of a variable")
             _check_text(f"launch.{field}.{name}", value, ARGUMENT_BYTES_MAX - len(name) - 1)
             if field == "env_from" and not _SECRET.fullmatch(value):
-                raise InvalidSpec(
-                    f"launch.env_from.{name}", "must be the name of a secret: letters, digits, '.', '_', '-'"
+                raise InvalidSpec(  # and not what was given: it may be the secret itself
+                    f"launch.env_from.{name}",
+                    "must be the name of a secret that the nodes keep, such as hub-token, and not its value: "
+                    "letters, digits, '.', '_', '-'",
                 )
     both = sorted(set(launch.env) & set(launch.env_from))
     if both:

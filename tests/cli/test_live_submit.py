@@ -49,6 +49,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("--array", "0-9%2", "--", "a"), "--array: "),
         (("-e", "NOT_SET_HERE", "--", "a"), "--env NOT_SET_HERE: there is no such variable here"),
         (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
+        (("--env-from", "T", "--", "a"), "--env-from T: must be VARIABLE=SECRET, the name of a secret"),
         (("--deadline", "2001-01-01", "--", "a"), "--deadline: is in the past"),
         ((), "give a job file, or a command behind --"),
         (("--",), "behind -- stands no command"),
@@ -64,6 +65,20 @@ def test_wrong_input_is_one_line(gavel: Gavel, arguments: tuple[str, ...], line:
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr.startswith(f"gavel submit: {line}"), said.stderr
     assert said.stderr.count("\n") == 1
+
+
+def test_secrets_in_the_clear_are_remarked_on(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """By names that speak for themselves; those of machine learning that only look so are left alone."""
+    said = gavel("submit", "-e", "WANDB_API_KEY=s3cret", "-e", "MAX_TOKENS=5", *HELD)
+    assert said.exit_code == 0
+    assert said.stderr == (
+        "env WANDB_API_KEY: the value is kept and shown like any other; `--env-from WANDB_API_KEY=NAME` has the "
+        "nodes put a secret there (docs/job-file.md)\n"
+    )
+    assert gavel("submit", "-e", "MAX_TOKENS=5", "--env-from", "WANDB_API_KEY=wandb", *HELD).stderr == ""
+    said = gavel("submit", "--env-from", "WANDB_API_KEY=hf/s3cret", *HELD)
+    assert "env_from.WANDB_API_KEY: must be the name of a secret that the nodes keep" in said.stderr
+    assert "s3cret" not in said.stderr
 
 
 def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
