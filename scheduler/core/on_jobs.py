@@ -67,8 +67,10 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
             raise InvalidSpec(f"{where}array", f"more than {JOBS_PER_CALL_MAX:,} jobs in one submission")
         if message.user and not spec.user:
             spec = msgspec.structs.replace(spec, user=message.user)
-        for index in spec.array or (None,):
-            yield (str(number) if index is None else f"{number}_{index}", spec, blocked_by)
+        if not spec.array:
+            yield str(number), spec, blocked_by
+        for index in spec.array:  # a member has its own index only: all of them in each would be n² numbers
+            yield f"{number}_{index}", msgspec.structs.replace(spec, array=(index,)), blocked_by
         number += 1
 
 

@@ -28,7 +28,7 @@ from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound
 from scheduler.model.jobs import Job, JobSpec
 
-SPECS_MAX, PREVIEWS_MAX = 10_000, 100
+PREVIEWS_MAX = 100
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
 PAGE_BYTES_MAX = 8 * 1024 * 1024  # a page ends early rather than that its message is refused
 KEY_CHARS_MAX = 256
@@ -58,6 +58,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         self._logs = logs
         self._packages = packages
         self._submissions = Submissions(config, world.now_s)
+        self._jobs_max = config.submission_jobs_max
         self._watchers = watchers
 
     # ------------------------------------------------------------------------------------------------- submitting
@@ -76,10 +77,12 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         return pb.SubmitJobsResponse(jobs=taken["jobs"])
 
     async def _specs(self, wires: Any, who: Caller) -> tuple[JobSpec, ...]:
-        if len(wires) > SPECS_MAX:
+        jobs, most = sum(max(len(wire.array), 1) for wire in wires), self._jobs_max
+        if jobs > most:
             raise InvalidSpec(
-                "specs",
-                f"has {len(wires):,} jobs, more than {SPECS_MAX:,}: send them in parts, each with its key",
+                "specs" if len(wires) > 1 else "specs[0].array",
+                f"has {jobs:,} jobs, more than the {most:,} that one submission may have here: send them in parts, "
+                "each with its key",
             )
         specs: list[JobSpec] = []
         for at, wire in enumerate(wires):

@@ -21,6 +21,9 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     submissions_per_s: float = 1000.0  # jobs that one user may submit per second, in the long run
     submissions_burst: int = 100_000  # and at once
     jobs_unfinished_max: int = 100_000  # of one user
+    submission_jobs_max: int = (
+        10_000  # in one submission, arrays by their members: others wait 0.5 s for so many
+    )
     watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
     package_bytes_max: int = 2 * 1024**3  # of one packed work directory
     packages_bytes_max: int = 50 * 1024**3  # of all that are kept

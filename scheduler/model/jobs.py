@@ -134,7 +134,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     restart_cost_s: float | None = None  # None: what the settings say
     rates: dict[str, float] = {}  # steps/s by worker type at the requested width, instead of the table's
     after: tuple[Dependency, ...] = ()
-    array: tuple[int, ...] = ()  # one job per index
+    array: tuple[int, ...] = ()  # one job per index; of such a job: its own index alone
     max_cost: float | None = None
     launch: dict[str, Any] | None = None  # how the agent starts it; the scheduler does not look inside
 

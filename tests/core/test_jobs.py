@@ -43,6 +43,7 @@ def test_an_array_is_one_job_per_index(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     assert desk.submit(job(array=(0, 3)), job()) == ["1_0", "1_3", "2"]
     assert desk.core.state.arrays == {"1": ["1_0", "1_3"]}
+    assert [one.spec.array for one in desk.core.state.jobs.values()] == [(0,), (3,), ()]
 
 
 def test_the_same_key_again_is_the_same_jobs(desk_of: DeskOf) -> None:

@@ -223,6 +223,25 @@ def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
     asyncio.run(story())
 
 
+@with_daemon(config=PeopleConfig(submission_jobs_max=4))
+async def test_one_submission_may_have_so_many_jobs(live: Live) -> None:
+    """An array counts by its members, because so many jobs are one piece of work in which nobody else has a turn."""
+    jobs = live.jobs()
+    for specs, field in (
+        ([spec(array=range(5))], "specs[0].array"),
+        ([spec()] * 5, "specs"),
+        ([spec(array=range(3)), spec(), spec()], "specs"),
+    ):
+        problem = await problem_of(jobs.SubmitJobs(pb.SubmitJobsRequest(specs=specs)))
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, field)
+        assert (
+            "has 5 jobs, more than the 4 that one submission may have here: send them in parts"
+            in problem.text
+        )
+    taken = await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(array=range(3)), spec()]))
+    assert len(taken.jobs) == 4
+
+
 @with_daemon(config=PeopleConfig(jobs_unfinished_max=3))
 async def test_nobody_has_more_unfinished_jobs_than_allowed(live: Live) -> None:
     """RESOURCE_EXHAUSTED with RetryInfo; others and retries are not touched; what ends makes room."""
