@@ -32,7 +32,7 @@ class Ways:
     worker_type: Ints
     gpus: Ints
     rate: Floats
-    guessed: tuple[bool, ...]  # no table and no measurement stands behind the rate
+    guessed: tuple[bool, ...]  # no table and no measurement to trust stands behind the rate
     any_guessed: bool
 
 
@@ -147,20 +147,24 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, place: str) -> Way
 def rate_of(
     state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool = False
 ) -> tuple[float, bool]:
-    """Steps per second a job would do there, and whether that is a mere guess."""
+    """Steps per second a job would do there, and whether that is a guess: nobody told it, nor was it measured enough.
+
+    `spread`: no node is as wide, so that the table's rate of a spread gang is the one to start from.
+    """
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings
     told = book.told(spec.job_type, gpus, worker_type, spread)
     if told is not None and not (settings.learn_rates and spec.reports_steps):
         return told, False
-    key = RateKey(spec.job_type, gpus, worker_type, "", spread)
+    key = RateKey(spec.job_type, gpus, worker_type)  # no gang here is on more nodes than it needs
     if told is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
-        measured = key in book.measured and spec.reports_steps
-        if not measured:
+        seen = book.measured.get(key) if spec.reports_steps else None
+        if seen is None:
             return _scaled(state, spec, worker_type, gpus, prior), spec.reports_steps
-        return book.rate(key, None, settings.trust_after_s), False
+        # a short look, slow first steps and all, must not be what a type is given up for
+        return book.rate(key, None, settings.trust_after_s), seen.observed_s < settings.trust_after_s
     if not settings.learn_rates or not spec.reports_steps:
         return told or 0.0, False
     return book.rate(key, told, settings.trust_after_s), False

@@ -75,7 +75,7 @@ def _inputs(
 ) -> RoundInputs:
     settings = state.settings
     types = _known_types(state, kinds)
-    candidates, jobs = _candidates(state, kinds, now_s, types, ahead=ahead)
+    candidates, jobs = _candidates(state, kinds, now_s, types, held, ahead=ahead)
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
@@ -121,7 +121,13 @@ def _known_types(state: SchedulerState, kinds: Kinds) -> dict[str, int]:
 
 
 def _candidates(
-    state: SchedulerState, kinds: Kinds, now_s: float, types: dict[str, int], *, ahead: bool
+    state: SchedulerState,
+    kinds: Kinds,
+    now_s: float,
+    types: dict[str, int],
+    held: dict[str, Held],
+    *,
+    ahead: bool,
 ) -> tuple[Candidates, list[str]]:
     """The rows of the share table whose jobs may run, and rows for jobs that came after it."""
     table, settings = state.shares, state.settings
@@ -147,7 +153,7 @@ def _candidates(
         return np.concatenate([known[usable], np.asarray(more, dtype)]) if m else known[usable]
 
     first = column(table.first, [job_row[b.jobs[0]] for b in new], np.int64)
-    explore = _explore(state, kinds, bundles)
+    explore = _explore(state, kinds, bundles, held)
     share = column(table.share, [0.0] * m, float)
     share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
     return (
@@ -185,31 +191,38 @@ def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
     return np.array([usual if cost is None else cost for cost in costs], float)
 
 
-def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle]) -> np.ndarray:
-    """One column for each (kind, worker type, width) whose rate is a guess and that nobody runs just now."""
+def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle], held: dict[str, Held]) -> np.ndarray:
+    """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
+
+    Once somebody runs there for longer than a round, nobody else has to.
+    """
     out = np.zeros(len(bundles), bool)
     present = {kinds.of(job) for job in state.active.values()}  # whether or not their ways are worked out
     guessing = {kind for kind in present if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
         return out
-    tried = {
-        (kinds.of(state.jobs[h.lease.job]), h.bundle.worker_type, h.bundle.gpus)
-        for h in state.leases.values()
-        if h.phase != Phase.STOPPING and h.lease.round_number < state.round.number
-    }
+    there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
+    for holding in state.leases.values():
+        if holding.phase != Phase.STOPPING:
+            name, (_, worker_type, gpus, _) = holding.lease.job, holding.bundle
+            way = kinds.of(state.jobs[name]), worker_type, gpus
+            began = holding.lease.round_number == state.round.number
+            there[way] = name if began and there.get(way, name) else ""
     for row, bundle in enumerate(bundles):
         if len(bundle.jobs) > 1:
             continue
-        job = state.jobs[bundle.jobs[0]]
-        kind = kinds.of(job)
-        if kind not in guessing or _is_mute(state, job) or (kind, bundle.worker_type, bundle.gpus) in tried:
+        job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
+        way = kinds.of(job), bundle.worker_type, bundle.gpus
+        if way[0] not in guessing or there.get(way, job.id) != job.id:
             continue
-        ways = kinds.ways_of(state, kind)
+        if way not in there and (_is_mute(state, job) or (now is not None and now.pinned)):
+            continue
+        ways = kinds.ways_for(state, job)
         at = kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
         found = np.flatnonzero((ways.worker_type == at) & (ways.gpus == bundle.gpus))
         if found.size and ways.guessed[found[0]]:
             out[row] = True
-            tried.add((kind, bundle.worker_type, bundle.gpus))
+            there[way] = ""
     return out
 
 
