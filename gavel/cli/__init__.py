@@ -52,7 +52,9 @@ def _one_line() -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        message = error.format_message()
+        from gavel.cli.elsewhere import here_it_is
+
+        message = here_it_is(error) or error.format_message()
         raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
     except (KeyboardInterrupt, click.Abort):
         raise Interrupted("interrupted") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from gavel.client.reading import plain
 from gavel.client.settings import ADDRESS
 
 TOLD_S = 1.0  # what is waited for no longer is not worth a word
+_SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")  # 3-5, 3,4, 6_[0-2]
 OK, FAILED, WRONG, MISSING, UNREACHABLE, FORBIDDEN, REFUSED = range(7)
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
 
@@ -130,6 +132,8 @@ def job_id(client: Client, said: str) -> str:
 
     if is_id(said):
         return said
+    if not said.strip():  # a variable of a script that is not set: no name, though there are jobs without one
+        raise e.Invalid("the id of a job is empty")
     escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
     for states in (ACTIVE, ()):
         page = client.page(JobFilter(name=escaped, states=states), size=100, brief=True)
@@ -139,7 +143,8 @@ def job_id(client: Client, said: str) -> str:
             raise e.NotFound(f"{len(ids)} jobs are called '{said}'; say which by its id: {some}")
         if ids:
             return ids[0]
-    raise e.NotFound(f"there is no job '{said}'")
+    several = "; several are named one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(said) else ""
+    raise e.NotFound(f"there is no job '{said}'{several}")
 
 
 def members(client: Client, job: str) -> Sequence[Job]:

@@ -11,6 +11,16 @@ Command = Callable[..., Any]
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 
 
+class State(click.Choice[str]):
+    """A state, in capitals too, and by the names that other schedulers have for it."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from gavel.cli.elsewhere import STATES as ELSEWHERE
+
+        word = value.lower()
+        return super().convert(ELSEWHERE.get(word, word), param, ctx)
+
+
 def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several at once, in the order of the help."""
 
@@ -35,7 +45,7 @@ STATE = click.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(STATES),
+    type=State(STATES),
     metavar="STATE",
     help="In this state; several: any of them.",
 )

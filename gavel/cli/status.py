@@ -32,7 +32,8 @@ def lines(found: Status, who: Identity, address: str, now: datetime) -> Iterator
     yield Text(
         f"gavel {found.version} at {address}, started {ago(found.started, now)}{stopping}", style="bold"
     )
-    left = "" if found.round_ends is None else f", ends {ago(found.round_ends, now)}"
+    left = "" if found.round_ends is None else f", {'ends' if found.round_ends > now else 'ended'} "
+    left += "" if found.round_ends is None else ago(found.round_ends, now)
     yield Text(f"  policy  {printable(found.policy)}; round {found.round}{left if found.round else ''}")
     yield Text(f"  GPUs    {found.gpus_busy} of {found.gpus} busy, on {found.nodes} nodes")
     counts = [f"{count} {state}" for state, count in sorted(found.jobs.items()) if count]

@@ -95,6 +95,16 @@ def specs_from(
         )
     if command is not None and not (command and command[0]):
         raise Fault("behind -- stands no command")
+    if (
+        files
+        and not files[0].endswith((".yaml", ".yml"))
+        and files[0] != "-"
+        and not os.path.exists(files[0])
+    ):
+        words = printable(" ".join(files))
+        raise Fault(
+            f"{printable(files[0])}: no such file or directory; a command stands behind --: `gavel submit -- {words}`"
+        )
     said = flag_values(flags)
     if said.get("workdir"):
         said["workdir"] = os.path.abspath(os.path.expanduser(said["workdir"]))

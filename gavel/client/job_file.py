@@ -24,6 +24,10 @@ from gavel.client.yaml_nodes import Wrong, documents, line_of, pairs, scalar, sh
 SIZE_MAX = 16 * 2**20
 JOBS_MAX = 100_000
 STDIN = "-"
+_SCRIPT = (
+    "is a script, not a job file: say what runs it behind --, such as `gavel submit -- bash job.sh`, "
+    "or put its lines under `script:` of a job file"
+)
 Said = dict[str, tuple[yaml.Node, yaml.Node]]  # field → key and value
 
 
@@ -66,6 +70,8 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
             for said, node in _jobs_in(document)
         ]
     except Wrong as wrong:
+        if _is_script(text, file):
+            raise InvalidJob(_SCRIPT, file=file) from None
         raise InvalidJob(wrong.problem, field=wrong.at, file=file, line=wrong.line) from None
     except RecursionError:
         raise InvalidJob("nested too deeply for a job", file=file) from None
@@ -74,6 +80,12 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
     if len(jobs) > JOBS_MAX:
         raise InvalidJob(f"has {len(jobs):,} jobs, more than {JOBS_MAX:,}", file=file)
     return tuple(jobs)
+
+
+def _is_script(text: str, file: str) -> bool:
+    """Of a file that is no job file. One that is may begin with `#!/usr/bin/env -S gavel submit`."""
+    first = text.partition("\n")[0]
+    return (first.startswith("#!") and "gavel" not in first) or file.endswith((".py", ".sh"))
 
 
 def _jobs_in(document: yaml.Node) -> Iterable[tuple[Said, yaml.Node]]:

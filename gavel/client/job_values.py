@@ -234,6 +234,9 @@ def _after(node: yaml.Node) -> tuple[After, ...]:
     return tuple([nested(f"[{at}]", _one_after, part) for at, part in enumerate(parts)])
 
 
+_SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
+
+
 def _one_after(node: yaml.Node) -> After:
     if isinstance(node, yaml.MappingNode):
         said = {name: (key, part) for name, key, part in pairs(node, "a job")}
@@ -248,6 +251,8 @@ def _one_after(node: yaml.Node) -> After:
         job, colon, when = _name_of(node, "the id of a job").rpartition(":")
         if not colon:
             job, when = when, "succeeded"
+    if job in _SLURM_AFTER:
+        raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
     if when not in ("succeeded", "ended"):
         raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
     return After(job, when)  # type: ignore[arg-type]  # just checked

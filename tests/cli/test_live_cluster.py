@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gavel.cli import main
+from gavel.cli import main, status
 from gavel.client import Client
 from gavel.client import results as r
 from gavel.client.settings import ADDRESS
@@ -111,6 +111,16 @@ def test_status(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     told = json.loads(gavel("status", "--json").stdout)
     assert ({"address", "status", "identity"}, keys(r.Status)) == (set(told), set(told["status"]))
     assert told["identity"]["role"] == "admin"
+
+
+def test_a_round_that_is_over(live: LiveThread) -> None:  # noqa: F811
+    """Where nothing is to be done no round follows: it has ended, and does not end in the past."""
+    with Client(live.address) as client:
+        found, who = client.status(), client.who_am_i()
+    now = datetime.now(UTC)
+    for end_s, words in ((-120, "round 7, ended 2m ago"), (120, "round 7, ends in 2m")):
+        over = replace(found, round=7, round_ends=now + timedelta(seconds=end_s))
+        assert words in list(status.lines(over, who, "", now))[1].plain
 
 
 def test_top_prints_one_picture_where_nobody_can_press_q(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811

@@ -46,6 +46,14 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("--worker-type", "", "--", "a"), "--worker-type [0]: must be a name".replace(" [0]", "")),
         (("--rate", "a100=x", "--", "a"), "--rate a100: must be a number above 0"),
         (("--after", "17:done", "--", "a"), "--after: when must be"),
+        (("--after", "afterok:17", "--", "a"), "--after: here afterok:17 is 17"),
+        (("--after", "afterany:17", "--", "a"), "--after: here afterany:17 is 17:ended"),
+        (("--partition", "a100", "--", "a"), "no such option '--partition'; here it is --worker-type"),
+        (("-o", "out", "--", "a"), "no such option '-o'; here it is `gavel logs JOB`"),
+        (
+            ("python", "a.py"),
+            "python: no such file or directory; a command stands behind --: `gavel submit -- python a.py`",
+        ),
         (("--array", "0-9%2", "--", "a"), "--array: "),
         (("-e", "NOT_SET_HERE", "--", "a"), "--env NOT_SET_HERE: there is no such variable here"),
         (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
@@ -65,6 +73,25 @@ def test_wrong_input_is_one_line(gavel: Gavel, arguments: tuple[str, ...], line:
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr.startswith(f"gavel submit: {line}"), said.stderr
     assert said.stderr.count("\n") == 1
+
+
+def test_a_script_is_no_job_file(gavel: Gavel, tmp_path: Path) -> None:
+    """It is said what to do with it, instead of what YAML thinks of it."""
+    for name, text in (
+        ("job.sh", "#SBATCH --gpus=1\nsrun a\n"),
+        ("job", "#!/bin/sh\na: b: c\n"),
+        ("a.py", "x = 1\n"),
+    ):
+        path = tmp_path / name
+        path.write_text(text)
+        said = gavel("submit", str(path))
+        assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+        assert f"{path}: is a script, not a job file: say what runs it behind --" in said.stderr
+    path.write_text("#!/usr/bin/env -S gavel submit\nx = 1\n")
+    assert "a.py: is a script" in gavel("submit", str(path)).stderr
+    job = tmp_path / "job.yaml"
+    job.write_text("#!/usr/bin/env -S gavel submit\nx = 1\n")
+    assert "line 2: must be a job" in gavel("submit", str(job)).stderr
 
 
 def test_secrets_in_the_clear_are_remarked_on(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
