@@ -71,7 +71,8 @@ class AgentsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """The stream of one node, for as long as its agent runs; a broken one is opened again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ClusterStub:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -92,16 +93,19 @@ class ClusterStub:
 
 
 class ClusterServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How the scheduler is: version, round, counts, warnings.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Nodes and their GPUs, by name; NOT_FOUND if one that is named is not there.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -114,13 +118,15 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The policy in force, and which others there are.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Another policy, from the next allocation on. It is tried first: an error says what is wrong with it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -147,7 +153,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPrices(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Set the prices of the worker types that are named; the others stay.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -160,7 +167,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GiveRates(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Put rows into the throughput table. What is measured later counts for more.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -232,7 +240,8 @@ def add_ClusterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Cluster:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """
 
     @staticmethod
     def GetStatus(request,
@@ -574,25 +583,29 @@ class AccessServicer:
     """
 
     def WhoAmI(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Who the scheduler takes the caller for.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateToken(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """For oneself with at most one's own role; admins for anybody.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One's own; admins see everybody's.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One's own, and admins any. It is refused from then on.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

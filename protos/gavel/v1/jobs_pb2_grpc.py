@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class JobsStub:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -87,7 +88,8 @@ class JobsStub:
 
 
 class JobsServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """
 
     def SubmitJobs(self, request, context):
         """Take these jobs: all of them or none. Durable when it returns.
@@ -104,7 +106,8 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One job as it is now; NOT_FOUND where there is none.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -220,7 +223,8 @@ def add_JobsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Jobs:
-    """Missing associated documentation comment in .proto file."""
+    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """
 
     @staticmethod
     def SubmitJobs(request,
