@@ -84,7 +84,7 @@ def _engine(name: str, processes: int | None) -> Engine:
         return Ray()
     except ImportError:
         raise Fault(
-            "--engine ray: Ray is not installed here; install the extra: pip install 'gavel[ray]'"
+            "--engine ray: Ray is not installed here; in a clone of Gavel: pip install '.[ray]'"
         ) from None
 
 

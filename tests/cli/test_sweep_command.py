@@ -108,7 +108,7 @@ def test_ray_is_an_extra(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.Monke
     result = gavel("sweep", *GRID, "--results", str(tmp_path), "--engine", "ray")
     assert result.exit_code == 2
     assert result.stderr == (
-        "gavel sweep: --engine ray: Ray is not installed here; install the extra: pip install 'gavel[ray]'\n"
+        "gavel sweep: --engine ray: Ray is not installed here; in a clone of Gavel: pip install '.[ray]'\n"
     )
 
 
