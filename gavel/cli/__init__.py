@@ -54,7 +54,7 @@ def _one_line() -> Iterator[None]:
     except click.UsageError as error:
         from gavel.cli.elsewhere import here_it_is
 
-        message = here_it_is(error) or error.format_message()
+        message = here_it_is(error) or error.format_message().replace("\n\t", " ")
         raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
     except (KeyboardInterrupt, click.Abort):
         raise Interrupted("interrupted") from None

@@ -34,6 +34,7 @@ COMMANDS = {
     "log": "logs",
     "watch": "top",
     "smap": "top",
+    "help": "--help",
 }
 OPTIONS = {
     "submit": {
@@ -90,6 +91,7 @@ OPTIONS = {
         "-O": "--json",
         "-i": "--watch",
     },
+    "show": {"-w": "`gavel wait JOB`", "--watch": "`gavel wait JOB`", "-f": "`gavel logs -f JOB`"},
     "logs": {"--task": "--rank"},
 }
 STATES = {
@@ -117,8 +119,10 @@ def here_it_is(error: click.UsageError) -> str | None:
         return None
     kind, word = found[1].lower(), found[2]
     command = error.ctx.command.name if error.ctx and error.ctx.command.name else ""
-    known = COMMANDS if kind == "command" and error.ctx and error.ctx.parent is None else {}
-    here = known.get(word) if kind == "command" else OPTIONS.get(command, {}).get(word)
+    group = error.ctx.command if error.ctx and kind == "command" else None
+    if isinstance(group, click.Group) and error.ctx and error.ctx.parent is not None:
+        return f"no such command '{word}'; there are {', '.join(group.list_commands(error.ctx))}"
+    here = COMMANDS.get(word) if kind == "command" else OPTIONS.get(command, {}).get(word)
     if here is None:
         return None
     here = f"`gavel {here}`" if kind == "command" else here

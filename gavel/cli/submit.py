@@ -46,6 +46,10 @@ def submit(
     if schema:
         click.echo(json.dumps(json_schema(), indent=2))
         return
+    if (
+        key is not None and not key.strip()
+    ):  # a variable that is not set would make every submission a new one
+        raise Fault("--key: is empty")
     specs = specs_from(files, command, flags)
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
@@ -69,7 +73,7 @@ def submit(
         if wait or follow:
             from gavel.cli.wait import wait_for
 
-            sys.exit(wait_for(client, jobs, as_json=as_json, quiet=follow))
+            sys.exit(wait_for(client, jobs, as_json=as_json, followed=follow))
 
 
 def _warn_of_secrets(specs: Sequence[JobSpec]) -> None:
@@ -151,7 +155,9 @@ def _show_preview(spec: JobSpec, one: Preview, name: str, now: datetime) -> None
         where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
         click.echo(f"{named}: would be refused: {printable(f'{where}{field}: {one.refused_why}')}")
         return
-    start = f"; expected start {ago(one.expected_start, now)}" if one.expected_start else ""
+    start = ""
+    if one.expected_start:
+        start = f"; expected start {'now' if one.expected_start <= now else ago(one.expected_start, now)}"
     click.echo(f"{named}{members}: would be accepted{start}")
     for words in one.text.splitlines()[1:]:
         if not words.startswith("expected start"):

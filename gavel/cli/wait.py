@@ -37,9 +37,10 @@ def wait_for(
     *,
     as_json: bool = False,
     quiet: bool = False,
+    followed: bool = False,
 ) -> int:
-    """The exit code. Changes are said on standard error."""
-    teller = _Teller(quiet or as_json)
+    """The exit code. Changes are said on standard error; of jobs that were `followed`, failure alone is news."""
+    teller = _Teller(quiet or as_json or followed)
     try:
         ended = client.wait(jobs, timeout_s=timeout_s, hear=teller.hear)
     except TimeoutError:
@@ -47,6 +48,9 @@ def wait_for(
     for job in ended:
         if as_json:
             print_line(job)
+        elif followed:
+            if job.state is not JobState.COMPLETED:
+                click.echo(_words(job), err=True)
         elif job.state is JobState.FAILED and job.last_lines:
             click.echo(f"job {job.id}, its last lines:", err=True)
             click.echo("\n".join(f"  {printable(line)}" for line in job.last_lines.splitlines()), err=True)

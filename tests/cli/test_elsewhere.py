@@ -32,13 +32,15 @@ def test_they_are_answered(gavel: Gavel, said: tuple[str, ...], line: str) -> No
 def test_what_is_none_of_theirs_is_left_to_guessing(gavel: Gavel) -> None:
     """Typos, and words below a command."""
     assert "no such command 'submt'. Did you mean 'submit'?" in gavel("submt").stderr
-    assert gavel("policy", "ls").stderr == "gavel policy: no such command 'ls'.\n"
+    assert gavel("policy", "ls").stderr == "gavel policy: no such command 'ls'; there are get, set\n"
+    missing = "gavel completion: missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish\n"
+    assert gavel("completion").stderr == missing
 
 
 def test_what_is_named_is_there() -> None:
     """Commands, options and states; and nothing of ours is called as theirs is."""
     assert not set(COMMANDS) & set(main.commands)
-    assert {line.split()[0] for line in COMMANDS.values()} <= set(main.commands)
+    assert {line.split()[0] for line in COMMANDS.values()} <= {*main.commands, "--help"}
     assert set(STATES.values()) <= set(OURS)
     assert not set(STATES) & set(OURS)
     for name, table in OPTIONS.items():

@@ -355,6 +355,22 @@ def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:  # noqa
     assert (said.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
 
 
+def test_submitting_and_following(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """The output, once; behind it, of one that failed, how."""
+
+    def run() -> None:
+        live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
+        finish(live, "1", "failed", 3, "out\n")
+
+    live.daemon.nodes.over = True
+    live.daemon.nodes.chunks = [chunk(b"out\n")]
+    thread = later(run)
+    said = gavel("submit", "--follow", *HELD)
+    thread.join()
+    assert (said.exit_code, said.stdout) == (1, "submitted job 1\nout\n")
+    assert said.stderr == "job 1: failed (it exited with code 3)\n"
+
+
 def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """One object per line for programs: what is there, then changes."""
     gavel("submit", *HELD)

@@ -54,6 +54,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
             ("python", "a.py"),
             "python: no such file or directory; a command stands behind --: `gavel submit -- python a.py`",
         ),
+        (("--key", "", "--", "a"), "--key: is empty"),
         (("--array", "0-9%2", "--", "a"), "--array: "),
         (("-e", "NOT_SET_HERE", "--", "a"), "--env NOT_SET_HERE: there is no such variable here"),
         (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
