@@ -74,6 +74,8 @@ JSON: dict[str, tuple[str, Any]] = {
     "policy get": ("`policy`, `available` and `allocation`:", r.Allocation),
     "policy set": ("", r.Policy),
     "status": ("`address`, `identity` and `status`:", r.Status),
+    "explain": ("[explain.md](explain.md) has the keys; of an array a list", None),
+    "doctor": ("`sound` and `findings`, a list with `level`, `what` and `remedy`", None),
     "token create": ("", r.NewToken),
     "token list": ("a list of", r.Token),
     "token join": ("", r.JoinToken),
@@ -81,7 +83,7 @@ JSON: dict[str, tuple[str, Any]] = {
 CHANGES = {
     **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (ids that it concerned)"),
     **dict.fromkeys(("drain", "resume", "remove"), "`nodes`"),
-    "token revoke": "`tokens`",
+    "token revoke": "`tokens`, `nodes` ([RevokedNode](#revokednode))",
 }
 SHAPES = (
     *(
@@ -97,7 +99,7 @@ SHAPES = (
         r.Gpu,
         r.UsageRow,
     ),
-    *(r.Status, r.Identity, r.Allocation, r.Share, r.Policy, r.Token, r.NewToken, r.JoinToken),
+    *(r.Status, r.Identity, r.Allocation, r.Share, r.Policy, r.Token, r.NewToken, r.JoinToken, r.RevokedNode),
 )
 
 
@@ -132,7 +134,9 @@ def _section(name: str, command: click.Command) -> str:
         lines.append("")
     if name in JSON:
         words, shape = JSON[name]
-        lines.append(f"`--json`: {words} {_link(shape)}.".replace(":  ", ": ") + "\n")
+        lines.append(
+            f"`--json`: {words} {_link(shape) if shape else ''}".replace(":  ", ": ").rstrip() + ".\n"
+        )
     elif name in CHANGES:
         lines.append(f"`--json`: {CHANGES[name]}, and `failed`, a list with `reason` and `message`.\n")
     return "\n".join(lines)
