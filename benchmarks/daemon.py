@@ -54,6 +54,10 @@ class NoAgents:
     def seen(self, node: str) -> None:
         """Nothing."""
 
+    def cut_off(self, node: str, why: str) -> bool:
+        """Nobody is there."""
+        return False
+
 
 async def serve(folder: Path, wire: Connection) -> None:
     """A daemon without a solver and agents, until the other end of the wire says something."""

@@ -172,10 +172,21 @@ def token_list(**given: Any) -> None:
 
 
 @token.command("revoke")
-@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@click.argument("ids", nargs=-1, metavar="[ID…]")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NODE",
+    help="What this node has joined with; may be given again.",
+)
 @LIVE
 def token_revoke(**given: Any) -> None:
-    """Make tokens good for nothing."""
+    """Make tokens good for nothing, or what nodes have joined with.
+
+    A node that is revoked is cut off at once, and its jobs start elsewhere when their leases have ended; `gavel drain`
+    before it has them save and leave. It may join again, with another token.
+    """
     from gavel.cli.token import revoke
 
     revoke(**given)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
+from gavel.cli import Fault
 from gavel.cli.columns import Column, show_table
 from gavel.cli.connecting import OK, exit_code, print_json, scheduler
 from gavel.cli.durations import length_s
@@ -14,6 +15,7 @@ from gavel.cli.live_words import ago
 from gavel.cli.wording import printable
 from gavel.client import GavelError, Role
 from gavel.client.errors import NotReachable
+from gavel.client.results import RevokedNode, Token
 
 COLUMNS = (
     Column("id", most=20),
@@ -77,27 +79,46 @@ def list_(user: str, as_json: bool, address: str | None, context: str | None) ->
     )
 
 
-def revoke(ids: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+def revoke(
+    ids: tuple[str, ...],
+    nodes: tuple[str, ...],
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
     """The body of `gavel token revoke`."""
-    code, done, failed = OK, [], []
+    if not ids and not nodes:
+        raise Fault("name tokens by their ids (`gavel token list`), or a node with --node")
+    code, failed = OK, []
+    done: dict[str, list[Token | RevokedNode]] = {"token": [], "node": []}
     with scheduler(address, context, changes=True) as client:
-        for name in dict.fromkeys(ids):
+        for kind, name in dict.fromkeys(
+            [*(("token", one) for one in ids), *(("node", one) for one in nodes)]
+        ):
             try:
-                token = client.revoke_token(name)
+                revoked = client.revoke_token(name) if kind == "token" else client.revoke_node(name)
             except NotReachable:
                 raise
             except GavelError as error:
                 code = code or exit_code(error)
-                failed.append({"token": name, "reason": error.reason, "message": error.message})
+                failed.append({kind: name, "reason": error.reason, "message": error.message})
                 if not as_json:
                     click.echo(f"gavel token revoke: {printable(error.message)}", err=True)
                 continue
-            done.append(token)
+            done[kind].append(revoked)
             if not as_json:
-                click.echo(f"revoked {token.id} of {printable(token.user)}")
+                click.echo(f"revoked {printable(_words(revoked))}")
     if as_json:
-        print_json({"tokens": done, "failed": failed})
+        print_json({"tokens": done["token"], "nodes": done["node"], "failed": failed})
     sys.exit(code)
+
+
+def _words(revoked: Token | RevokedNode) -> str:
+    if isinstance(revoked, RevokedNode):
+        return (
+            f"node {revoked.node}{', which was linked' if revoked.was_linked else ', which was not linked'}"
+        )
+    return f"{revoked.id} of {revoked.user}"
 
 
 def join(node: str, valid: str | None, as_json: bool, address: str | None, context: str | None) -> None:

@@ -279,6 +279,10 @@ class AsyncClient:
         """With which one node gets its certificate, once."""
         return await self._wire.call(calls.create_join_token(node, valid_s))
 
+    async def revoke_node(self, node: str) -> r.RevokedNode:
+        """No certificate that this node has got so far counts any more, nor a join token for it; its link ends."""
+        return await self._wire.call(calls.revoke_node(node))
+
     # ----------------------------------------------------------------------------------------------------- upkeep
 
     async def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:

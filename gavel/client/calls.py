@@ -312,6 +312,16 @@ def create_join_token(node: str, valid_s: float) -> Call[r.JoinToken]:
     )
 
 
+def revoke_node(node: str) -> Call[r.RevokedNode]:
+    """Its certificates count no more."""
+    return Call(
+        "Access/RevokeNode",
+        c.RevokeNodeRequest(node=node),
+        c.RevokeNodeResponse,
+        partial(read, r.RevokedNode),
+    )
+
+
 # -------------------------------------------------------------------------------------------------------- upkeep
 
 

@@ -358,3 +358,11 @@ class JoinToken:
     secret: str
     expires: datetime | None
     ca_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedNode:
+    """A node whose certificates count no more."""
+
+    node: str
+    was_linked: bool

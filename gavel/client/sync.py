@@ -271,6 +271,10 @@ class Client:
         """With which one node gets its certificate, once."""
         return self._wire.call(calls.create_join_token(node, valid_s))
 
+    def revoke_node(self, node: str) -> r.RevokedNode:
+        """No certificate that this node has got so far counts any more, nor a join token for it; its link ends."""
+        return self._wire.call(calls.revoke_node(node))
+
     # ----------------------------------------------------------------------------------------------------- upkeep
 
     def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""Tokens, for people: who am I, make one, list them, revoke one; and one-time tokens for nodes."""
+"""Tokens, for people: who am I, make one, list them, revoke one; whether nodes may join, and stay."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
     """The service Access of protos/gavel/v1/cluster.proto. `access` None: single-user mode, without tokens."""
 
     def __init__(
-        self, access: Access | None, config: PeopleConfig, ca_fingerprint: Callable[[], str]
+        self,
+        access: Access | None,
+        config: PeopleConfig,
+        ca_fingerprint: Callable[[], str],
+        cut_off: Callable[[str, str], bool],
     ) -> None:
         self._access = access
         self._config = config
         self._ca_fingerprint = ca_fingerprint
+        self._cut_off = cut_off
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.Identity:
         """The caller, as the scheduler sees them."""
@@ -79,15 +84,29 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         access = self._tokens()
         if request.node:
             NodeSpec(name=request.node, worker_type="any", gpus=1).checked()
+        fingerprint = self._must_certify()
+        valid_s = _valid(request.valid_s, JOIN_VALID_S, JOIN_VALID_S_MAX)
+        secret, expires_s = await asyncio.to_thread(access.create_join, request.node, valid_s)
+        return pb.CreateJoinTokenResponse(secret=secret, expires=stamp(expires_s), ca_fingerprint=fingerprint)
+
+    async def RevokeNode(self, request: pb.RevokeNodeRequest, context: Any) -> pb.RevokeNodeResponse:
+        """From now on, and for the link that it has."""
+        access, node = self._tokens(), request.node
+        NodeSpec(name=node, worker_type="any", gpus=1).checked()
+        self._must_certify()
+        await asyncio.to_thread(access.revoke_node, node)
+        was_linked = self._cut_off(node, f"its certificate was revoked by {caller().user}")
+        return pb.RevokeNodeResponse(node=node, was_linked=was_linked)
+
+    def _must_certify(self) -> str:
+        """The fingerprint of the authority."""
         fingerprint = self._ca_fingerprint()
         if not fingerprint:
             raise CallFailed(
                 REFUSED,
                 "this scheduler has no keys to sign certificates with: nodes join only where tls is on (`gavel init`)",
             )
-        valid_s = _valid(request.valid_s, JOIN_VALID_S, JOIN_VALID_S_MAX)
-        secret, expires_s = await asyncio.to_thread(access.create_join, request.node, valid_s)
-        return pb.CreateJoinTokenResponse(secret=secret, expires=stamp(expires_s), ca_fingerprint=fingerprint)
+        return fingerprint
 
     def _tokens(self) -> Access:
         if self._access is None:

@@ -35,6 +35,7 @@ class PackageStore(Protocol):
         ...
 
 
+Revoked = Callable[[str, bytes], bool]  # a node, and the certificate that it shows
 Joining = Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]
 
 
@@ -53,9 +54,10 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         *,
         certificates: bool = False,
         joining: Joining = _nobody_joins,
+        revoked: Revoked = lambda node, certificate_pem: False,
     ) -> None:
         self._links, self._relay, self._packages = links, relay, packages
-        self._certificates, self._joining = certificates, joining
+        self._certificates, self._joining, self._revoked = certificates, joining, revoked
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
         """A one-time token against a certificate."""
@@ -91,6 +93,8 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             ends: set[asyncio.Future[Any]] = {reader, writer, link.closed}
             await asyncio.wait({admission, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if admission.done() and admission.exception() is None:
+                if wrong := self._wrong_name(context, link.name):  # revoked before it was in
+                    link.close(wrong)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
@@ -117,7 +121,10 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         """Why the caller may not speak for this node; empty: it may."""
         if not self._certificates:
             return ""
-        names = _common_names(context)
+        try:
+            names = self._names(context)
+        except CallFailed as failed:
+            return failed.text
         if f"node:{node}" in names:
             return ""
         return f"its certificate is for {', '.join(names) or 'nobody'}, and not for node:{node}: join with that name"
@@ -128,7 +135,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         """What LogsWanted asked for. The reader's pace is the sender's pace."""
         with _Told(context) as told:
             self._must_be_a_node(context)
-            await self._relay.receive(requests, _common_names(context) if self._certificates else None)
+            await self._relay.receive(requests, self._names(context) if self._certificates else None)
         await told.abort()
         return pb.SendLogsResponse()
 
@@ -143,8 +150,21 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         await told.abort()
 
     def _must_be_a_node(self, context: Context) -> None:
-        if self._certificates and not any(name.startswith("node:") for name in _common_names(context)):
+        if self._certificates and not any(name.startswith("node:") for name in self._names(context)):
             raise CallFailed(FORBIDDEN, "only nodes may do that, with the certificate that they joined with")
+
+    def _names(self, context: Context) -> list[str]:
+        """Of the caller's certificate; CallFailed where it counts no more."""
+        shown = context.auth_context()
+        names = [name.decode(errors="replace") for name in shown.get("x509_common_name") or ()]
+        for name in names:
+            node = name.removeprefix("node:")
+            if self._revoked(node, b"".join(shown.get("x509_pem_cert") or ())):
+                raise CallFailed(
+                    FORBIDDEN,
+                    f"the certificate of {node} was revoked: have it join again, with a token of `gavel token join`",
+                )
+        return names
 
 
 class _Told:
@@ -167,11 +187,6 @@ class _Told:
         """End the call with what went wrong, if anything did."""
         if self._failed is not None and not self._context.done():
             await self._context.abort_with_status(status_of(self._failed))
-
-
-def _common_names(context: Context) -> list[str]:
-    names = context.auth_context().get("x509_common_name") or ()
-    return [name.decode(errors="replace") for name in names]
 
 
 def _why(tasks: list[asyncio.Task[Any]]) -> str:

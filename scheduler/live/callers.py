@@ -101,6 +101,7 @@ LEAST_ROLE: dict[str, Role] = {
     "/gavel.v1.Access/ListTokens": _V,  # one's own; all of them admins only
     "/gavel.v1.Access/RevokeToken": _V,
     "/gavel.v1.Access/CreateJoinToken": _A,
+    "/gavel.v1.Access/RevokeNode": _A,
     "/gavel.v1.Upkeep/Backup": _A,
     "/gavel.v1.Agents/Join": Role.NOBODY,  # it brings a one-time token of its own
     "/gavel.v1.Agents/Link": Role.AGENT,
@@ -119,7 +120,7 @@ CHANGES: frozenset[str] = frozenset(
     for name in (
         *("Jobs/SubmitJobs", "Jobs/CommandJob", "Jobs/UploadPackage"),
         *("Cluster/CommandNode", "Cluster/SetPolicy", "Cluster/SetPrices", "Cluster/GiveRates"),
-        *("Access/CreateToken", "Access/RevokeToken", "Access/CreateJoinToken", "Agents/Join"),
-        "Upkeep/Backup",
+        *("Access/CreateToken", "Access/RevokeToken", "Access/CreateJoinToken", "Access/RevokeNode"),
+        *("Agents/Join", "Upkeep/Backup"),
     )
 )

@@ -95,6 +95,13 @@ class Links:
         """The link to a node, if there is one."""
         return self.by_name.get(node)
 
+    def cut_off(self, node: str, why: str) -> bool:
+        """End the link of a node at once, without a word to it; whether there was one."""
+        found = [links[node] for links in (self._arriving, self.by_name) if node in links]
+        for link in found:
+            link.close(why)
+        return bool(found)
+
     async def come_back(self, node: str) -> None:
         """Wait until a node has a link."""
         while node not in self.by_name:

@@ -59,3 +59,7 @@ class NodeSource(Protocol):
     def seen(self, node: str) -> NodeSeen | None:
         """What its agent said since this scheduler started; None: nothing yet."""
         ...
+
+    def cut_off(self, node: str, why: str) -> bool:
+        """End its link at once; whether there was one."""
+        ...

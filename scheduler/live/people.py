@@ -86,7 +86,7 @@ class People:
         self._cluster = ClusterService(
             world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
         )
-        self._access = AccessService(self.access, config, keys.fingerprint)
+        self._access = AccessService(self.access, config, keys.fingerprint, nodes.cut_off)
         self._world = world
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -39,11 +39,12 @@ NAMES = tuple(
 
 
 class Reach:
-    """Nodes, as the services for people see them: what they print, and what is known of them."""
+    """Nodes, as the services for people see them: what they print, what is known of them, and an end to them."""
 
     def __init__(self, links: Links, relay: LogRelay) -> None:
         self.seen = links.seen
         self.read_logs = relay.read_logs
+        self.cut_off = links.cut_off
 
 
 def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> grpc.ServerCredentials:

@@ -140,7 +140,9 @@ class Daemon:
         upkeep = UpkeepService(self._journal, folder, VERSION)
         services = [*people.services(), (cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep)]
         if config.tls:
-            own = AgentsService(links, relay, people.packages, certificates=True)
+            assert people.access is not None, "the settings were checked: with TLS there are tokens"
+            revoked = people.access.is_revoked
+            own = AgentsService(links, relay, people.packages, certificates=True, revoked=revoked)
             port = Port([_agents(own)], credentials=credentials(config, keys, agents=True))
             wanted = (
                 address_of("agents_listen", config.agents_listen) if config.agents_listen else listen.next()
@@ -148,7 +150,6 @@ class Daemon:
             await port.open(wanted, "agents_listen")
             closing.push_async_callback(port.close, STOP_S)
             self.agents_listen = port.address
-            assert people.access is not None, "the settings were checked: with TLS there are tokens"
             join = joining(people.access, keys, lambda: str(self.agents_listen))
             services.append(
                 _agents(AgentsService(links, relay, people.packages, certificates=True, joining=join))

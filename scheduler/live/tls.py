@@ -156,6 +156,11 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return f"sha256:{certificate.fingerprint(hashes.SHA256()).hex()}"
 
 
+def fingerprint_of(certificate_pem: bytes) -> str:
+    """The same for a certificate in a file, or as a connection shows it."""
+    return fingerprint(x509.load_pem_x509_certificate(certificate_pem))
+
+
 def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
     """What an operator should know of certificates that end soon."""
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)

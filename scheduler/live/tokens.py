@@ -1,4 +1,4 @@
-"""Tokens of people and agents, and one-time tokens with which nodes join.
+"""Tokens of people and agents, one-time tokens with which nodes join, and the nodes whose certificates were revoked.
 
 A token is "gavel_ID_SECRET". The secret is 256 bits of chance, so a salted SHA-256 of it is enough to keep: slow hashes
 are for passwords, which can be guessed. Whoever reads the file can neither use nor guess a token.
@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from scheduler.live.callers import Role
+from scheduler.live.tls import fingerprint_of
 from scheduler.model.errors import InvalidSpec, NotFound
 
 PREFIX = "gavel"
@@ -34,6 +35,10 @@ CREATE TABLE IF NOT EXISTS token (
 CREATE TABLE IF NOT EXISTS joining (
     id TEXT PRIMARY KEY, node TEXT NOT NULL, salt BLOB NOT NULL, hash BLOB NOT NULL,
     created_s REAL NOT NULL, expires_s REAL NOT NULL, used_by TEXT
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revoked_node (node TEXT PRIMARY KEY, at_s REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS certified_again (
+    fingerprint TEXT PRIMARY KEY, node TEXT NOT NULL
 ) WITHOUT ROWID;
 """
 
@@ -81,6 +86,11 @@ class Access:
             row[0]: Token(*row[:2], Role(row[2]), *row[3:8], bool(row[8]), row[9])  # type: ignore[call-arg]
             for row in rows
         }
+        self._again: dict[str, set[str]] = {  # nodes that were revoked: their certificates since then
+            node: set() for (node,) in self._db.execute("SELECT node FROM revoked_node")
+        }
+        for node, fingerprint in self._db.execute("SELECT node, fingerprint FROM certified_again"):
+            self._again[node].add(fingerprint)
         self._written_s = {token.id: token.used_s or 0.0 for token in self._tokens.values()}
 
     def close(self) -> None:
@@ -186,6 +196,29 @@ class Access:
             )
             if used.rowcount != 1:
                 raise BadToken("this join token has expired or was used already: make another")
+
+    def revoke_node(self, node: str) -> None:
+        """No certificate or join token that this node has got so far counts any more."""
+        with self._lock:
+            with self._db:
+                self._db.execute("BEGIN")
+                self._db.execute("INSERT OR REPLACE INTO revoked_node VALUES (?, ?)", (node, self.now_s()))
+                self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
+                self._db.execute("DELETE FROM joining WHERE node = ? AND used_by IS NULL", (node,))
+            self._again[node] = set()
+
+    def certified(self, node: str, certificate_pem: bytes) -> None:
+        """This node has joined, and gets this certificate: it counts, whatever was revoked before."""
+        with self._lock:
+            if node in self._again:
+                fingerprint = fingerprint_of(certificate_pem)
+                self._db.execute("INSERT INTO certified_again VALUES (?, ?)", (fingerprint, node))
+                self._again[node].add(fingerprint)
+
+    def is_revoked(self, node: str, certificate_pem: bytes) -> bool:
+        """Whether this certificate of a node counts no more."""
+        again = self._again.get(node)
+        return again is not None and fingerprint_of(certificate_pem) not in again
 
 
 def _fresh() -> tuple[str, str, bytes, bytes]:

@@ -194,6 +194,32 @@ def test_a_token_for_a_node(live: LiveThread, gavel: Gavel, monkeypatch: pytest.
     assert set(json.loads(gavel("token", "join", "--json").stdout)) == keys(r.JoinToken)
 
 
+def test_a_node_is_revoked(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """By its name, beside tokens by their ids; a command that names neither says what to name."""
+    asked: list[str] = []
+
+    def revoked(self: Client, node: str) -> r.RevokedNode:
+        asked.append(node)
+        return r.RevokedNode(node, was_linked=node == "n1")
+
+    assert gavel("token", "revoke", "--node", "n1").exit_code == 6  # there are no certificates here
+    monkeypatch.setattr(Client, "revoke_node", revoked)
+    said = gavel("token", "revoke", "--node", "n1", "--node", "n2")
+    assert (said.exit_code, said.stdout) == (
+        0,
+        "revoked node n1, which was linked\nrevoked node n2, which was not linked\n",
+    )
+    said = gavel("token", "revoke", "--node", "n2", "--json")
+    assert json.loads(said.stdout) == {
+        "tokens": [],
+        "nodes": [{"node": "n2", "was_linked": False}],
+        "failed": [],
+    }
+    assert asked == ["n1", "n2", "n2"]
+    said = gavel("token", "revoke")
+    assert (said.exit_code, "or a node with --node" in said.stderr) == (2, True)
+
+
 # ------------------------------------------------------------------------------------------------------- nobody
 
 

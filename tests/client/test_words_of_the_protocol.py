@@ -86,6 +86,7 @@ def messages() -> list[tuple[Any, Any]]:
         r.JobPage: jobs_pb2.ListJobsResponse,
         r.NewToken: cluster_pb2.CreateTokenResponse,
         r.JoinToken: cluster_pb2.CreateJoinTokenResponse,
+        r.RevokedNode: cluster_pb2.RevokeNodeResponse,
     }
     kinds = [kind for kind in vars(r).values() if is_dataclass(kind) and kind.__module__ == r.__name__]
     return [(kind, nested.get(kind) or by_name[kind.__name__]) for kind in kinds]

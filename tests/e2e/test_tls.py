@@ -164,6 +164,16 @@ def test_a_token_that_is_revoked(secured: Secured) -> None:
     assert "`gavel token create` makes one" in said
 
 
+def test_a_node_that_is_revoked(secured: Secured) -> None:
+    """Its agent is sent away with the reason and what to do; joined again, it has a certificate that counts."""
+    secured.join("n8", secured.token("--node", "n8"))
+    assert "revoked node n8" in secured.me.gavel("token", "revoke", "--node", "n8").stdout
+    said = secured.sent_away("-m", "worker_agent", *secured.agent("n8", "n8"))
+    assert "the certificate of n8 was revoked: have it join again" in said, said
+    shutil.rmtree(secured.me.folder / "n8")
+    secured.join("n8", secured.token("--node", "n8"))
+
+
 def test_nobody_without_a_token_or_without_the_authority(secured: Secured) -> None:
     """No token: code 5. Another authority: code 4, and what may be wrong. No agent's door for people."""
     me = secured.me

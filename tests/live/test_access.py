@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import stat
@@ -19,6 +20,8 @@ from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, jobs_pb2_grpc
 from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role
+from scheduler.live.log_source import NodeSeen
+from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access, BadToken
 from tests.support.live import Live, problem_of, spec, with_daemon
 
@@ -232,6 +235,27 @@ async def test_without_tokens_everybody_is_an_admin_under_the_name_they_give(liv
         live.tokens().CreateJoinToken(cpb.CreateJoinTokenRequest()),
     ):
         assert (await problem_of(call)).code == Code.FAILED_PRECONDITION
+
+
+@with_daemon(auth="tokens")
+async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(live: Live) -> None:
+    """It is cut off with who did it; the audit log has it; without keys there is nothing to revoke."""
+    access = live.people.access
+    assert access is not None
+    admin = live.tokens(token=access.create("root", Role.ADMIN, 60.0)[1])
+    problem = await problem_of(admin.RevokeNode(cpb.RevokeNodeRequest(node="n1")))
+    assert (problem.code, "where tls is on" in problem.text) == (Code.FAILED_PRECONDITION, True)
+    Keys(live.folder / "tls").make([])
+    live.nodes.news["n1"] = NodeSeen(heard_s=0.0)
+    for node, was_linked in (("n1", True), ("n2", False)):
+        done = await admin.RevokeNode(cpb.RevokeNodeRequest(node=node))
+        assert (done.node, done.was_linked) == (node, was_linked)
+        assert live.nodes.sent[-1] == (node, "its certificate was revoked by root")
+    problem = await problem_of(admin.RevokeNode(cpb.RevokeNodeRequest(node="../n1")))
+    assert problem.code == Code.INVALID_ARGUMENT
+    said = [json.loads(line) for line in (live.folder / "audit.log").read_text().splitlines()]
+    told = [(one["what"], one["result"]) for one in said if one["call"] == "Access/RevokeNode"]
+    assert told[1:3] == [({"node": "n1"}, "ok"), ({"node": "n2"}, "ok")]
 
 
 def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import os
+import random
 import ssl
 import stat
 
@@ -24,8 +25,9 @@ from scheduler.live.limits import PeopleConfig
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access
 from tests.agent.test_link import hello, linked
-from tests.support.linked import Scheduler, story, until
+from tests.support.linked import Remembering, Scheduler, story, until
 from worker_agent.join import JoinError, fingerprint_of, join
+from worker_agent.link import Dismissed, GrpcLink
 from worker_agent.targets import Target, TargetError
 
 
@@ -107,6 +109,59 @@ async def test_nobody_without_a_certificate_gets_through(keys):
 
 
 @story
+async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_certificate_only(keys, tmp_path):
+    """Its link ends, its next Hello is answered with why, its calls are refused; also after a restart of ours."""
+    access = Access(tmp_path / "access.db", lambda: 0.0)
+    old = certificates(keys, "n1", tmp_path / "old")
+    other = certificates(keys, "n2", tmp_path / "other")
+    async with Scheduler(credentials=mutual(keys), revoked=access.is_revoked) as scheduler:
+        async with linked(
+            scheduler.address, "n2", target=Target(address=scheduler.address, certificates=other)
+        ):
+            link = GrpcLink(
+                Target(address=scheduler.address, certificates=old), hello, chance=random.Random(7)
+            )
+            node = Remembering(lambda: link.send_hello(()))
+            running = asyncio.create_task(link.run(node))
+            await until(lambda: scheduler.links.linked("n1") and scheduler.links.linked("n2"))
+            access.revoke_node("n1")
+            assert scheduler.links.cut_off("n1", "it was revoked")
+            with pytest.raises(Dismissed, match="the certificate of n1 was revoked: have it join again"):
+                await asyncio.wait_for(running, 20.0)
+            assert scheduler.links.linked("n1") is None
+            assert scheduler.links.linked("n2")
+        access.close()
+        again = Access(tmp_path / "access.db", lambda: 0.0)
+        scheduler.service._revoked = again.is_revoked
+        assert await refused(scheduler.address, keys, old)
+        new = certificates(keys, "n1", tmp_path / "new")
+        assert await refused(scheduler.address, keys, new)  # whoever made it, it was not by joining again
+        again.certified("n1", (new / "node.pem").read_bytes())
+        async with linked(scheduler.address, target=Target(address=scheduler.address, certificates=new)):
+            await until(lambda: scheduler.links.linked("n1"))
+        assert await refused(scheduler.address, keys, old)
+        again.close()
+
+
+async def refused(address: str, keys: Keys, folder) -> bool:
+    """Whether what this certificate calls is refused to it as revoked."""
+    own = grpc.ssl_channel_credentials(
+        keys.ca_pem, (folder / "node.key").read_bytes(), (folder / "node.pem").read_bytes()
+    )
+    said = set()
+    async with aio.secure_channel(address, own) as channel:
+        stub = agents_pb2_grpc.AgentsStub(channel)
+        for call in (
+            stub.FetchPackage(pb.FetchPackageRequest(digest="0" * 64)).read(),
+            stub.SendLogs(iter([pb.SentLogs()])),
+        ):
+            with pytest.raises(aio.AioRpcError) as error:
+                await call
+            said.add(error.value.code())
+    return said == {grpc.StatusCode.PERMISSION_DENIED}
+
+
+@story
 async def test_on_the_port_for_people_no_stream_is_taken(keys):
     """With certificates in use, a token does not make a node of anybody."""
     people = grpc.ssl_server_credentials([keys.server()])
@@ -179,6 +234,27 @@ def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
     context.load_cert_chain(into / "node.pem", into / "node.key")
     with pytest.raises(JoinError, match="is there already"):
         join(address, "n1", token, keys.fingerprint(), into)
+
+
+@joins
+def test_what_a_node_has_got_so_far_can_be_revoked(address, keys, access, into):
+    """Its certificate and a token that was made for it; with another token it gets what counts, until the next time."""
+
+    def counts(folder) -> bool:
+        return not access.is_revoked("n1", (folder / "node.pem").read_bytes())
+
+    first, second = into, into.with_name("second")
+    join(address, "n1", access.create_join("n1")[0], keys.fingerprint(), first)
+    made_before, _ = access.create_join("n1")
+    assert counts(first)
+    access.revoke_node("n1")
+    assert not counts(first)
+    with pytest.raises(JoinError, match="not known"):
+        join(address, "n1", made_before, keys.fingerprint(), second)
+    join(address, "n1", access.create_join("n1")[0], keys.fingerprint(), second)
+    assert (counts(first), counts(second)) == (False, True)
+    access.revoke_node("n1")
+    assert (counts(first), counts(second)) == (False, False)
 
 
 @joins

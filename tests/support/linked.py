@@ -116,13 +116,14 @@ class Scheduler:
         interceptors: tuple[aio.ServerInterceptor, ...] = (),
         attempts: Path | None = None,
         joining: Any = None,
+        revoked: Any = None,
     ) -> None:
         self.pace, self.port = pace, port
         self.journal = GatedJournal() if journal is None else journal
         self.packages = Packages()
         self._credentials, self._interceptors = credentials, interceptors
         self._attempts_path = attempts
-        self._more = {} if joining is None else {"joining": joining}
+        self._more = {k: v for k, v in {"joining": joining, "revoked": revoked}.items() if v is not None}
         self._closing = AsyncExitStack()
         self.held_back = asyncio.Event()
         self.held_back.set()
@@ -143,7 +144,7 @@ class Scheduler:
         self.feed.append(outcome.now_s, outcome.facts)
         for effect in outcome.effects:
             world.perform(effect)
-        service = AgentsService(
+        self.service = service = AgentsService(
             self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]

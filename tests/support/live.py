@@ -140,6 +140,11 @@ class Nodes:
         """What the test has put there."""
         return self.news.get(node)
 
+    def cut_off(self, node: str, why: str) -> bool:
+        """Kept."""
+        self.sent.append((node, why))
+        return node in self.news
+
     def send_leases(self, effect: Any) -> None:
         """Kept."""
         self.sent.append(effect)

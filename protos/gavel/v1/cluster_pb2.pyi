@@ -496,3 +496,17 @@ class CreateJoinTokenResponse(_message.Message):
     expires: _timestamp_pb2.Timestamp
     ca_fingerprint: str
     def __init__(self, secret: _Optional[str] = ..., expires: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ca_fingerprint: _Optional[str] = ...) -> None: ...
+
+class RevokeNodeRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class RevokeNodeResponse(_message.Message):
+    __slots__ = ("node", "was_linked")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WAS_LINKED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    was_linked: bool
+    def __init__(self, node: _Optional[str] = ..., was_linked: _Optional[bool] = ...) -> None: ...

@@ -576,6 +576,11 @@ class AccessStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenResponse.FromString,
                 _registered_method=True)
+        self.RevokeNode = channel.unary_unary(
+                '/gavel.v1.Access/RevokeNode',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.FromString,
+                _registered_method=True)
 
 
 class AccessServicer:
@@ -617,6 +622,13 @@ class AccessServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RevokeNode(self, request, context):
+        """No certificate that a node has got so far counts any more; with another join token it gets one that does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -644,6 +656,11 @@ def add_AccessServicer_to_server(servicer, server):
                     servicer.CreateJoinToken,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenResponse.SerializeToString,
+            ),
+            'RevokeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeNode,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -782,6 +799,33 @@ class Access:
             '/gavel.v1.Access/CreateJoinToken',
             protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_cluster__pb2.CreateJoinTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Access/RevokeNode',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,
