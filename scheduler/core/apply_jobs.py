@@ -43,6 +43,8 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     job.why = why
     if how not in _TURNS:
         state.stale = True
+    if how in _ANEW:
+        job.unstarted = 0
     if job.is_terminal:
         job.ended_s = now_s
         del state.active[job.id]
@@ -55,6 +57,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
 _TURNS = frozenset(
     {Move.START, Move.PREEMPT}
 )  # taking turns is what an allocation is for; it needs no new one
+_ANEW = frozenset({Move.RELEASE, Move.REQUEUE})  # somebody has looked after it
 
 
 def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSaved) -> None:

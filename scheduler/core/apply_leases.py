@@ -156,6 +156,7 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
             other.mixed = True
         holding.started_s = holding.reported_s = now_s
         job = state.jobs[holding.lease.job]
+        job.unstarted = 0
         if job.started_s is None:
             job.started_s = now_s
             if not job.is_terminal:
@@ -265,7 +266,9 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         move(state, now_s, job, Move.COMPLETE, "")
     elif end.outcome == "failed":
         job.failures += 1
-    elif end.outcome == "yielded" and holding.started_s is None and not end.ran_s:
+    elif holding.started_s is None and not end.ran_s:
+        if end.outcome == "node_failed":
+            _came_to_nothing(job, holding)
         following = state.leases.get(job.lease or "")
         if following is None:
             _unstarted(state, now_s, job, holding, _ORDERLY["yielded"])
@@ -277,6 +280,15 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         job.preemptions += end.outcome == "yielded" and unasked and not _resized(state, job, width)
         if job.lease is None and job.state == JobState.RUNNING:
             move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+
+
+def _came_to_nothing(job: Job, holding: Holding) -> None:
+    """Its nodes could not start it."""
+    nodes = nodes_of(holding.lease.gpus)
+    job.node_failures += 1
+    job.unstarted += len(nodes) > 1
+    if holding.before is not None:
+        holding.before = holding.before[0], f"nothing of it started on {', '.join(nodes)}"
 
 
 def _resized(state: SchedulerState, job: Job, width: int) -> bool:

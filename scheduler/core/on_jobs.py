@@ -247,9 +247,14 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:
-    """A job fails for a reason that is not an exit: its lease, if any, is recalled."""
+    """A job fails for a reason that is not an exit."""
+    give_up(out, job, Move.FAIL, why)
+
+
+def give_up(out: Outcome, job: Job, move: Move, why: str) -> None:
+    """A job is not given another chance now: its lease, if any, is recalled."""
     lease = job.lease
-    out.fact(JobMoved(job=job.id, move=Move.FAIL, why=why))
+    out.fact(JobMoved(job=job.id, move=move, why=why))
     if lease is not None:
         recall(out, lease, why)
 

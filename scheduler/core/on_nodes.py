@@ -34,6 +34,7 @@ from scheduler.model.jobs import Job, JobState, Move
 from scheduler.model.lease import HOLDING, Holding, Phase, nodes_of
 
 GONE = "its node cannot be reached"
+STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
 
 
 def on_hello(out: Outcome, message: NodeHello) -> None:
@@ -228,6 +229,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> N
     """A lease is over: its GPUs are free, and whoever waited for them can go."""
     state = out.state
     job = state.jobs[holding.lease.job]
+    nodes = nodes_of(holding.lease.gpus)
     waiting = [name for name in state.blocks.get(end.lease, ()) if name in state.leases]
     out.touched(holding)
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
@@ -235,10 +237,10 @@ def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> N
         if name in state.leases and state.leases[name].phase == Phase.SENT:
             out.touched(state.leases[name])
             out.untold.add(name)
-    _after_exit(out, job, end)
+    _after_exit(out, job, end, nodes)
 
 
-def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
+def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
     """Whether a job whose attempt ended badly gets another one."""
     if job.is_terminal:
         return
@@ -256,6 +258,10 @@ def _after_exit(out: Outcome, job: Job, end: Exit) -> None:
     elif end.outcome == "node_failed":
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
             on_jobs.fail(out, job, f"its node failed for the {job.node_failures}. time")
+        elif job.unstarted >= STARTS_MAX and job.state != JobState.HELD:
+            last = ", ".join(nodes)  # hardly the fault of all nodes; should it be, the work is not lost
+            why = f"{job.unstarted} starts in a row came to nothing, the last on {last}"
+            on_jobs.give_up(out, job, Move.HOLD, why)
     elif (
         end.outcome == "yielded"
         and spec.retries_preemption is not None

@@ -75,8 +75,8 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
     (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
     (_S.PREEMPTED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a limit was reached while it waited"),
     (_S.HELD, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
-    (_S.QUEUED, _M.HOLD): Rule(_S.HELD, "user", "hold"),
-    (_S.PREEMPTED, _M.HOLD): Rule(_S.HELD, "user", "hold"),
+    (_S.QUEUED, _M.HOLD): Rule(_S.HELD, "user", "hold; or nothing comes of its starts"),
+    (_S.PREEMPTED, _M.HOLD): Rule(_S.HELD, "user", "hold; or nothing comes of its starts"),
     (_S.RUNNING, _M.HOLD): Rule(_S.HELD, "user", "hold: it checkpoints and gives its GPUs up"),
     (_S.HELD, _M.RELEASE): Rule(_S.QUEUED, "user", "release"),
     (_S.RUNNING, _M.REQUEUE): Rule(_S.QUEUED, "user", "requeue: stop it and wait for another turn"),
@@ -239,6 +239,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     failures: int = 0  # of its own
     node_failures: int = 0
     preemptions: int = 0
+    unstarted: int = 0  # starts in a row of which nothing came, as a gang over several nodes
     fruitless: int = 0  # turns that were over before it had done a step, though it tells steps
     cost_usd: float = 0.0
     checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere

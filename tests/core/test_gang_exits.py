@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.explain import explain
 from scheduler.core.facts import LeaseClosed
+from scheduler.core.messages import JobCommand
+from scheduler.core.on_nodes import STARTS_MAX
 from scheduler.model.jobs import JobState
+from scheduler.model.lease import nodes_of
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
@@ -68,3 +72,71 @@ def test_the_whole_gang_ran_as_long_as_its_last_node(desk_of: DeskOf) -> None:
     first, last = {**DONE, "ran_s": 10.0, "stepping_s": 8.0}, {**DONE, "ran_s": 14.0, "stepping_s": 2.0}
     _, closed = ended(desk_of, ("n1", first), ("n2", last))
     assert (closed.exit.ran_s, closed.exit.stepping_s) == (14.0, 8.0)
+
+
+# ---------------------------------------------------------------------------- starts of which nothing comes
+
+NOTHING = {"outcome": "node_failed", "steps": 0.0, "stepping_s": 0.0, "ran_s": 0.0}
+
+
+def start_in_vain(desk: Desk) -> tuple[str, ...]:
+    """Its nodes do not come together: all say that nothing ran. Which nodes these were."""
+    desk.until(desk.now_s + 60.0)
+    lease = desk.job("1").lease
+    assert lease is not None
+    nodes = nodes_of(desk.holding(lease).lease.gpus)
+    for name in nodes:
+        desk.report(name, exits=(exited(lease, **NOTHING),))
+        desk.settle()
+    return nodes
+
+
+def test_a_start_of_which_nothing_came_is_told(desk_of: DeskOf) -> None:
+    """It counts as a failure of nodes, and the job is queued as before: it never ran."""
+    desk = desk_of(*(node(name, 1) for name in ("n1", "n2", "n3")))
+    desk.submit(job(gpus=2))
+    nodes = start_in_vain(desk)
+    mine = desk.job("1")
+    assert (mine.state, mine.why) == (JobState.QUEUED, f"nothing of it started on {', '.join(nodes)}")
+    assert (mine.node_failures, mine.preemptions) == (1, 0)
+
+
+def test_a_gang_that_never_starts_is_held(desk_of: DeskOf) -> None:
+    """After ten starts in a row it is not the nodes' fault: a person looks. Released, it is tried anew."""
+    desk = desk_of(*(node(name, 1) for name in ("n1", "n2", "n3")))
+    desk.submit(job(gpus=2))
+    for _ in range(STARTS_MAX - 1):
+        start_in_vain(desk)
+        assert desk.job("1").state == JobState.QUEUED
+    nodes = start_in_vain(desk)
+    assert desk.job("1").state == JobState.HELD
+    assert (
+        f"10 starts in a row came to nothing, the last on {', '.join(nodes)}"
+        in explain(desk.core.state, "1").text
+    )
+    assert not desk.core.state.leases
+    desk.tell(desk.now_s, JobCommand(job="1", action="release"))
+    desk.settle()
+    start_in_vain(desk)
+    assert desk.job("1").state == JobState.QUEUED
+
+
+def test_a_start_that_succeeds_begins_the_count_anew(desk_of: DeskOf) -> None:
+    """Nodes that come together now and then are slow, not wrong."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    desk.submit(job(gpus=2))
+    for _ in range(STARTS_MAX - 1):
+        start_in_vain(desk)
+    desk.until(desk.now_s + 60.0)
+    desk.report("n1", started=(desk.job("1").lease,))
+    desk.settle()
+    assert desk.job("1").unstarted == 0
+
+
+def test_on_one_node_it_may_be_the_nodes_fault(desk_of: DeskOf) -> None:
+    """A node that can start nothing holds nobody for good."""
+    desk = desk_of(node("n1", 1))
+    desk.submit(job())
+    for _ in range(STARTS_MAX + 2):
+        start_in_vain(desk)
+    assert (desk.job("1").state, desk.job("1").node_failures) == (JobState.QUEUED, STARTS_MAX + 2)
