@@ -66,14 +66,23 @@ def submit(
             print_line({"jobs": jobs})
         else:
             click.echo(f"submitted {ids(jobs)}")
-        if follow:
-            from gavel.cli.logs import show_logs
-
-            show_logs(client, [client.get(jobs[0])], follow=True, as_json=as_json)
         if wait or follow:
-            from gavel.cli.wait import wait_for
+            sys.exit(_stay(client, jobs, follow, as_json))
 
-            sys.exit(wait_for(client, jobs, as_json=as_json, followed=follow))
+
+def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> int:
+    """Until they have ended; the exit code. Ctrl-C ends this command, and none of them."""
+    from gavel.cli.logs import show_logs
+    from gavel.cli.wait import wait_for
+
+    try:
+        if follow:
+            show_logs(client, [client.get(jobs[0])], follow=True, as_json=as_json)
+        return wait_for(client, jobs, as_json=as_json, followed=follow)
+    except KeyboardInterrupt:
+        stop = " ".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
+        click.echo(f"not cancelled: {ids(jobs)}; `gavel cancel {stop}` does that", err=True)
+        raise
 
 
 def _warn_of_secrets(specs: Sequence[JobSpec]) -> None:

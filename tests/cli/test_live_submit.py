@@ -3,9 +3,11 @@
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gavel.client import Client
 from gavel.client.results import Preview
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
@@ -181,3 +183,16 @@ def test_the_directory_of_a_file_can_be_sent(live: LiveThread, gavel: Gavel, tmp
     assert launch is not None
     assert live.daemon.people.packages.has(launch["upload"])
     assert "workdir" not in launch
+
+
+def test_ctrl_c_while_following(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """The job goes on, and it is said how to end it: elsewhere Ctrl-C does."""
+
+    def press(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "logs", press)
+    said = gavel("submit", "--follow", *HELD)
+    assert (said.exit_code, said.stdout) == (130, "submitted job 1\n")
+    words = "not cancelled: job 1; `gavel cancel 1` does that\ngavel: interrupted\n"
+    assert said.stderr == words
