@@ -28,6 +28,7 @@ from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_gr
 USER = (("x-gavel-user", "bench"),)
 CLIENTS, SUBMISSIONS_PER_S = 16, 100.0
 BATCH = 1000
+PATIENCE_S = 300.0  # until all agents are there, and until a job runs on each
 
 
 class Daemon:
@@ -74,9 +75,22 @@ async def submit_many(address: str, count: int) -> float:
 
 async def linked(address: str, agents: int) -> None:
     """Until all agents are."""
-    async with aio.insecure_channel(address) as channel:
+    async with aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
         cluster = cluster_pb2_grpc.ClusterStub(channel)
         while (await cluster.GetStatus(cluster_pb2.GetStatusRequest(), metadata=USER)).nodes < agents:
+            await asyncio.sleep(0.2)
+
+
+async def started(address: str, agents: int) -> None:
+    """Until every agent has said that its job runs."""
+    running = jobs_pb2.JobFilter(states=[jobs_pb2.JOB_STATE_RUNNING])
+    asked = jobs_pb2.ListJobsRequest(filter=running, brief=True, page_size=10_000)
+    async with aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
+        jobs = jobs_pb2_grpc.JobsStub(channel)
+        while True:
+            listed = (await jobs.ListJobs(asked, metadata=USER)).jobs
+            if sum(job.placement.phase == "running" for job in listed) >= agents:
+                return
             await asyncio.sleep(0.2)
 
 
@@ -118,7 +132,7 @@ def beside_agents(folder: Path, options: argparse.Namespace) -> None:
     agents.start()
     asyncio.run(linked(daemon.address, options.agents))
     asyncio.run(submit_many(daemon.address, options.agents + options.queued))
-    time.sleep(15)  # the first round is planned and started
+    asyncio.run(started(daemon.address, options.agents))
     took_s = asyncio.run(submissions(daemon.address, options.seconds))
     print(
         f"single submission beside {options.agents} agents and {options.queued} queued jobs "
