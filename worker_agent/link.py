@@ -4,6 +4,7 @@
 
 Rules:
 - only a Goodbye ends it; whatever else goes wrong is tried again, later and later, and never by all nodes at once;
+- nothing is said before the scheduler has let us in: a word to a call that it refused would drown the reason;
 - times of leases count from when they were sent, not from when they were read;
 - what was not taken when a link breaks is not kept here: the agent's core says it again.
 """
@@ -171,7 +172,9 @@ class GrpcLink:
         call = stub.Link(metadata=self._target.metadata)
         told = False
         try:
-            await asyncio.wait_for(call.wait_for_connection(), WELCOME_S)
+            refused = await asyncio.wait_for(_let_in(call), WELCOME_S)
+            if refused:
+                return refused
             self._outgoing, self._stub = Outgoing(node.last_lines, self._clock), stub
             self._silence_s, self._heard_s = WELCOME_S, self._clock()
             told = True
@@ -311,6 +314,13 @@ class GrpcLink:
 _checking: set[asyncio.Task[None]] = set()
 
 
+async def _let_in(call: Any) -> str:
+    """Wait for the scheduler's first sign, which comes before any message: why we are refused, or nothing."""
+    await call.wait_for_connection()
+    await call.initial_metadata()
+    return _words_of(await call.code(), await call.details()) if call.done() else ""
+
+
 def _words(error: aio.AioRpcError) -> str:
     return _words_of(error.code(), error.details())
 
@@ -324,6 +334,8 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
         return f"refused: {text}"
     if "Failed to connect to remote host: " in text:
         return text.rpartition(": ")[2].lower()
+    if text.startswith("Internal error from Core"):  # gRPC's, for a word that came after the end
+        return "the scheduler ended the link"
     if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
         return f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
     return text

@@ -72,6 +72,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         await told.abort()
 
     async def _link(self, context: Context) -> None:
+        await context.send_initial_metadata(())  # the caller is let in, and may speak
         try:
             first = await asyncio.wait_for(context.read(), HELLO_S)
         except TimeoutError:

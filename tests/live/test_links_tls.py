@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import itertools
 import os
 import random
 import ssl
@@ -197,6 +198,35 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
             async with scheduler.peer("n9", metadata=with_token(secret)) as peer:
                 assert await peer.ended() == code
         assert "n9" not in scheduler.state.nodes
+
+
+@pytest.mark.parametrize("shown", ["", "gavel_0_wrong", "revoked"])
+def test_an_agent_that_is_refused_says_nothing_and_tells_why(shown, tmp_path, caplog, monkeypatch):
+    """Twenty times over its log has the scheduler's own words: a Hello to a refused call would drown them."""
+    monkeypatch.setattr("worker_agent.link.BACKOFF_MAX_S", 0.001)
+    access = Access(tmp_path / "access.db", lambda: 0.0)
+    token, secret = access.create("x", Role.AGENT, 60.0)
+    access.revoke(token.id)
+    long_between = itertools.count(0.0, 60.0).__next__  # so that none is one of too many
+    guard = Guard(ByToken(access, long_between), Audit(tmp_path / "audit.log", PeopleConfig()))
+    said = []
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "no link" in record.getMessage()]
+
+    async def told() -> None:
+        async with Scheduler(interceptors=(guard,)) as scheduler:
+            target = Target(address=scheduler.address, token=secret if shown == "revoked" else shown)
+            link = GrpcLink(target, lambda: said.append("hello") or hello())
+            node = Remembering(lambda: link.send_hello(()))
+            running = asyncio.create_task(link.run(node))
+            await until(lambda: len(lines()) >= 20)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(told(), 60.0))
+    assert [line for line in lines() if "the token is refused: " not in line] == []
+    assert said == []
 
 
 # ---------------------------------------------------------------------------------------------------- joining

@@ -71,7 +71,8 @@ class AgentsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """The stream of one node, for as long as its agent runs; a broken one is opened again.
+        """The stream of one node, for as long as its agent runs; a broken one is opened again. The agent speaks when the scheduler's
+        initial metadata has come: a call that is refused ends before, with the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
