@@ -31,6 +31,9 @@ from worker_agent.orders import Limits
 
 STORAGE = "shared"  # simulated nodes see each other's checkpoints
 STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
+STILL_ROUNDS = (
+    50  # so many rounds in which nobody had a GPU, and nothing else was to come, will go on for ever
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,20 @@ class _Watch:
         return self.stopped or now_s > STARVED_S or self._metrics.all_ended
 
 
+class _Stillness:
+    """Notices that nothing can happen any more but that rounds go by: who waits now would wait for ever."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._patience_s = settings.min_reallocation_s + STILL_ROUNDS * settings.round_s
+        self._since_s = 0.0
+
+    def for_ever(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
+        """Whether nobody has had a GPU for long, and nothing is to come that could change it."""
+        if state.leases or world.expects_anything:
+            self._since_s = now_s
+        return now_s - self._since_s > self._patience_s
+
+
 Ran = tuple[int, int, tuple[tuple[str, str], ...]]  # rounds, events, jobs that were refused and why
 
 
@@ -160,10 +177,12 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     core = Core()
     watch.state = core.state
 
+    still = _Stillness(options.settings)
+
     def over(now_s: float) -> bool:
         state = core.state
         nothing_left = world.arrived_all and bool(state.nodes) and not state.active and not state.leases
-        return nothing_left or watch.over(now_s)
+        return nothing_left or watch.over(now_s) or still.for_ever(now_s, state, world)
 
     world = SimWorld(
         machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over

@@ -16,6 +16,7 @@ from scheduler.sim.machines import Machines
 from scheduler.sim.physics import JobTruth
 
 INF = float("inf")
+PULSE = frozenset({"tick", "plan", "fill"})  # timers that go on by themselves as long as anybody waits
 Event = Message | Callable[[float], Iterable[Message]]
 Arrival = tuple[float, JobSpec, JobTruth]
 
@@ -53,6 +54,12 @@ class SimWorld:
     def arrived_all(self) -> bool:
         """Whether every job has been submitted."""
         return self._next_arrival is None
+
+    @property
+    def expects_anything(self) -> bool:
+        """Whether anything is to come, beside rounds."""
+        waits = self._sent or self._said or self._next_arrival is not None
+        return bool(waits) or self.machines.next_s() < INF or not self._timers.keys() <= PULSE
 
     def at(self, at_s: float, event: Event) -> None:
         """Let this happen then: a message to the scheduler, or something done to the machines."""
