@@ -185,6 +185,23 @@ def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf) -> None:
     assert "on n1, where 0 of 1 v100 are free" in said.text
 
 
+@pytest.mark.parametrize(("store", "helps"), [("other", False), ("nfs", True)])
+def test_another_worker_type_is_advised_only_where_the_checkpoint_is_seen(
+    desk_of: DeskOf, store: str, helps: bool
+) -> None:
+    """Idle k80 are there: to allow them helps if one of them has the store of n1; else it would wait just so."""
+    desk = stopped(desk_of, "nfs", "other", "other")
+    state = desk.core.state
+    state.jobs["1"].spec = job(steps=1e6, worker_types=("v100",))
+    desk.tell(desk.now_s, NodeHello(spec=node("n4", 1, "k80", storage=store)))
+    desk.settle()
+    said = explain(state, "1")
+    changes = {change.text for change in said.would_change}
+    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert ("allow worker type k80" in changes) is helps
+    assert any("their setting `checkpoint_dir`" in text for text in changes)
+
+
 def test_a_job_that_runs_is_kept_where_it_will_have_saved(desk_of: DeskOf) -> None:
     """It has not saved yet, and will when it is stopped: its next lease is not planned for where nobody sees that."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))

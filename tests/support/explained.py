@@ -248,7 +248,7 @@ def checkpoint_elsewhere() -> Case:
     desk.report(exits=(exited(lease, steps=80.0),))
     desk.settle()
     words = ("Its last checkpoint lies on the disk of node n1", "node n1 is draining")
-    return Case(desk, "1", words, ("resume node n1", "in one store that all of them see"))
+    return Case(desk, "1", words, ("resume node n1", "their setting `checkpoint_dir`"))
 
 
 def no_rate() -> Case:

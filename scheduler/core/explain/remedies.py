@@ -81,11 +81,11 @@ def wider_choice(scene: Scene) -> tuple[Change, ...]:
     changes = []
     for kind, pool in sorted(scene.pools.items()):
         reserved = scene.reserved(kind)
-        if pool.free <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
+        if pool.seeing <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
             continue
         if not spec.may_use(kind):
             rate = rate_of(state, spec, kind, spec.gpus)[0]
-            if pool.free >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
+            if pool.seeing >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
                 changes.append(Change(what="allow_worker_type", text=f"allow worker type {kind}"))
         elif 0 < pool.room < spec.narrowest:
             width = next((w for w in range(pool.room, 0, -1) if _runs(scene, kind, w)), 0)
@@ -117,7 +117,7 @@ def fewer_needs(scene: Scene) -> tuple[Change, ...]:
 
 def shared_storage(scene: Scene) -> Change:
     """What lets a job go on from its checkpoint anywhere."""
-    text = "let the nodes keep checkpoints in one store that all of them see (their setting `storage`)"
+    text = "let other agents keep checkpoints in the same directory, on shared storage (their setting `checkpoint_dir`)"
     return Change(what="storage", text=text)
 
 

@@ -32,6 +32,7 @@ class Pool:
     worker_type: str
     total: int = 0  # usable now
     free: int = 0  # of these, neither held nor promised
+    seeing: int = 0  # of the free ones, those on nodes that see its last checkpoint
     fitting: int = 0  # that the job could use if nobody else were there
     room: int = 0  # free ones that it could use
     elsewhere: int = 0  # that it could use but for its checkpoint, which their nodes do not see
@@ -197,6 +198,7 @@ def _pools(state: SchedulerState, job: Job, place: str) -> dict[str, Pool]:
         if place and node.spec.place != place:
             pool.elsewhere += gpus_for(node, spec)
             continue
+        pool.seeing += free
         pool.fitting += gpus_for(node, spec) if picky else len(gpus)
         pool.room += _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
     by_type: dict[str, list[Holding]] = {kind: [] for kind in pools}
