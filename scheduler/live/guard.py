@@ -36,17 +36,44 @@ class Record(Protocol):
         ...
 
 
+class Streams:
+    """Calls that never end by themselves: somebody watches or follows something."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until this is done, or we stop."""
+        working, told = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        self._open.add(working)
+        try:
+            await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise CallFailed(
+                    STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0
+                )
+            working.result()
+        finally:
+            for task in (working, told):
+                task.cancel()
+            await asyncio.gather(working, told, return_exceptions=True)
+            self._open.discard(working)
+
+    async def stop(self, patience_s: float) -> None:
+        """Each caller is told to come back; when this returns, nothing more is read for them."""
+        self._stopping.set()
+        if self._open:
+            await asyncio.wait(self._open, timeout=patience_s)
+
+
 class Guard(aio.ServerInterceptor):
     """An interceptor for servers that people, or agents without certificates, can reach."""
 
     def __init__(self, door: Door, record: Record) -> None:
         self._door = door
         self._record = record
-        self._stopping = asyncio.Event()
-
-    def stop(self) -> None:
-        """End what never ends by itself: who watches or follows something is told to come back."""
-        self._stopping.set()
+        self.streams = Streams()
 
     async def intercept_service(
         self,
@@ -58,17 +85,15 @@ class Guard(aio.ServerInterceptor):
         if handler is None:  # there is no such method
             return None
         method, metadata = str(details.method), details.invocation_metadata or ()
-        call = _Call(self._door, self._record, self._stopping, method, metadata)
+        call = _Call(self._door, self._record, self.streams, method, metadata)
         return call.guarded(handler)
 
 
 class _Call:
     """One call of one method."""
 
-    def __init__(
-        self, door: Door, record: Record, stopping: asyncio.Event, method: str, metadata: Any
-    ) -> None:
-        self._door, self._record, self._stopping, self._method = door, record, stopping, method
+    def __init__(self, door: Door, record: Record, streams: Streams, method: str, metadata: Any) -> None:
+        self._door, self._record, self._streams, self._method = door, record, streams, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
         self._who: Caller | None = None
 
@@ -129,7 +154,7 @@ class _Call:
                 await self._enter(context)
                 answer = inner(request, context)
                 work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
-                await _unless(self._stopping, work)
+                await self._streams.run(work)
             except Exception as error:
                 await self._fail(request, context, error)
                 raise
@@ -151,20 +176,6 @@ class _Call:
 async def _answer(inner: Any, request: Any, context: Context) -> Any:
     answer = inner(request, context)
     return await answer if inspect.isawaitable(answer) else answer
-
-
-async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Until this is done, or we stop."""
-    working, told = asyncio.create_task(work), asyncio.create_task(stopping.wait())
-    try:
-        await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise CallFailed(STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0)
-        working.result()
-    finally:
-        for task in (working, told):
-            task.cancel()
-        await asyncio.gather(working, told, return_exceptions=True)
 
 
 async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:

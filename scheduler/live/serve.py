@@ -160,8 +160,8 @@ class Daemon:
         port = Port(services, [people.guard], given)
         await port.open(listen, "--listen")
         closing.push_async_callback(port.close, STOP_S)
-        closing.callback(people.guard.stop)  # before the ports: a stream never ends by itself
-        closing.callback(links.close)
+        closing.callback(links.close)  # before the ports: a stream never ends by itself
+        closing.push_async_callback(people.guard.streams.stop, STOP_S)
         self.listen = port.address
         self.agents_listen = self.agents_listen or port.address
 
