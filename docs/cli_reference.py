@@ -30,9 +30,13 @@ else the context in use (`gavel login` stores one, `gavel context` lists them), 
 A scheduler on another machine is only spoken to over TLS.
 
 **For people and for programs.** Tables are cut to the width of a terminal and never elsewhere; colours are for
-terminals, and not where `NO_COLOR` is set. Times are relative. With `--json` all times are ISO 8601 in UTC and nothing
-is cut. What streams (`queue --watch`, `logs`, `wait`, `show`) prints one JSON object per line. Results go to standard
-output, remarks and errors to standard error, errors as one line.
+terminals, and not where `NO_COLOR` is set. Times are relative. Results go to standard output, remarks and errors to
+standard error, errors as one line.
+
+**`--json`** prints JSON in place of words and tables, on standard output; every command that prints a result has it.
+`simulate` and `replay` take the name of a file there, too: `--json FILE`. What streams (`queue --watch`, `logs`,
+`wait`, `show`) prints one JSON object per line. Nothing is cut. Moments are ISO 8601 in UTC; numbers of seconds are
+lengths of time, or moments of a simulation or journal, whose clock has no date.
 
 **A scheduler that does not answer** is tried for 3 s, by commands that change something for 15 s; that, and where it is
 expected, is said at once. `queue --watch`, `top` and `logs --follow` wait until it is back and go on, as `--json` too:
@@ -79,6 +83,36 @@ JSON: dict[str, tuple[str, Any]] = {
     "token create": ("", r.NewToken),
     "token list": ("a list of", r.Token),
     "token join": ("", r.JoinToken),
+    "policy": ("as of `policy get`:", r.Allocation),
+    "top": ("one picture: `at`, `status`, `nodes`, `waiting` (how many in all) and `jobs`, a list of", r.Job),
+    "context": ("a list with `name`, `current`, `address` and `ca`", None),
+    "login": ("`name`, `address`, `ca` and `identity`:", r.Identity),
+    "init": (
+        "`keys`, `ca_fingerprint`, `settings`, `address`, `ca`, `user`, `role`, `expires`, and `token` or "
+        "`token_file`; with `--token` the last four, with `--renew` `certificate` and `expires`",
+        None,
+    ),
+    "config": ("of a file that is right: `file`, `of` (`scheduler` or `agent`) and `right`", None),
+    "agent join": ("`node`, `certificates` and `agents_address`", None),
+    "backup": ("`archive`, `size_bytes` and `made_by`, the scheduler's address or null", None),
+    "restore": ("`data_dir` and `records`", None),
+    "fsck": ("as of `doctor`", None),
+    "allocate": ("[problem-format.md](problem-format.md) has the keys", None),
+    "policies": ("a list of what the table has", None),
+    "simulate": ("[simulation.md](simulation.md#the-figures) has the keys", None),
+    "replay": ("the figures of the replay, as of `simulate`", None),
+    "sweep": (
+        "`runs`, a list with `policy`, `rate_per_h`, `seed`, `cluster`, and `figures` (as of `simulate`) or `failed`",
+        None,
+    ),
+    "compare": ("`a` and `b`, as they were given, and `ratio`, by figure", None),
+    "generate": ("`file`, `jobs` and `last_arrival_s`, from the first moment of the trace", None),
+}
+# prints nothing for programs, and why
+NO_JSON = {
+    **dict.fromkeys(("serve", "agent", "up"), "runs until it is told to stop; --log-json is what it has"),
+    "completion": "prints a program for the shell",
+    "token": "only a name for those below it",
 }
 CHANGES = {
     **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (ids that it concerned)"),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gavel.cli import Fault
+from gavel.cli.live_options import JSON
 
 
 @click.group(invoke_without_command=True)
@@ -72,14 +73,18 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
 @click.option(
     "--cert-dir", metavar="DIR", help="Where to put the certificate.  [default: in the state directory]"
 )
+@JSON
 @click.pass_obj
-def join(given: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, **flags: Any) -> None:
+def join(
+    given: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, as_json: bool, **flags: Any
+) -> None:
     """Get a certificate for this node.
 
     gavel agent join --scheduler head-node:7070 --token … --ca-fingerprint sha256:…
     """
     import os
 
+    from gavel.cli.outputs import STDOUT, write_json
     from worker_agent.config import ConfigError, agent_config
     from worker_agent.join import JoinError
     from worker_agent.join import join as joined_by
@@ -105,6 +110,10 @@ def join(given: Any, /, token: str | None, token_file: str | None, ca_fingerprin
         raise Fault(str(error)) from None
     except OSError as error:
         raise Fault(f"{error.filename or into}: {(error.strerror or str(error)).lower()}") from None
+    if as_json:
+        found = {"node": config.node_name, "certificates": str(joined.certificates)}
+        write_json("--json", STDOUT, found | {"agents_address": joined.agents_address})
+        return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
     click.echo(f"start it with: gavel agent --scheduler {joined.agents_address} --name {config.node_name}")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gavel.cli import complete_policy
-from gavel.cli.live_options import ADDRESS, LIVE, YES, options
+from gavel.cli import Fault, complete_policy
+from gavel.cli.live_options import JSON, LIVE, YES, options
 
 NODES = click.argument("names", nargs=-1, required=True, metavar="NODE…")
 
@@ -77,11 +77,14 @@ def usage(**given: Any) -> None:
 
 
 @click.group(invoke_without_command=True)
+@LIVE
 @click.pass_context
-def policy(context: click.Context) -> None:
+def policy(ctx: click.Context, /, **given: Any) -> None:
     """Show or set the policy that divides the cluster. `gavel policies` explains them all."""
-    if context.invoked_subcommand is None:
-        context.invoke(policy_get, as_json=False, address=None, context=None)
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(policy_get, **given)
+    elif any(given.values()):
+        raise Fault(f"options stand behind {ctx.invoked_subcommand}, not before it")
 
 
 @policy.command("get")
@@ -123,8 +126,8 @@ def status(**given: Any) -> None:
         metavar="SECONDS",
         help="How often to look.",
     ),
-    click.option("--once", is_flag=True, help="Print one picture and end."),
-    ADDRESS,
+    click.option("--once", is_flag=True, help="Print one picture and end; so does --json."),
+    LIVE,
 )
 def top(**given: Any) -> None:
     """Watch nodes, running jobs and the queue; q ends it."""
@@ -208,6 +211,7 @@ def token_join(**given: Any) -> None:
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--ca", type=click.Path(), metavar="FILE", help="The scheduler's CA certificate.")
 @click.option("--token-stdin", is_flag=True, help="Read the token from standard input instead of asking.")
+@JSON
 def login(**given: Any) -> None:
     """Store a cluster under NAME, with your token for it, and use it from now on."""
     from gavel.cli.contexts import login

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from gavel.cli import Fault
 from gavel.cli.document import BadFile, read_document
-from gavel.cli.run_table import comparison_table
+from gavel.cli.outputs import STDOUT, write_json
+from gavel.cli.run_table import comparison_table, flat, ratio_of
 from gavel.cli.terminal import print_all
 from gavel.cli.wording import nearest, printable, quoted
 from scheduler.sim.summary import INTERRUPTED, KEYS
@@ -20,11 +21,18 @@ TABLES = ("utilization", "cluster")
 LARGEST = sys.float_info.max
 
 
-def compare(a: str, b: str) -> None:
+def compare(a: str, b: str, as_json: bool) -> None:
     """The command's body."""
     if a == b == "-":
         raise Fault("A and B are both standard input, which can be read only once")
     first, second = read_figures(a), read_figures(b)
+    if as_json:
+        x, y = dict(flat(first)), dict(flat(second))
+        ratio = {
+            key.replace(" ", ":"): ratio_of(key, x.get(key), y.get(key)) for key in dict.fromkeys([*x, *y])
+        }
+        write_json("--json", STDOUT, {"a": first, "b": second, "ratio": ratio})
+        return
     print_all(comparison_table(first, second, (f"A: {_name(a)}", f"B: {_name(b)}")))
     partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
     if partial:

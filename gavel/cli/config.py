@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gavel.cli import Fault
+from gavel.cli.outputs import STDOUT, write_json
 
 
 def show(agent: bool) -> None:
@@ -17,7 +18,7 @@ def show(agent: bool) -> None:
     click.echo(text.replace("Settings of the scheduler", "Settings of a node's agent", 1) if agent else text)
 
 
-def check(path: str, agent: bool) -> None:
+def check(path: str, agent: bool, as_json: bool) -> None:
     """Nothing when the file is right; one line and exit code 2 when it is not."""
     from policies.errors import PolicyError
     from policies.registry import resolve
@@ -33,4 +34,7 @@ def check(path: str, agent: bool) -> None:
             resolve(daemon_config(path, {}, (), {}).scheduler.policy)
     except (ConfigError, PolicyError, AgentConfigError) as error:
         raise Fault(str(error)) from None
-    click.echo(f"{path} is right")
+    if as_json:
+        write_json("--json", STDOUT, {"file": path, "of": "agent" if agent else "scheduler", "right": True})
+    else:
+        click.echo(f"{path} is right")

@@ -25,7 +25,7 @@ from gavel.client.settings import (
 TOKEN_CHARS_MAX = 4096
 
 
-def login(name: str, address: str, ca: str | None, token_stdin: bool) -> None:
+def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: bool) -> None:
     """The body of `gavel login`. Stored only if the scheduler knows the token."""
     path = config_path(os.environ)
     with one_line():
@@ -38,6 +38,9 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool) -> None:
         who = client.who_am_i()
     stored = Context(address, token, str(Path(ca).absolute()) if ca else "")
     _write(path, Contexts(name, {**known.contexts, name: stored}))
+    if as_json:
+        print_json({"name": name, "address": address, "ca": stored.ca, "identity": who})
+        return
     click.echo(f"{printable(name)}: {address}, as {printable(who.user)} ({who.role.value}); used from now on")
 
 

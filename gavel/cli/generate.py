@@ -14,7 +14,7 @@ import msgspec
 
 from gavel.cli import Fault
 from gavel.cli.document import BadFile, read_document
-from gavel.cli.outputs import check_file, say, unwritable
+from gavel.cli.outputs import STDOUT, check_file, say, unwritable, write_json
 from gavel.cli.run_progress import Bar
 from gavel.cli.simulate import faults
 from gavel.cli.wording import count_of, nearest, printable, shown
@@ -44,6 +44,7 @@ def generate(
     hours: float | None,
     throughputs: str,
     seed: int,
+    as_json: bool,
 ) -> None:
     """The command's body."""
     if not output.endswith(SUFFIXES):
@@ -85,6 +86,10 @@ def generate(
             ) from None
         finally:
             aside.unlink(missing_ok=True)
+    if as_json:
+        written_s = {"file": output, "jobs": written.count, "last_arrival_s": written.last_s}
+        write_json("--json", STDOUT, written_s)
+        return
     say(f"written: {printable(output)}, {count_of(written.count, 'job')} in {written.last_s / HOUR_S:,.1f} h")
 
 

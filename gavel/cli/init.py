@@ -9,12 +9,15 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gavel.cli import Fault
+from gavel.cli.outputs import STDOUT, write_json
+from gavel.client.reading import plain
 from scheduler.config import example_config
 from scheduler.live.callers import Role
 from scheduler.live.daemon_config import DaemonConfig
@@ -24,6 +27,7 @@ from scheduler.live.tokens import Access, check_user
 from scheduler.model.errors import InvalidSpec
 
 CONFIG = "gavel.toml"
+Said = tuple[dict[str, Any], list[str]]  # what was made: for programs, and in words
 
 
 def init(
@@ -34,6 +38,7 @@ def init(
     token_file: str | None,
     renew: bool,
     again: bool,
+    as_json: bool,
 ) -> None:
     """Set a data directory up; or renew its server's certificate, or make another admin's token."""
     place = Path(folder).expanduser().absolute()
@@ -41,12 +46,12 @@ def init(
     user = user or os.environ.get("USER") or os.environ.get("LOGNAME") or "admin"
     try:
         if renew:
-            _renew(place, keys, hosts)
+            made, words = _renew(place, keys, hosts)
         elif again:
             _must_be_there(place, keys)
-            _token(place, user, token_file)
+            made, words = _token(place, user, token_file)
         else:
-            _begin(place, keys, hosts, user, port, token_file)
+            made, words = _begin(place, keys, hosts, user, port, token_file)
     except InvalidSpec as error:
         raise Fault(str(error)) from None
     except sqlite3.Error as error:
@@ -54,11 +59,15 @@ def init(
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise Fault(f"{where}{(error.strerror or str(error)).lower()}") from None
+    if as_json:
+        write_json("--json", STDOUT, made)
+    else:
+        click.echo("\n".join(words))
 
 
 def _begin(
     place: Path, keys: Keys, hosts: Sequence[str], user: str, port: int, token_file: str | None
-) -> None:
+) -> Said:
     for there in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
         if there.exists():
             raise Fault(
@@ -75,23 +84,34 @@ def _begin(
     listen = f"{'0.0.0.0' if reached else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
     given = {"data_dir": str(place), "listen": listen, "tls": True, "auth": "tokens"}
     write_public(place / CONFIG, _config(given).encode())
-    click.echo(f"Keys and certificates: {keys.folder}")
-    click.echo(f"Authority:             {keys.fingerprint()}")
-    click.echo(f"Settings:              {place / CONFIG}")
-    _token(place, user, token_file)
-    host = hosts[0] if hosts else "localhost"
-    click.echo(f"\nStart it:     gavel serve --config {place / CONFIG}")
-    click.echo(
-        f"People need:  GAVEL_ADDRESS={host}:{port}, GAVEL_TOKEN, GAVEL_CA (a copy of {keys.folder / 'ca.pem'})"
-    )
+    token, token_words = _token(place, user, token_file)
+    address, ca = f"{hosts[0] if hosts else 'localhost'}:{port}", keys.folder / "ca.pem"
+    made = {
+        "keys": str(keys.folder),
+        "ca_fingerprint": keys.fingerprint(),
+        "settings": str(place / CONFIG),
+        "address": address,
+        "ca": str(ca),
+        **token,
+    }
+    return made, [
+        f"Keys and certificates: {keys.folder}",
+        f"Authority:             {keys.fingerprint()}",
+        f"Settings:              {place / CONFIG}",
+        *token_words,
+        f"\nStart it:     gavel serve --config {place / CONFIG}",
+        f"People need:  GAVEL_ADDRESS={address}, GAVEL_TOKEN, GAVEL_CA (a copy of {ca})",
+    ]
 
 
-def _renew(place: Path, keys: Keys, hosts: Sequence[str]) -> None:
+def _renew(place: Path, keys: Keys, hosts: Sequence[str]) -> Said:
     _must_be_there(place, keys)
     keys.renew(hosts)
-    end = keys.ends()["server.pem"]
-    click.echo(f"A new certificate of the server, good until {end:%Y-%m-%d}: {keys.folder / 'server.pem'}")
-    click.echo("Start the scheduler anew to use it; jobs and nodes are not disturbed.")
+    end, file = keys.ends()["server.pem"], keys.folder / "server.pem"
+    return {"certificate": str(file), "expires": plain(end)}, [
+        f"A new certificate of the server, good until {end:%Y-%m-%d}: {file}",
+        "Start the scheduler anew to use it; jobs and nodes are not disturbed.",
+    ]
 
 
 def _must_be_there(place: Path, keys: Keys) -> None:
@@ -99,20 +119,21 @@ def _must_be_there(place: Path, keys: Keys) -> None:
         raise Fault(f"there are no keys in {keys.folder}: run `gavel init {place}` first")
 
 
-def _token(place: Path, user: str, token_file: str | None) -> None:
+def _token(place: Path, user: str, token_file: str | None) -> Said:
     access = Access(place / "access.db", time.time)
     try:
         token, secret = access.create(user, Role.ADMIN, PeopleConfig().token_valid_s, "made by gavel init")
     finally:
         access.close()
-    until = time.strftime("%Y-%m-%d", time.gmtime(token.expires_s))
+    expires = datetime.fromtimestamp(token.expires_s, UTC)
+    who = f"Token of {user} (admin, until {expires:%Y-%m-%d})"
+    made = {"user": user, "role": "admin", "expires": plain(expires)}
     if token_file:
         if Path(token_file).exists():
             raise Fault(f"{token_file} is there already, and nothing is overwritten")
         write_secret(Path(token_file), f"{secret}\n".encode())
-        click.echo(f"Token of {user} (admin, until {until}): in {token_file}")
-    else:
-        click.echo(f"Token of {user} (admin, until {until}), shown this once:\n\n  {secret}")
+        return made | {"token_file": token_file}, [f"{who}: in {token_file}"]
+    return made | {"token": secret}, [f"{who}, shown this once:\n\n  {secret}"]
 
 
 def _config(given: Mapping[str, Any]) -> str:

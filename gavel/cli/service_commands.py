@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gavel.cli import Fault, agent_commands, cluster_commands, complete_policy, job_commands, upkeep_commands
+from gavel.cli.live_options import JSON
 
 
 @click.command()
@@ -90,12 +91,15 @@ def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s
 @click.option("--example", is_flag=True, help="Print a file with every setting, its meaning and its default.")
 @click.option("--check", "path", type=click.Path(), metavar="FILE", help="Say whether a file is right.")
 @click.option("--agent", is_flag=True, help="Of an agent instead of the scheduler.")
-def config(example: bool, path: str | None, agent: bool) -> None:
+@JSON
+def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
     """Show or check the settings of a scheduler."""
     from gavel.cli.config import check, show
 
     if path:
-        check(path, agent)
+        check(path, agent, as_json)
+    elif as_json:
+        raise Fault("--json goes with --check: an example is a TOML file")
     elif example:
         show(agent)
     else:
@@ -120,6 +124,7 @@ def config(example: bool, path: str | None, agent: bool) -> None:
 @click.option(
     "--token", "again", is_flag=True, help="Only another admin's token; the scheduler must be stopped."
 )
+@JSON
 def init(**options: Any) -> None:
     """Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
-from gavel.cli.live_options import ADDRESS
+from gavel.cli.live_options import ADDRESS, JSON
 from gavel.cli.option_values import (
     ABOVE_0,
     FROM_0,
@@ -150,8 +150,10 @@ OUTPUTS = _options(
         "--json",
         "json_file",
         type=click.Path(allow_dash=True),
-        metavar="FILE",
-        help="Write the figures as JSON; - prints them instead of the table.",
+        is_flag=False,
+        flag_value="-",
+        metavar="[FILE]",
+        help="Write the figures as JSON; without a FILE, or as -, print them instead of the table.",
     ),
     click.option(
         "--jobs-csv",
@@ -267,6 +269,7 @@ def simulate(**options: Any) -> None:
         metavar="N",
         help="How many at once.  [default: one per CPU]",
     ),
+    JSON,
 )
 def sweep(**options: Any) -> None:
     """Simulate every combination of policies, rates, seeds and clusters.
@@ -305,6 +308,7 @@ def sweep(**options: Any) -> None:
         "Steps per second by job type, GPUs and worker type; else our own table.",
     ),
     SEED,
+    JSON,
 )
 def generate(**options: Any) -> None:
     """Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's."""
@@ -346,11 +350,12 @@ def replay(**options: Any) -> None:
 @click.command()
 @click.argument("a", type=click.Path(allow_dash=True))
 @click.argument("b", type=click.Path(allow_dash=True))
-def compare(a: str, b: str) -> None:
+@JSON
+def compare(a: str, b: str, as_json: bool) -> None:
     """Two results of `gavel simulate --json`, side by side, with what B is to A."""
     from gavel.cli.compare import compare
 
-    compare(a, b)
+    compare(a, b, as_json)
 
 
 @click.command()

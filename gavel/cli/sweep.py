@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from gavel.cli import INTERRUPTED, Fault
-from gavel.cli.outputs import check_directory, say, unwritable, write_csv
+from gavel.cli.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
 from gavel.cli.run_progress import Bar
 from gavel.cli.run_table import cluster_words, flat, sweep_table
 from gavel.cli.simulate import faults, run_of_options
@@ -32,6 +33,7 @@ def sweep(
     results: str,
     engine: str,
     processes: int | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """The command's body."""
@@ -61,7 +63,7 @@ def sweep(
             found = carry_out_all(runs, kept, worker, seen=seen)
     except KeyboardInterrupt:
         done = [kept.load(run) or "was not carried out" for run in runs]
-        _show(runs, done, Path(results))
+        _show(runs, done, Path(results), as_json)
         finished = sum(not isinstance(figures, str) for figures in done)
         say(
             f"interrupted with {finished} of {len(runs)} runs in {printable(results)}; the same command goes on"
@@ -69,7 +71,7 @@ def sweep(
         click.get_current_context().exit(INTERRUPTED)
     except OSError as error:
         raise unwritable("--results", results, error) from None
-    _show(runs, found, Path(results))
+    _show(runs, found, Path(results), as_json)
     failed = [(run, why) for run, why in zip(runs, found, strict=True) if isinstance(why, str)]
     for run, why in failed:
         say(f"failed: {_label(run)}: {printable(why)}")
@@ -88,8 +90,10 @@ def _engine(name: str, processes: int | None) -> Engine:
         ) from None
 
 
-def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path) -> None:
-    """The table, and its files beside the runs."""
+def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
+    """The table or the same as JSON, and its files beside the runs."""
+    if as_json:
+        write_json("--json", STDOUT, {"runs": list(map(_told, runs, found))})
     done = [(run, figures) for run, figures in zip(runs, found, strict=True) if not isinstance(figures, str)]
     if not done:
         return
@@ -98,10 +102,18 @@ def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path) 
         place = (cluster_words(run.cluster), run.rate_per_h, run.policy)
         row = rows.setdefault(place, dict(zip(("cluster", "rate", "policy"), place, strict=True)))
         row.setdefault("figures", []).append(figures)
-    print_all(sweep_table(list(rows.values())))
+    if not as_json:
+        print_all(sweep_table(list(rows.values())))
     written = [_write_table(done, directory / TABLE)]
     written += _draw(list(rows.values()), directory)
     say("written: " + ", ".join(map(printable, written)))
+
+
+def _told(run: Run, found: Figures | str) -> dict[str, Any]:
+    """A run for programs: what was asked, and its figures or why there are none. All jobs at once is the rate "inf"."""
+    rate = "inf" if run.rate_per_h == math.inf else run.rate_per_h
+    asked = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
+    return asked | ({"failed": found} if isinstance(found, str) else {"figures": dict(found)})
 
 
 def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:

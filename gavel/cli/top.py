@@ -19,7 +19,7 @@ from rich.console import Group
 from rich.live import Live
 
 from gavel.cli.columns import out
-from gavel.cli.connecting import scheduler
+from gavel.cli.connecting import print_json, scheduler
 from gavel.cli.screen import Picture, screen
 from gavel.client import Client, JobFilter, JobState
 from gavel.client.errors import NotReachable
@@ -29,10 +29,15 @@ LINES_ONCE = 1000
 QUIT = ("q", "Q", "\x1b", "\x04")
 
 
-def top(every_s: float, once: bool, address: str | None, context: str | None) -> None:
+def top(every_s: float, once: bool, as_json: bool, address: str | None, context: str | None) -> None:
     """The command's body."""
     with scheduler(address, context) as client:
         picture = look(client)
+        if as_json:
+            print_json(
+                {name: getattr(picture, name) for name in ("at", "status", "nodes", "jobs", "waiting")}
+            )
+            return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             console = out()
             width = shutil.get_terminal_size().columns

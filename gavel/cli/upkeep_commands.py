@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gavel.cli.live_options import ADDRESS
+from gavel.cli.live_options import ADDRESS, JSON, LIVE
 
 
 @click.command()
@@ -30,12 +30,13 @@ def doctor(
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings.")
 @click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")
 @click.option("--packages", is_flag=True, help="Uploaded work directories too.")
-@ADDRESS
+@LIVE
 def backup(
     archive: str,
     path: str | None,
     data_dir: str | None,
     packages: bool,
+    as_json: bool,
     address: str | None,
     context: str | None,
 ) -> None:
@@ -45,18 +46,19 @@ def backup(
     """
     from gavel.cli.backup import backup
 
-    backup(archive, path, data_dir, packages, address, context)
+    backup(archive, path, data_dir, packages, as_json, address, context)
 
 
 @click.command()
 @click.argument("archive", type=click.Path(exists=True, dir_okay=False))
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings.")
 @click.option("--data-dir", metavar="DIR", help="The new data directory; it must be empty.")
-def restore(archive: str, path: str | None, data_dir: str | None) -> None:
+@JSON
+def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool) -> None:
     """Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it."""
     from gavel.cli.backup import restore
 
-    restore(archive, path, data_dir)
+    restore(archive, path, data_dir, as_json)
 
 
 @click.command()

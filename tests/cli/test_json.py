@@ -3,16 +3,20 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import Result
 
 from gavel.cli.live_explain import TIMES, dated
 from scheduler.core.explain import Explanation
 from scheduler.core.explain.answer import Change, Holder, Way
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
+from tests.cli.upkeep import directory, nobody_else  # noqa: F401
+from tests.journal.test_history import GOOD
 from tests.support.live_thread import LiveThread
 
 LENGTHS = {"entitled_s", "received_s"}
@@ -72,3 +76,59 @@ def test_every_time_of_an_explanation_is_a_moment_or_a_length() -> None:
     kinds: tuple[type[msgspec.Struct], ...] = (Explanation, Way, Holder, Change)
     said = {name for kind in kinds for name in kind.__struct_fields__ if name.endswith("_s")}
     assert said == set(TIMES) | LENGTHS
+
+
+def said_by(result: Result) -> Any:
+    """Standard output, which is JSON and nothing else."""
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_of_a_live_scheduler(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """`top` is one picture, `policy` alone is `policy get`, `login` says who one is."""
+    gavel("submit", "-n", "one", "--", "true")
+    picture = said_by(gavel("top", "--json"))
+    assert [job["spec"]["name"] for job in picture["jobs"]] == ["one"]
+    assert datetime.fromisoformat(picture["at"]).utcoffset() is not None
+    assert said_by(gavel("policy", "--json")) == said_by(gavel("policy", "get", "--json"))
+    assert (
+        gavel("policy", "--json", "get").stderr == "gavel policy: options stand behind get, not before it\n"
+    )
+    found = said_by(gavel("login", "lab", live.address, "--token-stdin", "--json"))
+    assert (found["name"], found["address"]) == ("lab", live.address)
+    assert found["identity"]["role"] == "admin"
+
+
+def test_of_files_and_directories(gavel: Gavel, tmp_path: Path) -> None:
+    """A scheduler is set up, its settings checked, backed up and restored."""
+    data, token = tmp_path / "data", tmp_path / "token"
+    made = said_by(gavel("init", str(data), "--user", "ann", "--json"))
+    assert (made["user"], made["role"], made["token"][:6]) == ("ann", "admin", "gavel_")
+    assert datetime.fromisoformat(made["expires"]).utcoffset() is not None
+    assert "expires" in said_by(gavel("init", str(data), "--renew", "--json"))
+    again = said_by(gavel("init", str(data), "--token", "--token-file", str(token), "--json"))
+    assert (again["token_file"], "token" in again) == (str(token), False)
+    assert said_by(gavel("config", "--check", made["settings"], "--json"))["right"] is True
+    assert "--check" in gavel("config", "--example", "--json").stderr
+    archive, full = tmp_path / "gavel.tar.gz", directory(tmp_path / "full", *GOOD)
+    kept = said_by(gavel("backup", str(archive), "--data-dir", str(full), "--json"))
+    assert kept == {"archive": str(archive), "size_bytes": archive.stat().st_size, "made_by": None}
+    there = said_by(gavel("restore", str(archive), "--data-dir", str(tmp_path / "new"), "--json"))
+    assert there == {"data_dir": str(tmp_path / "new"), "records": 14}
+
+
+def test_of_simulations(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bare `--json` and `--json -` print, `--json FILE` writes; the relatives print."""
+    monkeypatch.chdir(tmp_path)
+    made = said_by(gavel("generate", "day.csv", "--rate", "10", "--jobs", "3", "--json"))
+    assert (made["file"], made["jobs"]) == ("day.csv", 3)
+    run = ("simulate", "day.csv", "--cluster", "h100=16")
+    bare = said_by(gavel(*run, "--json", "--journal", "run.db"))
+    assert gavel(*run, "--json", "a.json").exit_code == 0
+    written = json.loads(Path("a.json").read_text())
+    dash = said_by(gavel(*run, "--json", "-"))
+    assert bare["mean_jct_h"] == dash["mean_jct_h"] == written["mean_jct_h"]
+    assert said_by(gavel("replay", "run.db", "--json"))["jobs"] == 3
+    assert said_by(gavel("compare", "a.json", "a.json", "--json"))["ratio"]["mean_jct_h"] == 1.0
+    swept = said_by(gavel("sweep", "day.csv", "--policy", "fifo,las", "--cluster", "h100=16", "--json"))
+    assert [(one["policy"], one["figures"]["jobs"]) for one in swept["runs"]] == [("fifo", 3), ("las", 3)]
