@@ -64,6 +64,8 @@ def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSave
     """A job has its checkpoint at another place than before."""
     job = state.jobs[fact.job]
     job.checkpoint_at = fact.place
+    at = state.saves_at(job)
+    job.checkpoint_beside = at[1:] if at[:1] == (fact.place,) else ()
     if not job.is_terminal:
         state.saved.add(job.id)
         if len(state.places) > 1:

@@ -29,7 +29,7 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import WAITING
-from scheduler.model.lease import Bundle, Lease, Phase
+from scheduler.model.lease import Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.plan import plan_round
 
@@ -205,13 +205,21 @@ def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: f
             bundle=bundle,
             attempt=state.jobs[job].attempt + 1,
             epoch=state.epoch,
-            gpus=gpus,
+            gpus=_by_rank(state, bundle, gpus),
             round_number=number,
             ends_s=ends_s,
             steps_max=state.jobs[job].spec.steps,
         )
         for i, (job, bundle, gpus) in enumerate(changes.granted)
     )
+
+
+def _by_rank(state: SchedulerState, bundle: Bundle, gpus: tuple[GpuId, ...]) -> tuple[GpuId, ...]:
+    """The GPUs of a gang, those first where rank 0 finds its checkpoint, and the others as they were."""
+    places = state.confined_to(state.jobs[bundle.jobs[0]])
+    if len(places) < 2 or len(bundle.jobs) > 1:
+        return gpus
+    return tuple(sorted(gpus, key=lambda gpu: places.index(state.nodes[node_of(gpu)].spec.place)))
 
 
 def _rebundled(state: SchedulerState, changes: LeaseChanges) -> tuple[tuple[str, Bundle], ...]:

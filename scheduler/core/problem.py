@@ -13,7 +13,7 @@ import numpy as np
 
 from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
 from scheduler.core.effects import Pairs
-from scheduler.core.state import SchedulerState
+from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, GpuId
@@ -21,7 +21,7 @@ from scheduler.model.throughput import RateKey
 from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
-NOT_PACKABLE = (-1, "")
+NOT_PACKABLE: tuple[int, Places] = (-1, ())
 NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
 
 
@@ -43,9 +43,9 @@ class Kinds:
     number: dict[KindKey, int] = field(default_factory=dict)
     specs: list[JobSpec] = field(default_factory=list)
     of_job: dict[str, int] = field(default_factory=dict)
-    ways: dict[tuple[int, str], Ways] = field(
+    ways: dict[tuple[int, Places], Ways] = field(
         default_factory=dict
-    )  # by kind and place of the last checkpoint
+    )  # by kind and places of the last checkpoint
     seeing: dict[str, list[Node]] = field(default_factory=dict)  # usable nodes by the place that they see
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
@@ -92,12 +92,16 @@ class Kinds:
             self.of_job[job.id] = kind
         return kind
 
-    def ways_of(self, state: SchedulerState, kind: int, place: str = "") -> Ways:
-        """The ways of a kind, with present rates and nodes. `place`: only on nodes that see it."""
-        ways = self.ways.get((kind, place))
+    def ways_of(self, state: SchedulerState, kind: int, places: Places = ()) -> Ways:
+        """The ways of a kind, with present rates and nodes. `places`: only on nodes that see one of them."""
+        ways = self.ways.get((kind, places))
         if ways is None:
-            ways = self.ways[kind, place] = _ways(state, self, self.specs[kind], place)
+            ways = self.ways[kind, places] = _ways(state, self, self.specs[kind], places)
         return ways
+
+    def at(self, places: Places) -> list[Node]:
+        """The usable nodes that see one of these places."""
+        return [node for place in places for node in self.seeing.get(place, ())]
 
     def ways_for(self, state: SchedulerState, job: Job) -> Ways:
         """The ways of a job: those of its kind, where its last checkpoint can be seen."""
@@ -119,10 +123,10 @@ def _key(spec: JobSpec) -> KindKey:
     )
 
 
-def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, place: str) -> Ways:
+def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) -> Ways:
     rows: list[tuple[int, int, float, bool]] = []
-    anywhere = not (place or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
-    nodes = [] if anywhere else kinds.seeing.get(place, []) if place else state.usable_nodes()
+    anywhere = not (places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    nodes = [] if anywhere else kinds.at(places) if places else state.usable_nodes()
     for at, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
@@ -312,9 +316,15 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
     )
 
 
+def _packs_as(state: SchedulerState, kinds: Kinds, job: Job) -> tuple[int, Places]:
+    """Its kind and where it may go. Two gangs would have to agree whose rank 0 starts where."""
+    places = state.confined_to(job)
+    return (kinds.of(job), places) if job.spec.packable and len(places) < 2 else NOT_PACKABLE
+
+
 def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
     """Pair rates between the kinds of these jobs: of one width, on types that both may use."""
-    mine = [(kinds.of(job), state.confined_to(job)) if job.spec.packable else NOT_PACKABLE for job in jobs]
+    mine = [_packs_as(state, kinds, job) for job in jobs]
     # numbered in order of the rows, so that the answer does not depend on which kinds came up before
     number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k is not NOT_PACKABLE))}
     present = list(number)
@@ -325,9 +335,9 @@ def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
             other = kinds.specs[b]
             if spec.gpus != other.gpus or (here and there and here != there):
                 continue
-            place = here or there
+            places = here or there
             for at, name in enumerate(kinds.worker_types):
-                if place and all(node.spec.worker_type != name for node in kinds.seeing.get(place, ())):
+                if places and all(node.spec.worker_type != name for node in kinds.at(places)):
                     continue
                 rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
                 if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.core import problem
 from scheduler.core.problem import Kinds
-from scheduler.core.state import SchedulerState
+from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
@@ -17,7 +17,6 @@ from scheduler.model.shares import ties
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
-NOWHERE = Need(nodes=frozenset())
 TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
 
 
@@ -241,20 +240,22 @@ def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
     if not asking:
         return {}
     nodes = state.usable_nodes()
-    seeing: dict[str, list[Node]] = {"": nodes}  # by place of a checkpoint; that of none is anywhere
-    for node in nodes:
-        seeing.setdefault(node.spec.place, []).append(node)
-    plain = {place: Need(nodes=frozenset(n.spec.name for n in seen)) for place, seen in seeing.items()}
+    seeing: dict[Places, list[Node]] = {(): nodes}  # by places of a checkpoint; that of none is anywhere
+    plain: dict[Places, Need] = {}
     needs: dict[str, Need] = {}
     for name in sorted(asking):
         job = state.jobs[name]
-        spec, place = job.spec, state.confined_to(job)
+        spec, places = job.spec, state.confined_to(job)
+        if places not in seeing:
+            seeing[places] = [node for node in nodes if node.spec.place in places]
         if name not in state.picky:
-            if place:
-                needs[name] = plain.get(place, NOWHERE)
+            if places and places not in plain:
+                plain[places] = Need(nodes=frozenset(node.spec.name for node in seeing[places]))
+            if places:
+                needs[name] = plain[places]
             continue
         allowed = None
-        if place or spec.nodes or spec.labels or spec.gpu_memory_gb:
-            allowed = frozenset(node.spec.name for node in seeing.get(place, ()) if node.fits(spec))
+        if places or spec.nodes or spec.labels or spec.gpu_memory_gb:
+            allowed = frozenset(node.spec.name for node in seeing[places] if node.fits(spec))
         needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
     return needs

@@ -19,6 +19,8 @@ from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
 
+Places = tuple[str, ...]  # where checkpoints are (`NodeSpec.place`)
+
 
 class Round(msgspec.Struct):
     """The round that runs, or ran last. Renewed leases end with it."""
@@ -155,22 +157,30 @@ class SchedulerState:
         """All jobs that may be given GPUs now."""
         return {name: job for name, job in self.active.items() if self.eligible(job, now_s)}
 
-    def confined_to(self, job: Job) -> str:
-        """The place whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none."""
-        at = job.checkpoint_at
-        if not at:
-            if len(self.places) <= 1 or job.id not in self.saved:
-                return ""
-            at = self._runs_at(job)
-        return "" if not at or self.places.get(at) == len(self.nodes) else at
+    def confined_to(self, job: Job) -> Places:
+        """The places whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none.
 
-    def _runs_at(self, job: Job) -> str:
-        """Where a job that has not saved yet will have done so by the time that it stops."""
+        Several where it is a gang over disks of their own: its ranks start where they were, rank 0 at the first.
+        """
+        if job.checkpoint_at:
+            at: Places = (job.checkpoint_at, *job.checkpoint_beside)
+        elif len(self.places) <= 1 or job.id not in self.saved:
+            return ()
+        else:
+            at = self.saves_at(job)
+        return () if not at or self.places.get(at[0]) == len(self.nodes) else at
+
+    def saves_at(self, job: Job) -> Places:
+        """Where a job that runs will have saved by the time that it stops: for `confined_to`."""
         for name in (job.lease, job.leaving):
             holding = self.leases.get(name or "")
             if holding is not None and holding.started_s is not None:
-                return self.nodes[nodes_of(holding.lease.gpus)[0]].spec.place
-        return ""
+                nodes = nodes_of(holding.lease.gpus)
+                first, *others = dict.fromkeys(self.nodes[name].spec.place for name in nodes)
+                beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
+                # only where the others do not suffice without the first: nothing else keeps rank 0 there
+                return (first, *others) if beside < job.spec.narrowest else (first,)
+        return ()
 
     def lease_end_s(self, holding: Holding) -> float:
         """When a lease ends: with the round, unless it was ended."""

@@ -243,6 +243,9 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     fruitless: int = 0  # turns that were over before it had done a step, though it tells steps
     cost_usd: float = 0.0
     checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere
+    checkpoint_beside: tuple[
+        str, ...
+    ] = ()  # of a gang wider than that place: those of its other ranks, in order
     blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
     time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)  # the same times the GPUs it held

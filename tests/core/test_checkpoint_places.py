@@ -104,7 +104,7 @@ def test_the_place_survives_a_snapshot(desk_of: DeskOf) -> None:
     saved(desk, lease, "n1")
     desk.settle()
     again = SchedulerState.restore(desk.core.state.snapshot())
-    assert again.confined_to(again.jobs["1"]) == "node:n1"
+    assert again.confined_to(again.jobs["1"]) == ("node:n1",)
     assert (again.saved, again.places) == (desk.core.state.saved, desk.core.state.places)
 
 
@@ -232,11 +232,11 @@ def test_where_all_nodes_see_one_store_nobody_is_confined(desk_of: DeskOf) -> No
     """It costs nothing there, and a round is planned as if there were no places."""
     desk = stopped(desk_of, "nfs", "nfs", "nfs")
     state = desk.core.state
-    assert state.confined_to(state.jobs["1"]) == ""
+    assert state.confined_to(state.jobs["1"]) == ()
     assert types_of(desk, "1") == {"v100", "k80"}
     desk.tell(desk.now_s, NodeHello(spec=node("n4", 1, storage="")))
     desk.settle()
-    assert state.confined_to(state.jobs["1"]) == "nfs"
+    assert state.confined_to(state.jobs["1"]) == ("nfs",)
 
 
 def test_a_job_without_a_place_goes_anywhere(desk_of: DeskOf) -> None:
@@ -247,7 +247,7 @@ def test_a_job_without_a_place_goes_anywhere(desk_of: DeskOf) -> None:
     closed = LeaseClosed(exit=exited(lease, steps=60.0))
     apply(state, desk.now_s, closed)
     assert (state.jobs["1"].steps_saved, state.jobs["1"].checkpoint_at) == (60.0, "")
-    assert state.confined_to(state.jobs["1"]) == ""
+    assert state.confined_to(state.jobs["1"]) == ()
 
 
 def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
@@ -269,6 +269,71 @@ def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
     assert pairs is not None
     both = {(a, b) for a, b in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True) if a != b}
     assert both == set()
+
+
+# ----------------------------------------------------------------- gangs over nodes with disks of their own
+
+
+def over_disks(desk_of: DeskOf, *sizes: int, **spec: int) -> tuple[Desk, str]:
+    """A gang that runs on nodes of these sizes, each with a disk of its own."""
+    desk = desk_of(*(node(f"n{i}", size, storage="") for i, size in enumerate(sizes, 1)))
+    (lease,) = desk.run(job(steps=1e6, **spec))
+    return desk, lease
+
+
+def test_a_gang_runs_on_though_no_node_is_as_wide(desk_of: DeskOf) -> None:
+    """It has not saved, or it has: nobody takes its GPUs, and it keeps them over the boundary."""
+    desk, lease = over_disks(desk_of, 1, 1, gpus=2)
+    desk.until(400.0)
+    assert desk.job("1").lease == lease
+    saved(desk, lease, "n1")
+    desk.settle()
+    desk.until(800.0)
+    assert desk.job("1").lease == lease
+
+
+def test_a_gang_goes_on_where_its_ranks_were(desk_of: DeskOf) -> None:
+    """A third node is idle, but what was saved is not there: it waits for the node that is away, and says so."""
+    desk, lease = over_disks(desk_of, 1, 1, gpus=2)
+    desk.tell(desk.now_s, NodeHello(spec=node("n3", 1, storage="")))
+    desk.settle()
+    saved(desk, lease, "n1")
+    desk.settle()
+    desk.tell(desk.now_s, NodeCommand(node="n2", action="drain"))
+    desk.settle()
+    desk.until(361.0)
+    for name in ("n1", "n2"):
+        desk.report(name, exits=(exited(lease, steps=60.0),))
+        desk.settle()
+    desk.until(800.0)
+    assert desk.job("1").lease is None
+    said = explain(desk.core.state, "1")
+    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on the disk of node n1 and on the disk of node n2" in said.text
+    assert "node n2 is draining" in said.text
+    desk.tell(desk.now_s, NodeCommand(node="n2", action="resume"))
+    desk.settle()
+    desk.until(desk.now_s + 30.0)
+    assert where(desk, "1") == {"n1", "n2"}
+
+
+def test_rank_zero_starts_where_it_saved(desk_of: DeskOf) -> None:
+    """Whatever order the nodes are found in, the others follow as they were."""
+    desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2", "n3")))
+    desk.submit(job(gpus=3))
+    mine = desk.job("1")
+    mine.checkpoint_at, mine.checkpoint_beside = "node:n3", ("node:n1", "node:n2")
+    desk.until(8.0)
+    assert nodes_of(desk.holding(mine.lease or "").lease.gpus) == ("n3", "n1", "n2")
+
+
+def test_a_gang_that_may_shrink_goes_on_where_rank_zero_was(desk_of: DeskOf) -> None:
+    """Narrower, it would fit the other node alone, where there is nothing to go on from: so only the first will do."""
+    desk, lease = over_disks(desk_of, 2, 2, gpus=4, gpus_min=2)
+    first = nodes_of(desk.holding(lease).lease.gpus)[0]
+    saved(desk, lease, first)
+    desk.settle()
+    assert desk.core.state.confined_to(desk.job("1")) == (f"node:{first}",)
 
 
 @pytest.mark.parametrize("seed", range(4))

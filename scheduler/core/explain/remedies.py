@@ -44,7 +44,7 @@ def about_nodes(scene: Scene) -> tuple[Change, ...]:
         node
         for pool in scene.pools.values()
         for node in pool.away
-        if scene.place in ("", node.spec.place) and node.fits(scene.job.spec)
+        if (not scene.places or node.spec.place in scene.places) and node.fits(scene.job.spec)
     ]
     return nodes_back(scene.state, sorted(node.spec.name for node in away))
 

@@ -15,7 +15,7 @@ from scheduler.core.explain.answer import Holder, Way
 from scheduler.core.explain.forecast import ends_s
 from scheduler.core.problem import rate_of
 from scheduler.core.round_inputs import kept_until_s
-from scheduler.core.state import SchedulerState
+from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeState, gpus_for
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase, node_of, nodes_of
@@ -67,8 +67,8 @@ class Scene:
 
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
-        self.place = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
-        self.pools = _pools(state, job, self.place)
+        self.places = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
+        self.pools = _pools(state, job, self.places)
         self.columns = _columns(state, job, self.pools)
 
     @property
@@ -176,9 +176,9 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
     return max(at_s, now_s)
 
 
-def _pools(state: SchedulerState, job: Job, place: str) -> dict[str, Pool]:
+def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
     spec = job.spec
-    picky = bool(place or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    picky = bool(places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     taken = state.holders.keys() | state.claims.keys()
     pools: dict[str, Pool] = {}
@@ -195,7 +195,7 @@ def _pools(state: SchedulerState, job: Job, place: str) -> dict[str, Pool]:
         pool.total += len(gpus)
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
-        if place and node.spec.place != place:
+        if places and node.spec.place not in places:
             pool.elsewhere += gpus_for(node, spec)
             continue
         pool.seeing += free

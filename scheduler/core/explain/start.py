@@ -10,7 +10,7 @@ from scheduler.core.explain.claims import Claims
 from scheduler.core.explain.forecast import boundary_s, done_s, ends_s
 from scheduler.core.explain.scene import Column, Pool, Scene, release_s
 from scheduler.core.round_inputs import kept_until_s
-from scheduler.core.state import SchedulerState
+from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Holding, Phase, node_of
@@ -72,13 +72,13 @@ def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
         for gpu in holding.lease.gpus
     }
     usable = {
-        name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec, scene.place)
+        name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec, scene.places)
     }
     return sum(node_of(gpu) in usable for gpu in kept)
 
 
-def _usable(node: Node, spec: JobSpec, place: str) -> bool:
-    return node.state == NodeState.UP and place in ("", node.spec.place) and node.fits(spec)
+def _usable(node: Node, spec: JobSpec, places: Places) -> bool:
+    return node.state == NodeState.UP and (not places or node.spec.place in places) and node.fits(spec)
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:

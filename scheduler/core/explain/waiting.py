@@ -130,12 +130,15 @@ def _checkpoint(
     scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
 ) -> Finding:
     """It could run, but the nodes that could run it do not see its last checkpoint."""
-    state, place = scene.state, scene.place
-    seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place == place]
-    lies = (
-        f"in the store {place}"
-        if not place.startswith(OWN_DISK)
-        else f"on the disk of node {place.removeprefix(OWN_DISK)}"
+    state, places = scene.state, scene.places
+    seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
+    lies = listed(
+        [
+            f"on the disk of node {place.removeprefix(OWN_DISK)}"
+            if place.startswith(OWN_DISK)
+            else f"in the store {place}"
+            for place in places
+        ]
     )
     text = f"Its last checkpoint lies {lies}, and it can only go on where that is seen: "
     away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
@@ -149,7 +152,12 @@ def _checkpoint(
         there = listed(
             [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
         )
-        text += f"on {listed(seeing[:NAMED])}, where {there} are free."
+        text += f"on {listed(seeing[:NAMED])}, where {there} are free"
+        text += (
+            f"; node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
+            if away
+            else "."
+        )
     return Finding(Reason.CHECKPOINT_ELSEWHERE, text, (), (*changes, remedies.shared_storage(scene)), start)
 
 
