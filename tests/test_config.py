@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from scheduler.config import ConfigError, Said, environment, example_config, load_config, load_settings
+from scheduler.live.daemon_config import DaemonConfig, daemon_config
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings, TenantSpec
+from worker_agent.config import AgentConfig
 
 
 def load(folder: Path, text: str, name: str = "cluster.toml") -> Settings:
@@ -176,11 +178,56 @@ def test_the_example_says_what_settings_mean() -> None:
     )
 
 
+@pytest.mark.parametrize("model", [DaemonConfig, AgentConfig])
+def test_every_key_of_an_example_is_explained(model: type[msgspec.Struct]) -> None:
+    """Of the daemon, of each table in it, and of an agent: a comment stands above every key, or beside it."""
+    lines = example_config(model, "OUR_").splitlines()
+    keys = [at for at, line in enumerate(lines) if re.match(r"#\w+ = |# \w+ (= |is not set)", line)]
+    bare = [
+        lines[at]
+        for at in keys
+        if not re.match(r"# [^\[]", lines[at - 1]) and not re.search(r"  # \w", lines[at])
+    ]
+    assert len(keys) > 15
+    assert bare == []
+
+
+def test_a_comment_may_stand_inside_the_declaration() -> None:
+    """As the formatter leaves it where the line is long."""
+    assert "# how many of them there are\n#count = 3\n" in example_config(Long)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("GAVEL_SERVE_SCHEDULER_ROUND_S", "GAVEL_SERVE_SCHEDULER__ROUND_S"),
+        ("GAVEL_SERVE_ROUND_S", "GAVEL_SERVE_SCHEDULER__ROUND_S"),
+        ("GAVEL_SERVE_KEEPING_COMPACT", "GAVEL_SERVE_KEEPING__COMPACT"),
+        ("GAVEL_SERVE_LISTN", "'listen'"),
+    ],
+)
+def test_a_variable_with_too_few_underscores_leads_to_the_right_one(variable: str, meant: str) -> None:
+    """What anybody would write first is answered with what to write; the example says it before."""
+    with pytest.raises(ConfigError) as caught:
+        daemon_config(None, {}, (), {variable: "5"})
+    assert str(caught.value).endswith(f" in {variable}; did you mean {meant}?")
+    assert "GAVEL_SERVE_SCHEDULER__" in example_config(DaemonConfig, "GAVEL_SERVE_").partition("\n\n")[0]
+
+
 def test_the_example_shows_a_tenant(tmp_path: Path) -> None:
     """The commented entry of a list is a valid one, once its blanks are filled in."""
     example = example_config()
-    entry = example[example.index("# [[tenants]]") :].replace("# ", "").replace("…", "research")
+    entry = re.sub(r"^# ", "", example[example.index("# [[tenants]]") :], flags=re.MULTILINE)
+    entry = entry.replace("…", "research")
     assert load(tmp_path, entry) == Settings(tenants=(TenantSpec(name="research"),))
+
+
+class Long(msgspec.Struct, frozen=True, kw_only=True):
+    """A declaration over several lines."""
+
+    count: int = (  # how many
+        3  # of them there are
+    )
 
 
 class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

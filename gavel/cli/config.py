@@ -11,10 +11,13 @@ from gavel.cli.outputs import STDOUT, write_json
 def show(agent: bool) -> None:
     """Every setting, what it means and its default."""
     from scheduler.config import example_config
-    from scheduler.live.daemon_config import DaemonConfig
+    from scheduler.live.daemon_config import ENVIRONMENT, DaemonConfig
+    from worker_agent.config import ENVIRONMENT as AGENT_ENVIRONMENT
     from worker_agent.config import AgentConfig
 
-    text = example_config(AgentConfig if agent else DaemonConfig)
+    text = (
+        example_config(AgentConfig, AGENT_ENVIRONMENT) if agent else example_config(DaemonConfig, ENVIRONMENT)
+    )
     click.echo(text.replace("Settings of the scheduler", "Settings of a node's agent", 1) if agent else text)
 
 

@@ -32,7 +32,8 @@ def serve(
 ) -> None:
     """Run a scheduler until it is told to stop.
 
-    Settings come from the file, over them GAVEL_SERVE_KEY in the environment, over that the options here.
+    Settings come from the file, over them GAVEL_SERVE_KEY in the environment, with two underscores for a dot
+    (GAVEL_SERVE_SCHEDULER__ROUND_S), over that the options here.
     `gavel config --example` prints all there are. On SIGTERM it stops taking calls and leaves jobs running.
     """
     from policies.errors import PolicyError

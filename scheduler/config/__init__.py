@@ -16,7 +16,7 @@ import msgspec
 from scheduler.config.example import example_of
 from scheduler.config.faults import ConfigError, Fault, Lines, Place, line_of, words
 from scheduler.config.files import read
-from scheduler.config.model import check
+from scheduler.config.model import check, meant
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings
 
@@ -60,6 +60,8 @@ def load_config(kind: type[M], path: str | Path | None, over: tuple[Said, ...] =
         at, advice = tuple(error.field.split(".")), ""
         what, line = f"{error.field} {error.problem}", line_of(lines, at)
     by = next((told_by[at[:n]] for n in range(len(at), 0, -1) if at[:n] in told_by), "")
+    if len(at) == 1 and by.endswith(str(at[0]).upper()) and (name := meant(kind, by, str(at[0]))):
+        advice = f"did you mean {name}?"
     where = by or (f"{name}, line {line}" if line else name)
     raise ConfigError(f"{what} in {where}{'; ' if advice else ''}{advice}", words(at), line)
 
@@ -73,9 +75,9 @@ def environment(prefix: str, variables: Mapping[str, str]) -> tuple[Said, ...]:
     )
 
 
-def example_config(kind: type[msgspec.Struct] = Settings) -> str:
-    """A TOML file with every setting, what it means, and its default, commented out."""
-    return example_of(kind)
+def example_config(kind: type[msgspec.Struct] = Settings, prefix: str = "") -> str:
+    """A TOML file with every setting, what it means, and its default, commented out. `prefix`: of variables."""
+    return example_of(kind, prefix)
 
 
 def _put(data: dict[str, Any], place: Place, value: Any) -> None:

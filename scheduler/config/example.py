@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import json
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from scheduler.config.model import kind_words
+from scheduler.config.model import kind_words, variable
 
 
-def example_of(kind: type[msgspec.Struct]) -> str:
+def example_of(kind: type[msgspec.Struct], prefix: str) -> str:
     """A TOML file with every setting, what it means, and its default, commented out."""
     lines = [
         "# Settings of the scheduler. Where a # stands right before a key, the line shows the default:",
         "# take the # away to change it.",
+        *(_about_variables(kind, prefix) if prefix else ()),
         "",
     ]
     return "\n".join([*lines, *_example_table(kind, "")])
+
+
+def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    """How to say the same in the environment: by the last key of the file, and by the first of its last table."""
+    fields = msgspec.structs.fields(kind)
+    plain = [field.name for field in fields if not isinstance(field.default, msgspec.Struct)]
+    yield "#"
+    yield "# A variable of the environment goes before this file:"
+    yield f"#     {variable(prefix, (plain[-1],))} for {plain[-1]}"
+    for field in fields[-1:]:
+        if isinstance(field.default, msgspec.Struct):
+            place = field.name, next(iter(field.default.__struct_fields__))
+            yield f"#     {variable(prefix, place)} for {'.'.join(place)}: two underscores for the dot"
 
 
 def _example_table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
@@ -65,15 +81,17 @@ def _toml_value(value: Any) -> str:
 
 
 def _documented(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any]]:
-    """Each field with the comment on its line, and its default."""
+    """Each field with the comment on its lines, and its default."""
     source = textwrap.dedent(inspect.getsource(kind))
-    rows, body = source.splitlines(), ast.parse(source).body[0]
+    body = ast.parse(source).body[0]
     assert isinstance(body, ast.ClassDef)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    said = {token.start[0]: token.string.strip(" #") for token in tokens if token.type == tokenize.COMMENT}
     comments: dict[str, str] = {}
     for node in body.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            row = rows[(node.end_lineno or 1) - 1].encode()
-            comments[node.target.id] = row[node.end_col_offset or 0 :].decode().strip(" #")
+            rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            comments[node.target.id] = " ".join(said[row] for row in rows if row in said)
     for field in msgspec.structs.fields(kind):
         made = field.default_factory
         default = field.default if made is msgspec.NODEFAULT else made()

@@ -51,6 +51,25 @@ def _expect(kind: type, value: Any, place: Place) -> None:
         raise Fault(place, f"{name} is {_shown(value)}", f"must be {kind_words(kind)}")
 
 
+def variable(prefix: str, place: Place) -> str:
+    """What a key is called in the environment: GAVEL_SERVE_SCHEDULER__ROUND_S."""
+    return prefix + "__".join(map(str, place)).upper()
+
+
+def meant(kind: type[msgspec.Struct], name: str, key: str) -> str:
+    """The variable for a key inside a table, for who wrote one underscore or left the table out; empty: none."""
+    tables = {
+        field.name: field.default.__struct_fields__
+        for field in msgspec.structs.fields(kind)
+        if isinstance(field.default, msgspec.Struct)
+    }
+    for table, inner in tables.items():
+        for one in inner:
+            if key in (one, f"{table}_{one}"):
+                return variable(name[: -len(key)], (table, one))
+    return ""
+
+
 def kind_words(kind: Any) -> str:
     """What a value has to be, for people."""
     if get_origin(kind) in (Union, types.UnionType):

@@ -29,7 +29,7 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     packages_bytes_max: int = 50 * 1024**3  # of all that are kept
     package_keep_s: float = 86_400.0  # a package that no unfinished job names is kept for so long
     token_valid_s: float = 90 * 86_400.0  # of tokens that do not say
-    token_valid_s_max: float = 2 * 365 * 86_400.0
+    token_valid_s_max: float = 2 * 365 * 86_400.0  # that anybody may ask for
     audit_bytes_max: int = 64 * 1024**2  # of one file of the audit log
     audit_files: int = 10  # that are kept
 

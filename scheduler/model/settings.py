@@ -12,9 +12,9 @@ from scheduler.model.errors import InvalidSpec
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node of the tenant tree, by path ("org/team")."""
 
-    name: str
-    weight: float = 1.0
-    policy: str = "fairness"
+    name: str  # its path, such as "org/team"
+    weight: float = 1.0  # against the other tenants below the same one: 2 is twice the share
+    policy: str = "fairness"  # among what is below it: "fairness" or "fifo"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
