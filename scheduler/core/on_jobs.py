@@ -11,13 +11,13 @@ import msgspec
 from scheduler.core import on_rounds
 from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
+from scheduler.core.fitting import listed, must_fit_somewhere
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import gpus_for
 from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
-from scheduler.model.jobs import TRANSITIONS, Job, JobSpec, JobState, Move
+from scheduler.model.jobs import TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
 
 JOBS_PER_CALL_MAX = 100_000
@@ -85,40 +85,8 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
     """An impossible job is refused now, not left waiting. A cluster without nodes has nothing to say yet."""
     if not state.nodes:
         return
-    _fits_somewhere(state, spec)
+    must_fit_somewhere(state, spec)
     _has_a_rate(state, spec)
-
-
-def _fits_somewhere(state: SchedulerState, spec: JobSpec) -> None:
-    """Nodes of one worker type, as they are when nobody else is there, have what it asks for."""
-    if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
-        return
-    nodes = list(state.nodes.values())
-    types = {node.spec.worker_type for node in nodes}
-    for field in ("worker_types", "excluded_worker_types"):
-        unknown = sorted(set(getattr(spec, field)) - types)
-        if unknown:
-            raise InvalidSpec(field, f"there is no '{unknown[0]}' here; there is {', '.join(sorted(types))}")
-    missing = [name for name in spec.nodes if name not in state.nodes]
-    if missing:
-        raise InvalidSpec("nodes", f"there is no node '{missing[0]}'")
-    most: dict[str, int] = {}
-    for node in nodes:
-        if spec.may_use(node.spec.worker_type):
-            most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
-    if max(most.values(), default=0) >= spec.narrowest:
-        return
-    have = {kind: sum(n.spec.gpus for n in nodes if n.spec.worker_type == kind) for kind in most}
-    if have and max(have.values()) < spec.narrowest:
-        kind = max(have, key=lambda k: have[k])
-        raise InvalidSpec(
-            "gpus",
-            f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})",
-        )
-    for field in ("gpu_memory_gb", "cpus", "memory_gb", "labels", "nodes"):
-        if getattr(spec, field):
-            raise InvalidSpec(field, "no set of nodes of one worker type satisfies this")
-    raise InvalidSpec("worker_types", "no worker type is left that the job may use")
 
 
 def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
@@ -127,15 +95,15 @@ def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
     mine = [kind for kind in types if spec.may_use(kind)]
     if any(map(partial(_runs, state, spec), mine)):
         return
-    where = _or(mine)
+    where = listed(mine)
     name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
     if spec.rates:
-        told = _or(sorted(spec.rates))
+        told = listed(sorted(spec.rates))
         raise InvalidSpec("rates", f"are given for {told}, and this job may run on {where} only")
     elsewhere = [kind for kind in types if kind not in mine and _runs(state, spec, kind)]
     if elsewhere:
         field = "worker_types" if spec.worker_types else "excluded_worker_types"
-        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {_or(elsewhere)}")
+        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {listed(elsewhere)}")
     widths = sorted(
         gpus
         for (kind, gpus, worker_type), rate in state.rates.solo.items()
@@ -143,7 +111,7 @@ def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
     )
     asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
     if widths:
-        known = _or([str(gpus) for gpus in dict.fromkeys(widths)])
+        known = listed([str(gpus) for gpus in dict.fromkeys(widths)])
         raise InvalidSpec("gpus", f"{name} cannot run with {asked} GPUs on {where}; ask for {known}")
     raise InvalidSpec(
         "job_type", f"{name} cannot run on {where}: the rates say 0; give rates above 0, or another job_type"
@@ -153,11 +121,6 @@ def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
 def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
     widest = min(spec.widest, state.size_of_type[worker_type])
     return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in range(spec.narrowest, widest + 1))
-
-
-def _or(words: list[str]) -> str:
-    """Words in a row, the last two with "or"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
 
 
 def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
@@ -193,7 +156,7 @@ def on_command(out: Outcome, message: JobCommand) -> None:
                 raise Refused(f"all jobs of array '{message.job}' have ended")
         for job in jobs:
             if (job.state, move) not in TRANSITIONS:
-                raise Refused(f"job {job.id} is {job.state} and cannot be {_DONE[message.action]}")
+                raise Refused(f"job {job.id} {_why_not(job, message.action)}")
     except (Refused, NotFound) as error:
         out.refuse(message.call, error)
         return
@@ -206,6 +169,16 @@ def on_command(out: Outcome, message: JobCommand) -> None:
     out.reply(message.call, jobs=[job.id for job in jobs])
     out.wants_review = True
     on_rounds.kick(out)
+
+
+def _why_not(job: Job, action: str) -> str:
+    """Why nothing can be done by this command, in words that make sense of any state."""
+    done = _DONE[action]
+    if done == job.state or (action == "requeue" and job.state in WAITING):
+        return f"is {job.state} already"
+    if action == "release" and not job.is_terminal:
+        return f"is {job.state}, and only held jobs can be released"
+    return f"is {job.state} and cannot be {done}"
 
 
 def recall(out: Outcome, lease: str, why: str) -> None:

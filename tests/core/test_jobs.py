@@ -82,10 +82,7 @@ def test_no_key_means_another_job(desk_of: DeskOf) -> None:
         ({"excluded_worker_types": ("h100",)}, "excluded_worker_types", "there is no 'h100'"),
         ({"excluded_worker_types": ("v100", "k80")}, "worker_types", "no worker type is left"),
         ({"nodes": ("n9",)}, "nodes", "there is no node 'n9'"),
-        ({"nodes": ("n3",), "gpus": 2}, "nodes", "no set of nodes"),
-        ({"labels": {"rack": "b"}}, "labels", "no set of nodes"),
-        ({"cpus": 100.0}, "cpus", "no set of nodes"),
-        ({"gpu_memory_gb": 80.0}, "gpu_memory_gb", "no set of nodes"),
+        ({"nodes": ("n3",), "gpus": 2}, "nodes", "on these there are at most 1 of the 2 GPUs"),
         ({"worker_types": ("k80",), "gpus": 2}, "gpus", "at most 1 (k80)"),
         ({"steps": float("nan")}, "steps", "must be a finite number"),
         ({"after": (Dependency("7"),)}, "after", "there is no job '7'"),
@@ -269,8 +266,8 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ("release", "job 1 is queued and cannot be released"),
-        ("requeue", "job 1 is queued and cannot be requeued"),
+        ("release", "job 1 is queued, and only held jobs can be released"),
+        ("requeue", "job 1 is queued already"),
     ],
 )
 def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, words: str) -> None:
@@ -279,6 +276,16 @@ def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, wo
     desk.submit(job())
     desk.tell(1, JobCommand(call="c", job="1", action=action))
     refused(desk, "refused", words)
+
+
+def test_who_is_held_is_not_held_again(desk_of: DeskOf) -> None:
+    """The answer says so, and not that a held job cannot be held."""
+    desk = desk_of(node())
+    desk.submit(job())
+    desk.tell(1, JobCommand(job="1", action="hold"))
+    desk.settle()
+    desk.tell(2, JobCommand(call="c", job="1", action="hold"))
+    refused(desk, "refused", "job 1 is held already")
 
 
 def test_commands_for_nobody_and_for_the_dead_are_refused(desk_of: DeskOf) -> None:
@@ -290,7 +297,7 @@ def test_commands_for_nobody_and_for_the_dead_are_refused(desk_of: DeskOf) -> No
     desk.tell(0, JobCommand(job="1", action="cancel"))
     desk.settle()
     for name, words in (
-        ("1_0", "job 1_0 is cancelled and cannot be cancelled"),
+        ("1_0", "job 1_0 is cancelled already"),
         ("1", "all jobs of array '1' have ended"),
     ):
         desk.tell(1, JobCommand(call="c", job=name, action="cancel"))

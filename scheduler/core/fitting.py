@@ -1,0 +1,169 @@
+"""Whether a job can ever have what it asks for on the nodes that there are; if not, which field, and how much there is.
+
+Each field is judged alone first, then one after the other together: the field that is named is one that has to change.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import Node, gpus_for
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobSpec
+
+VALUES_SHOWN = 8
+Nodes = Sequence[Node]
+
+
+def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
+    """Nodes of one worker type, as they are when nobody else is there, have what it asks for; else InvalidSpec."""
+    if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
+        return
+    nodes = list(state.nodes.values())
+    _must_be_known(nodes, spec)
+    if _fit(nodes, spec):
+        return
+    _must_have_gpus(nodes, spec)
+    wishes = {field: value for field in _TOLD if (value := getattr(spec, field))}
+    plain = JobSpec(gpus=spec.gpus, gpus_min=spec.gpus_min, gpus_max=spec.gpus_max)
+    for field, value in wishes.items():
+        alone = replace(plain, **{field: value})
+        if not _fit(nodes, alone):
+            raise InvalidSpec(field, _TOLD[field](nodes, alone))
+    types = {field: getattr(spec, field) for field in ("worker_types", "excluded_worker_types")}
+    together, names = replace(plain, **types), [field for field in types if types[field]]
+    for field, value in wishes.items():
+        together = replace(together, **{field: value})
+        if not _fit(nodes, together):
+            others = listed([_WORDS.get(name, name) for name in names], "and")
+            raise InvalidSpec(
+                field, f"cannot be had together with {others}: then there {_too_few(nodes, together)}"
+            )
+        names.append(field)
+
+
+def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:
+    types = {node.spec.worker_type for node in nodes}
+    for field in ("worker_types", "excluded_worker_types"):
+        unknown = sorted(set(getattr(spec, field)) - types)
+        if unknown:
+            raise InvalidSpec(field, f"there is no '{unknown[0]}' here; there is {', '.join(sorted(types))}")
+    missing = set(spec.nodes) - {node.spec.name for node in nodes}
+    if missing:
+        raise InvalidSpec("nodes", f"there is no node '{min(missing)}'")
+
+
+def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
+    have: dict[str, int] = {}
+    for node in nodes:
+        if spec.may_use(node.spec.worker_type):
+            have[node.spec.worker_type] = have.get(node.spec.worker_type, 0) + node.spec.gpus
+    if not have:
+        raise InvalidSpec("worker_types", "no worker type is left that the job may use")
+    kind = max(have, key=lambda kind: have[kind])
+    if have[kind] < spec.narrowest:
+        raise InvalidSpec(
+            "gpus",
+            f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})",
+        )
+
+
+def _most(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
+    """How many GPUs of one worker type the job could have, and of which."""
+    most: dict[str, int] = {}
+    for node in nodes:
+        most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
+    kind = max(most, key=lambda kind: most[kind])
+    return most[kind], kind
+
+
+def _fit(nodes: Nodes, spec: JobSpec) -> bool:
+    return _most(nodes, spec)[0] >= spec.narrowest
+
+
+def _too_few(nodes: Nodes, spec: JobSpec) -> str:
+    most, kind = _most(nodes, spec)
+    if most == 0:
+        return f"is no node left ({spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''} asked for)"
+    return f"are at most {most} of the {spec.narrowest} GPUs of one worker type ({kind})"
+
+
+def _largest(nodes: Nodes, spec: JobSpec, field: str, values: Iterable[float]) -> str:
+    """The largest of these that could be had, by trying: what fits, fits with less, too."""
+    rising = sorted(set(values))
+    count = bisect_left(rising, True, key=lambda value: not _fit(nodes, replace(spec, **{field: value})))
+    value = rising[count - 1] if count else 0.0
+    kind = _most(nodes, replace(spec, **{field: value}))[1]
+    unit = " GB" if field.endswith("_gb") else ""
+    gpus = "1 GPU" if spec.narrowest == 1 else f"{spec.narrowest} GPUs of one worker type"
+    asked, there = (
+        f"{math.floor(one * 100 + 1e-6) / 100:,.12g}{unit}" for one in (getattr(spec, field), value)
+    )
+    each = " on each" if field == "gpu_memory_gb" else ""
+    return f"asks for {asked}, and a job with {gpus} can have at most {there}{each} ({kind})"
+
+
+def _no_gpu_memory(nodes: Nodes, spec: JobSpec) -> str:
+    return _largest(nodes, spec, "gpu_memory_gb", (node.spec.gpu_memory_gb or 0.0 for node in nodes))
+
+
+def _no_part(field: str) -> Callable[[Nodes, JobSpec], str]:
+    """Of CPUs and memory each node has its part: as many GPUs' worth of it as it has room for."""
+
+    def told(nodes: Nodes, spec: JobSpec) -> str:
+        shapes = {(getattr(node.spec, field), min(len(node.gpu_ids), spec.narrowest)) for node in nodes}
+        values = [
+            amount * spec.gpus / gpus * (1 - 1e-12)
+            for amount, most in shapes
+            if amount is not None
+            for gpus in range(1, most + 1)
+        ]
+        return _largest(nodes, spec, field, values)
+
+    return told
+
+
+def _no_labels(nodes: Nodes, spec: JobSpec) -> str:
+    for key, value in spec.labels.items():
+        there = sorted({node.spec.labels[key] for node in nodes if key in node.spec.labels})
+        if not there:
+            return f"no node has a label '{key}'"
+        if value not in there:
+            some = listed([*there[:VALUES_SHOWN], *(["…"] if len(there) > VALUES_SHOWN else [])])
+            return f"no node has {key}={value}; there is {some}"
+    if not _most(nodes, spec)[0]:
+        return "no node has all of these"
+    return f"on nodes with these there {_too_few(nodes, spec)}"
+
+
+def _no_nodes(nodes: Nodes, spec: JobSpec) -> str:
+    return f"on these there {_too_few(nodes, spec)}"
+
+
+_TOLD: dict[str, Callable[[Nodes, JobSpec], str]] = {
+    "nodes": _no_nodes,
+    "labels": _no_labels,
+    "gpu_memory_gb": _no_gpu_memory,
+    "memory_gb": _no_part("memory_gb"),
+    "cpus": _no_part("cpus"),
+}
+_WORDS = {
+    "worker_types": "these worker types",
+    "excluded_worker_types": "the worker types that are left",
+    "nodes": "these nodes",
+    "labels": "these labels",
+    "gpu_memory_gb": "that much GPU memory",
+    "memory_gb": "that much memory",
+}
+
+
+def listed(words: Sequence[str], last: str = "or") -> str:
+    """Words in a row, the last two with "or"."""
+    if len(words) < 2:
+        return words[0] if words else "nothing"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
