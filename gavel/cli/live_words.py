@@ -94,7 +94,8 @@ def job_where(job: Job) -> str:
     if job.blocked_by:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:
-        return job.why if "code" in job.why else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
+        said = "code" in job.why or "not be started" in job.why
+        return job.why if said else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
     return job.why
 
 

@@ -35,6 +35,7 @@ from scheduler.model.lease import HOLDING, Holding, Phase, nodes_of
 
 GONE = "its node cannot be reached"
 STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
+COULD_NOT_START = 127  # the exit code that agents report of what they could not start
 
 
 def on_hello(out: Outcome, message: NodeHello) -> None:
@@ -248,13 +249,10 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
     if end.outcome == "failed":
         if job.failures > spec.retries:
             again = "" if spec.retries == 0 else f", and {spec.retries} retries are used up"
-            on_jobs.fail(out, job, f"it exited with code {end.code}{again}")
+            on_jobs.fail(out, job, f"it {_ending(end)}{again}")
         elif job.state == JobState.RUNNING:
-            out.fact(
-                JobMoved(
-                    job=job.id, move=Move.RETRY, why=f"attempt {job.attempt} exited with code {end.code}"
-                )
-            )
+            why = f"attempt {job.attempt} {_ending(end)}"
+            out.fact(JobMoved(job=job.id, move=Move.RETRY, why=why))
     elif end.outcome == "node_failed":
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
             on_jobs.fail(out, job, f"its node failed for the {job.node_failures}. time")
@@ -268,6 +266,16 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
         and job.preemptions > spec.retries_preemption
     ):
         on_jobs.fail(out, job, f"it was preempted for the {job.preemptions}. time")
+
+
+def _ending(end: Exit) -> str:
+    """How an attempt failed. What its log says is for those alone who may read that."""
+    last = end.detail.rstrip().rpartition("\n")[2]
+    if end.code == COULD_NOT_START and last.startswith(
+        "[gavel: "
+    ):  # a line of the agent's, none of the job's
+        return "could not be started, its log says why"
+    return f"exited with code {end.code}"
 
 
 def _lost(out: Outcome, holding: Holding) -> Exit:

@@ -158,7 +158,7 @@ def test_why(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """The live scheduler is asked where no journal is named."""
     gavel("submit", "-n", "chat", *HELD)
     gavel("hold", "1")
-    assert gavel("explain", "1").stdout.startswith("job 1: held (held)\n")
+    assert gavel("explain", "1").stdout.startswith("job 1: held\n")
     told = json.loads(gavel("explain", "1", "--json").stdout)
     assert (told["job"], told["state"], told["reason"]) == ("1", "held", "held")
     said = gavel("explain", "1", "--at", "5")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler.core.facts import LeaseClosed
 from scheduler.core.messages import SubmitJobs
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts
-from scheduler.model.jobs import JobSpec
+from scheduler.model.jobs import JobSpec, JobState
 from tests.support.desk import Desk, exited, job, node
 
 
@@ -18,6 +20,22 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
     kept = SchedulerState.restore(desk.core.state.snapshot()).jobs["1"]
     assert (kept.last_exit, kept.last_lines) == (3, "out of memory")
     assert {"v100": kept.run_s} == kept.time_s
+
+
+@pytest.mark.parametrize(
+    ("code", "detail", "why"),
+    [
+        (127, "[gavel: env_from.TOKEN: there is no secret]\n", "it could not be started, its log says why"),
+        (127, "sh: 1: train: not found\n", "it exited with code 127"),
+        (3, "[gavel: rank 1 ended]\n", "it exited with code 3"),
+    ],
+)
+def test_who_never_started_did_not_exit(code: int, detail: str, why: str) -> None:
+    """What the agent could not start is told so; which secret it was is told to those who may read the log."""
+    desk = Desk(node())
+    (lease,) = desk.run(job())
+    desk.report(exits=(exited(lease, "failed", code=code, detail=detail),))
+    assert (desk.job("1").state, desk.job("1").why) == (JobState.FAILED, why)
 
 
 def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:

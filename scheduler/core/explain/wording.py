@@ -63,7 +63,8 @@ def jobs(names: Sequence[str], count: int = 0, named_max: int = 2) -> str:
 def render(explanation: Explanation) -> str:
     """The explanation for people."""
     said = explanation
-    lines = [f"job {said.job}: {said.state} ({said.reason})", said.text]
+    reason = "" if said.reason.value == said.state.value else f" ({said.reason})"
+    lines = [f"job {said.job}: {said.state}{reason}", said.text]
     if said.evidence:
         lines += ["", *_table(said.evidence)]
         if said.ways > len(said.evidence):
