@@ -39,10 +39,20 @@ FIELDS = (
     Field(
         "setup", v.LINES, "Lines for `/bin/sh`, once per node, before the job's processes", "pip install -e ."
     ),
-    Field("venv", v.PATH, "A virtual environment on the nodes, put first on `PATH`", "/shared/envs/torch"),
+    Field(
+        "venv",
+        v.PATH,
+        "A virtual environment on the nodes, put first on `PATH`: an absolute path",
+        "/shared/envs/torch",
+    ),
     Field("workdir", v.PATH, "Where it runs: a path that every node sees. Relative: to this file", "."),
     Field("upload", v.BOOLEAN, "Pack `workdir` (default: this file's directory) and send it along", "true"),
-    Field("env", v.VARIABLES, "Environment variables", "{SEED: 7}"),
+    Field(
+        "env",
+        v.VARIABLES,
+        "Environment variables; not those that Gavel sets (`RANK` and the like, `GAVEL_…`)",
+        "{SEED: 7}",
+    ),
     Field(
         "env_from",
         v.VARIABLES,

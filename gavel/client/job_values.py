@@ -19,7 +19,7 @@ from gavel.client.yaml_nodes import Wrong, pairs, scalar, shown
 
 Schema = dict[str, Any]
 Read = Callable[[yaml.Node], Any]
-NAME_CHARS_MAX, TEXT_BYTES_MAX, ENTRIES_MAX = 256, 512 * 1024, 10_000
+NAME_CHARS_MAX, TEXT_BYTES_MAX, ENTRIES_MAX = 256, 120_000, 10_000
 WHOLE_MAX = 1_000_000
 
 
@@ -61,7 +61,7 @@ def _lines_of(node: yaml.Node) -> str:
     if not text.strip():
         raise Wrong(node, "is empty: leave it out, or say something")
     if len(text.encode()) > TEXT_BYTES_MAX:
-        raise Wrong(node, f"is longer than {TEXT_BYTES_MAX // 1024} KiB: put it into a file of its own")
+        raise Wrong(node, f"is longer than {TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
     return text
 
 

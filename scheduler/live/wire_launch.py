@@ -15,11 +15,19 @@ from scheduler.model.errors import InvalidSpec
 
 Launch = jobs_pb2.Launch
 
-ARGUMENT_BYTES_MAX = 128 * 1024 - 1  # of one argument or variable: Linux takes no more
+TEXT_BYTES_MAX = (
+    120_000  # of one argument, variable or script: Linux takes 128 KiB, and agents no more than this
+)
 ALL_BYTES_MAX = 1024 * 1024  # of arguments and environment together
-SCRIPT_BYTES_MAX = 512 * 1024
 PATH_CHARS_MAX = 4096
 
+# as worker_agent/launch.py has them; a test keeps the two equal
+SET_BY_GAVEL = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
+    }
+)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -72,9 +80,9 @@ def _check_program(launch: jobs_pb2.Launch) -> None:
     if launch.command and not launch.command[0]:
         raise InvalidSpec("launch.command[0]", "is empty, must be a program")
     for at, argument in enumerate(launch.command):
-        _check_text(f"launch.command[{at}]", argument, ARGUMENT_BYTES_MAX)
+        _check_text(f"launch.command[{at}]", argument, TEXT_BYTES_MAX)
     for field in ("script", "setup"):
-        _check_text(f"launch.{field}", getattr(launch, field), SCRIPT_BYTES_MAX)
+        _check_text(f"launch.{field}", getattr(launch, field), TEXT_BYTES_MAX)
 
 
 def _check_environment(launch: jobs_pb2.Launch) -> None:
@@ -82,7 +90,9 @@ def _check_environment(launch: jobs_pb2.Launch) -> None:
         for name, value in getattr(launch, field).items():
             if len(name) > 256 or not _VARIABLE.fullmatch(name):
                 raise InvalidSpec(f"launch.{field}", f"'{_short(name)}' cannot be the name of a variable")
-            _check_text(f"launch.{field}.{name}", value, ARGUMENT_BYTES_MAX - len(name) - 1)
+            if name in SET_BY_GAVEL or name.startswith("GAVEL_"):
+                raise InvalidSpec(f"launch.{field}.{name}", "is set by Gavel itself: leave it out")
+            _check_text(f"launch.{field}.{name}", value, TEXT_BYTES_MAX)
             if field == "env_from" and not _SECRET.fullmatch(value):
                 raise InvalidSpec(  # and not what was given: it may be the secret itself
                     f"launch.env_from.{name}",
@@ -103,10 +113,10 @@ def _check_paths(launch: jobs_pb2.Launch) -> None:
         _check_text(f"launch.{field}", path, PATH_CHARS_MAX)
         if ".." in path.split("/"):
             raise InvalidSpec(f"launch.{field}", f"is '{_short(path)}', must be a path without '..'")
-    if launch.checkpoint_dir and not launch.checkpoint_dir.startswith("/"):
-        raise InvalidSpec(
-            "launch.checkpoint_dir", f"is '{_short(launch.checkpoint_dir)}', must be an absolute path"
-        )
+        if field != "workdir" and path and not path.startswith("/"):
+            raise InvalidSpec(
+                f"launch.{field}", f"is '{_short(path)}', must be an absolute path: every node must find it"
+            )
     if launch.workdir and launch.workdir.startswith("/") == bool(launch.upload):
         must = "within the upload, and so relative" if launch.upload else "absolute: every node must find it"
         raise InvalidSpec("launch.workdir", f"is '{_short(launch.workdir)}', must be {must}")
@@ -116,7 +126,7 @@ def _check_text(field: str, text: str, most: int) -> None:
     if "\0" in text:
         raise InvalidSpec(field, "has a NUL character in it, which no process can be given")
     if len(text) > most or len(text.encode()) > most:
-        raise InvalidSpec(field, f"is longer than {most:,} bytes")
+        raise InvalidSpec(field, f"is longer than {most:,} bytes: put it into a file")
 
 
 def _bytes(texts: Iterable[str]) -> int:

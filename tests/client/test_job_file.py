@@ -245,6 +245,11 @@ def test_every_field_wrong_in_turn(line: str, words: str) -> None:
     assert (field, "job.yaml") == (error.field[: len(field)], error.file)
 
 
+def test_every_field_has_its_turn() -> None:
+    """A field that comes anew needs a wrong line in the table above."""
+    assert {line.partition(":")[0] for line, _ in WRONG} == {field.name for field in FIELDS}
+
+
 @pytest.mark.parametrize("field", [field.name for field in FIELDS])
 def test_a_field_without_a_value_is_told_with_an_example(field: str) -> None:
     """`gpus:` and nothing behind it was not meant; the example in the message is a right value itself."""

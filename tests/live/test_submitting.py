@@ -111,6 +111,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"launch": Launch(command=["x"], workdir="a/b")}, "launch.workdir"),
     ({"launch": Launch(command=["x"], workdir="/a/..")}, "launch.workdir"),
     ({"launch": Launch(command=["x"], venv="..")}, "launch.venv"),
+    ({"launch": Launch(command=["x"], venv=".venv")}, "launch.venv"),
+    ({"launch": Launch(command=["x"], env={"RANK": "3"})}, "launch.env.RANK"),
+    ({"launch": Launch(command=["x"], env_from={"GAVEL_JOB_ID": "s"})}, "launch.env_from.GAVEL_JOB_ID"),
+    ({"launch": Launch(command=["x" * 125_000])}, "launch.command[0]"),
+    ({"launch": Launch(script="x" * 125_000)}, "launch.script"),
 ]
 
 
