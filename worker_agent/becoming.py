@@ -30,10 +30,11 @@ def turn_into(
     out: int,
     said: int,
     default: Collection[signal.Signals],
+    rehearse: bool = False,
 ) -> NoReturn:
     """Turn into the leader of a session of its own; `said` takes what is wrong, and is closed when nothing is.
 
-    `default`: signals that the shim treats in its own way.
+    `default`: signals that the shim treats in its own way. `rehearse`: do all but turn into it.
     """
     try:
         os.setsid()
@@ -49,6 +50,9 @@ def turn_into(
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if rehearse:
+            _look_for(argv[0], env)
+            os._exit(0)
         _execute(argv, env)
     except BaseException as trouble:
         os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
@@ -98,9 +102,21 @@ def _go_to(path: str) -> None:
         raise CannotStart(f"working directory {path}: {error.strerror}") from error
 
 
+def _look_for(command: str, env: dict[str, str]) -> None:
+    """Whether there is such a command, by the rules of execvpe."""
+    places = [""] if "/" in command else os.get_exec_path(env)
+    if not any(os.access(os.path.join(place, command), os.X_OK) for place in places):
+        missing = "/" not in command or not os.path.exists(command)
+        raise _cannot_run(command, errno.ENOENT if missing else errno.EACCES)
+
+
+def _cannot_run(command: str, number: int) -> CannotStart:
+    where = " (looked for in PATH)" if number == errno.ENOENT and "/" not in command else ""
+    return CannotStart(f"cannot run {command}: {os.strerror(number)}{where}")
+
+
 def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606
     except OSError as error:
-        where = " (looked for in PATH)" if error.errno == errno.ENOENT and "/" not in argv[0] else ""
-        raise CannotStart(f"cannot run {argv[0]}: {error.strerror}{where}") from error
+        raise _cannot_run(argv[0], error.errno or 0) from error

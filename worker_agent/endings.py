@@ -98,7 +98,7 @@ def exited(
     ):  # it did not stop by itself: what came after the last checkpoint is lost
         steps = min(said.steps, said.saved)
     if ending is not None:
-        ran_s = max(0.0, ending.ended_s - ending.started_s)
+        ran_s = max(0.0, ending.ended_s - ending.started_s) if ending.codes else 0.0  # else nothing ran
     return ProcessExited(order.lease, outcome, steps, said.saved, said.stepping_s, ran_s, code)
 
 

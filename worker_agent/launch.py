@@ -133,7 +133,7 @@ def start_file(
     details: Details,
     node: NodeFacts,
     account: Account,
-    meeting: Rendezvous,
+    meeting: Rendezvous | None,
     *,
     run_dir: Path,
     secrets: Mapping[str, str] | None = None,
@@ -155,12 +155,13 @@ def start_file(
     )
     if first + here > world:
         raise LaunchError(f"ranks {first} to {first + here - 1} are ordered here, of {world} in all")
+    met = {} if meeting is None else meeting_of(meeting, world)
     argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script or ""]
     ranks = [
         {
             "rank": first + local,
             "argv": argv,
-            "env": base | _rank(first + local, local, here, world, order, meeting),
+            "env": base | _rank(first + local, local, here, world, order) | met,
         }
         for local in range(here)
     ]
@@ -180,6 +181,7 @@ def start_file(
         "groups": list(account.groups),
         "log_bytes_max": node.log_bytes_max,
         "log_files_max": node.log_files_max,
+        "gathers": meeting is None,
         "order": msgspec.to_builtins(order),
         "spec": {"user": details.user, "packed": details.packed, "secrets": sorted(launch.env_from)},
     }
@@ -226,20 +228,23 @@ def _environment(
     return env
 
 
-def _rank(rank: int, local: int, here: int, world: int, order: Order, meeting: Rendezvous) -> dict[str, str]:
+def _rank(rank: int, local: int, here: int, world: int, order: Order) -> dict[str, str]:
     """What one rank has of its own."""
-    own = {
+    return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(here),
         "NODE_RANK": str(order.node_rank),
-        "MASTER_ADDR": meeting.master_address,
-        "MASTER_PORT": str(meeting.master_port),
     }
+
+
+def meeting_of(meeting: Rendezvous, world: int) -> dict[str, str]:
+    """Where ranks find each other, in the words of PyTorch and our own."""
+    env = {"MASTER_ADDR": meeting.master_address, "MASTER_PORT": str(meeting.master_port)}
     if world > 1:
-        own["GAVEL_COORDINATOR"] = f"{meeting.master_address}:{meeting.coordinator_port}"
-    return own
+        env["GAVEL_COORDINATOR"] = f"{meeting.master_address}:{meeting.coordinator_port}"
+    return env
 
 
 def checkpoint_directory(launch: Launch, node: NodeFacts, job: str) -> str:

@@ -28,7 +28,7 @@ from worker_agent.launch import Details
 from worker_agent.log_serving import LogServing
 from worker_agent.orders import Desired, Event, Held, LinkDown, LinkUp, Order, Send, Taken
 from worker_agent.outgoing import Outgoing
-from worker_agent.rendezvous import NobodyStarts, Rendezvous
+from worker_agent.rendezvous import Rendezvous
 from worker_agent.storage import CheckpointStorage
 from worker_agent.targets import Target
 from worker_agent.wire import desired_of, renewed_of
@@ -54,6 +54,12 @@ class Node(Protocol):
 
     def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
         """A full set of orders."""
+
+    def go(self, lease: str, meeting: Rendezvous) -> None:
+        """All nodes of a gang are ready."""
+
+    def nobody_starts(self, lease: str, why: str) -> None:
+        """One of them cannot start."""
 
     def last_lines(self, lease: str) -> str:
         """The end of what a run printed."""
@@ -83,8 +89,7 @@ class GrpcLink:
         self._silence_s, self._heard_s = WELCOME_S, 0.0
         self._welcomed = self._leaving = False
         self._health: pb.Health | None = None
-        self._ready: dict[str, pb.GangReady] = {}  # said again on a new link, until the order is gone
-        self._gathering: dict[str, asyncio.Future[Rendezvous]] = {}
+        self._gangs: dict[str, pb.AgentMessage] = {}  # said again on a new link, until the order is gone
 
     # ------------------------------------------------------------------------------------------- for the agent
 
@@ -112,25 +117,25 @@ class GrpcLink:
         if self._outgoing is not None:
             self._outgoing.leaving()
 
-    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
-        """Say that this node is ready and wait until all are; NobodyStarts when one of them cannot."""
-        going: asyncio.Future[Rendezvous] = asyncio.get_running_loop().create_future()
-        self._gathering[order.lease] = going
+    def preparing(self, order: Order) -> None:
+        """This node has begun to prepare its part of a gang, which may take a while."""
+        self._say_of_gang(order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease)))
+
+    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
+        """This part can start: the node is told `go` or `nobody_starts`."""
         master, coordinator = ports or (0, 0)
-        self._say_ready(pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator))
-        try:
-            return await going
-        finally:
-            self._gathering.pop(order.lease, None)
+        ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
+        self._say_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
 
     def cannot_meet(self, order: Order, why: str) -> None:
         """This node is not ready and will not be: nobody shall start."""
-        self._say_ready(pb.GangReady(lease=order.lease, failed=why[:500] or "it cannot start"))
+        ready = pb.GangReady(lease=order.lease, failed=why[:500] or "it cannot start")
+        self._say_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
 
-    def _say_ready(self, ready: pb.GangReady) -> None:
-        self._ready[ready.lease] = ready
+    def _say_of_gang(self, lease: str, message: pb.AgentMessage) -> None:
+        self._gangs[lease] = message
         if self._outgoing is not None:
-            self._outgoing.ready(ready)
+            self._outgoing.gang(lease, message)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
         """A package from the scheduler; OSError when it cannot be had."""
@@ -252,8 +257,8 @@ class GrpcLink:
         match message.WhichOneof("body"):
             case "desired":
                 event, details = desired_of(message.desired, base_s)
-                for lease in [lease for lease in self._ready if lease not in details]:
-                    del self._ready[lease]
+                for lease in [lease for lease in self._gangs if lease not in details]:
+                    del self._gangs[lease]
                 node.desire(event, details)
             case "renewed":
                 node.tell(renewed_of(message.renewed, base_s))
@@ -265,7 +270,7 @@ class GrpcLink:
             case "welcome":
                 self._on_welcomed(message.welcome, outgoing)
             case "gang_go":
-                self._on_go(message.gang_go)
+                self._on_go(message.gang_go, node)
             case "logs_wanted" if self._logs is not None and self._stub is not None:
                 self._logs.on_wanted(message.logs_wanted, self._stub, self._target.metadata)
             case "storage_check":
@@ -281,22 +286,19 @@ class GrpcLink:
             *(self._target.address, welcome.scheduler_version, welcome.epoch),
         )
         self._on_welcome(welcome)
-        for ready in self._ready.values():
-            outgoing.ready(ready)
+        for lease, said in self._gangs.items():
+            outgoing.gang(lease, said)
         if self._health is not None:
             outgoing.health(self._health)
         if self._leaving:
             outgoing.leaving()
         outgoing.welcome()
 
-    def _on_go(self, go: pb.GangGo) -> None:
-        going = self._gathering.get(go.lease)
-        if going is None or going.done():
-            return  # it runs already, or is given up
+    def _on_go(self, go: pb.GangGo, node: Node) -> None:
         if go.failed:
-            going.set_exception(NobodyStarts(go.failed))
+            node.nobody_starts(go.lease, go.failed)
         else:
-            going.set_result(Rendezvous(go.master_address, go.master_port, go.coordinator_port))
+            node.go(go.lease, Rendezvous(go.master_address, go.master_port, go.coordinator_port))
 
     def _check(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
         async def answered() -> None:

@@ -63,7 +63,9 @@ class LiveRun:
         self.pidfd: int | None = None
         self.found_shim: Process | None = None  # after a restart of the agent, whatever the files say
         self.running = False  # said so
+        self.gathers = order.nodes > 1  # until it is known whether this part of a gang can start
         self.stopping = False
+        self.called_off = False  # another part of its gang cannot start
         self.kills = 0
         self.progress: Progress | None = None
         self._versions: dict[int, object] = {}

@@ -24,7 +24,7 @@ class Outgoing:
         self._last_lines, self._clock = last_lines, clock
         self._first: pb.AgentMessage | None = None
         self._answers: deque[pb.AgentMessage] = deque(maxlen=64)
-        self._gangs: dict[str, pb.GangReady] = {}
+        self._gangs: dict[str, pb.AgentMessage] = {}
         self._sends: deque[Send] = deque(maxlen=SENDS_WAITING_MAX)
         self._health: pb.Health | None = None
         self._leaving = False
@@ -65,9 +65,9 @@ class Outgoing:
         self._leaving = True
         self._filled.set()
 
-    def ready(self, ready: pb.GangReady) -> None:
-        """Whether a part of a gang can start."""
-        self._gangs[ready.lease] = ready
+    def gang(self, lease: str, message: pb.AgentMessage) -> None:
+        """How far a part of a gang is: the last word counts."""
+        self._gangs[lease] = message
         self._filled.set()
 
     def taken(self, number: int) -> list[int]:
@@ -97,7 +97,7 @@ class Outgoing:
             self._leaving = False
             return pb.AgentMessage(leaving=pb.Leaving())
         if self._gangs:
-            return pb.AgentMessage(gang_ready=self._gangs.pop(next(iter(self._gangs))))
+            return self._gangs.pop(next(iter(self._gangs)))
         if self._sends and not self._packed:
             for report, numbers in pack(tuple(self._sends), self._numbers + 1, self._last_lines):
                 self._numbers = report.number

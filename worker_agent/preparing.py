@@ -44,9 +44,9 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         return launch.upload if launch.upload and not self.packages.has(launch.upload) else None
 
     def prepare(
-        self, directory: RunDirectory, order: Order, details: Details, meeting: Rendezvous
+        self, directory: RunDirectory, order: Order, details: Details, meeting: Rendezvous | None
     ) -> dict[str, Any]:
-        """Fill the directory of a run; what goes into its start.json."""
+        """Fill the directory of a run; what goes into its start.json. `meeting`: None while a gang gathers."""
         launch = read_launch(details.launch)
         if self.node.devices and max(order.gpus, default=0) >= len(self.node.devices):
             raise LaunchError(f"GPU {max(order.gpus)} is ordered, and this node has {len(self.node.devices)}")

@@ -4,7 +4,8 @@ Everything is in files (docs/job-directory.md), so that a restarted agent finds 
 loop; what may be slow (a package, a flush to disk) runs in a thread. Rules:
 - a run that has a directory is answered for until its exit is reported, whatever happens to agent or shim;
 - no exit is reported before every process that can be found is gone;
-- the moments of a lease move back only to stop, and then never forward again.
+- the moments of a lease move back only to stop, and then never forward again;
+- a part of a gang starts when go.json is there, and `prepared` is told before whether it can.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import msgspec
 
 from worker_agent import process_tree
 from worker_agent.endings import NOTHING, exited, read_ending
+from worker_agent.launch import meeting_of
 from worker_agent.live_run import SHIM_WORDS, LiveRun, Moments, say_moments, say_refused, start_shim
 from worker_agent.orders import Event, Limits, Order, ProcessFound, ProcessStarted, Progressed
 from worker_agent.process_tree import Process
-from worker_agent.run_directory import EXIT, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
+from worker_agent.rendezvous import Rendezvous
+from worker_agent.run_directory import EXIT, GO, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.5
@@ -47,13 +50,17 @@ class Processes:
         state: Path,
         limits: Limits,
         emit: Callable[[Event], object],
+        prepared: Callable[[Order, str], object] = lambda order, trouble: None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`emit` is told what happens, in the thread of the event loop."""
+        """`emit` is told what happens, in the thread of the event loop.
+
+        `prepared`: that a part of a gang can start, or why it cannot; always before its exit.
+        """
         self.runs_path = state.absolute() / "runs"
         self.runs_path.mkdir(mode=0o711, parents=True, exist_ok=True)
-        self.limits, self.emit, self.clock = limits, emit, clock
+        self.limits, self.emit, self.prepared, self.clock = limits, emit, prepared, clock
         self.live: dict[str, LiveRun] = {}
         self.untold: set[str] = set()  # ended, and the scheduler may not know
         self._stirred = asyncio.Event()
@@ -70,6 +77,7 @@ class Processes:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
             LOG.exception("lease %s: cannot be started", order.lease, exc_info=error)
+            self._is_prepared(run, f"it cannot be started: {error}")
             self._close(run)
             self.emit(exited(order, None))
             return
@@ -79,6 +87,31 @@ class Processes:
         run.write_lease()  # it may have moved meanwhile
         self._watch_shim(run, run.popen.pid)
         self._stirred.set()
+
+    def go(self, lease: str, meeting: Rendezvous) -> None:
+        """All nodes of a gang are ready: start."""
+        run = self.live.get(lease)
+        if run is None or run.directory is None or run.stopping or run.directory.has(GO):
+            return
+        ports = (meeting.master_port, meeting.coordinator_port)
+        try:
+            env = meeting_of(meeting, run.order.nodes)
+            run.directory.write(GO, {"lease": lease, "env": env, "ports": ports}, durable=True)
+        except OSError as error:
+            LOG.error("lease %s: go.json cannot be written: %s", lease, error)
+            run.signal_shim(signal.SIGKILL)  # the node has failed it: so the other nodes do not run on alone
+
+    def call_off(self, lease: str, why: str) -> None:
+        """Another part of a gang cannot start: neither does this one."""
+        run = self.live.get(lease)
+        if run is not None and not (run.directory is not None and run.directory.has(GO)):
+            now_s, run.called_off = self.clock(), True
+            self._hasten(lease, now_s, now_s, now_s + self.limits.grace_s, why)
+
+    def ports(self, lease: str) -> tuple[int, ...]:
+        """Where the ranks of a gang were told to meet; empty before that."""
+        said = self.live[lease].read_own(GO).get("ports") or ()
+        return tuple(int(port) for port in said)
 
     def renew(self, lease: str, ends_s: float) -> None:
         """The lease goes on until then; no word to one that is being stopped."""
@@ -126,13 +159,15 @@ class Processes:
         signal_s = ask_s + self.limits.ask_s
         return Moments(ask_s, signal_s, signal_s + self.limits.grace_s)
 
-    def _hasten(self, lease: str, ask_s: float, signal_s: float, kill_s: float) -> LiveRun | None:
+    def _hasten(
+        self, lease: str, ask_s: float, signal_s: float, kill_s: float, why: str = ""
+    ) -> LiveRun | None:
         """Earlier moments; the shim is told by a signal where its file cannot be written."""
         run = self.live.get(lease)
         if run is not None:
             over = run.moments.ask_s <= self.clock()
             run.stopping = True
-            why = "its time is over" if over else "the scheduler wants the GPUs back"
+            why = why or ("its time is over" if over else "the scheduler wants the GPUs back")
             run.moments = run.moments.or_earlier(ask_s, signal_s, kill_s, why)
             if not run.write_lease() and signal_s <= self.clock():
                 run.signal_shim(signal.SIGTERM)
@@ -222,7 +257,7 @@ class Processes:
                     self._look(run)
                 except Exception:
                     LOG.exception("lease %s: cannot be looked at", run.order.lease)  # one blocks no other
-            starting = any(not run.running for run in self.live.values())
+            starting = any(run.gathers or not run.running for run in self.live.values())
             self._stirred.clear()
             with contextlib.suppress(TimeoutError):
                 wait_s = STARTING_INTERVAL_S if starting else PROGRESS_INTERVAL_S
@@ -231,12 +266,22 @@ class Processes:
     def _look(self, run: LiveRun) -> None:
         if run.directory is None:
             return
-        if not run.running and run.read_own(SHIM).get("running"):
-            run.running = True
-            self.emit(ProcessStarted(run.order.lease))
+        if run.gathers or not run.running:
+            shim = run.read_own(SHIM)
+            if shim.get("ready"):
+                self._is_prepared(run)
+            if not run.running and shim.get("running"):
+                run.running = True
+                self.emit(ProcessStarted(run.order.lease))
         if run.running and run.look_at_progress() and run.progress is not None:
             said = run.progress
             self.emit(Progressed(run.order.lease, said.steps, said.saved, said.stepping_s))
+
+    def _is_prepared(self, run: LiveRun, trouble: str = "") -> None:
+        """A part of a gang can start, or cannot: said once."""
+        if run.gathers:
+            run.gathers = False
+            self.prepared(run.order, trouble)
 
     def _watch_shim(self, run: LiveRun, pid: int) -> None:
         try:
@@ -257,10 +302,14 @@ class Processes:
                 asyncio.get_running_loop().call_later(CLEAN_UP_INTERVAL_S, self._shim_gone, run)
                 return
             LOG.error("lease %s: its shim is gone and has left no exit.json", run.order.lease)
-        elif not run.running and not ending.error:
+        elif not run.running and ending.codes and not ending.error and not run.called_off:
             self.emit(ProcessStarted(run.order.lease))
         run.look_at_progress()
-        event = exited(run.order, ending, run.progress, run.last_words(), run.ran_s(self.clock()))
+        self._is_prepared(run, (ending and ending.error) or "it ended before it was ready")
+        if run.called_off and not (ending and ending.error):  # another node has failed it: this was no turn
+            event = exited(run.order, None)
+        else:
+            event = exited(run.order, ending, run.progress, run.last_words(), run.ran_s(self.clock()))
         run.redact()
         self._close(run)
         self.untold.add(run.order.lease)

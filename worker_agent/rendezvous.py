@@ -16,10 +16,6 @@ class Rendezvous(msgspec.Struct, frozen=True):
     coordinator_port: int
 
 
-class NobodyStarts(Exception):
-    """The nodes of a gang did not come together: why."""
-
-
 def free_ports(count: int) -> tuple[int, ...]:
     """Ports that nobody has at the moment. All are held while they are chosen, so that they differ."""
     with contextlib.ExitStack() as stack:

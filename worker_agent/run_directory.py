@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
+GO = "go.json"  # to a part of a gang: all nodes are ready
 LOGS = "logs"
 TOLD = "told"  # an empty file: the scheduler knows of the exit
 

@@ -48,7 +48,6 @@ from worker_agent.rendezvous import Rendezvous, free_ports, on_this_node
 from worker_agent.run_directory import RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
-GANG_TIMEOUT_S = 60.0
 RECALLED = Ending(signalled=True)  # before there was a process
 CLEANING_INTERVAL_S = 600.0
 
@@ -62,11 +61,11 @@ class Link(Protocol):
     def send_report(self, report: Send) -> None:
         """A report; `Agent.last_lines` has more of failed exits."""
 
-    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
-        """Say that this node is ready (from the first one, with two ports) and wait until all are.
+    def preparing(self, order: Order) -> None:
+        """This node has begun to prepare its part of a gang, which may take a while."""
 
-        NobodyStarts when one of them cannot.
-        """
+    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
+        """This part can start: answered by `go` or `nobody_starts`. `ports`: two of the first node, else none."""
 
     def cannot_meet(self, order: Order, why: str) -> None:
         """This node is not ready and will not be: nobody shall start."""
@@ -91,7 +90,6 @@ class Agent:
         *,
         clock: Callable[[], float] = time.monotonic,
         retention: Retention | None = None,
-        gang_timeout_s: float = GANG_TIMEOUT_S,
     ) -> None:
         """Takes the state directory for itself; StateLocked when another agent has it."""
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -99,9 +97,9 @@ class Agent:
         self._memory = state / "agent.json"
         epoch, generation = self._remembered()
         self.core = AgentCore(limits, epoch=epoch, generation=generation)
-        self.processes = Processes(state, self.core.limits, self.tell, clock=clock)
+        self.processes = Processes(state, self.core.limits, self.tell, self._prepared, clock=clock)
         self.workshop, self.link, self.clock = workshop, link, clock
-        self.retention, self.gang_timeout_s = retention or Retention(), gang_timeout_s
+        self.retention = retention or Retention()
         self.details: dict[str, Details] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._coming_up: dict[str, asyncio.Task[None]] = {}
@@ -144,6 +142,15 @@ class Agent:
             kept, runs = self.core.exits.kept, self.core.runs
             self.processes.told([x for x in self.processes.untold if x not in kept and x not in runs])
         self._renew()
+
+    def go(self, lease: str, meeting: Rendezvous) -> None:
+        """All nodes of a gang are ready; said again to one that asks again."""
+        self.processes.go(lease, meeting)
+
+    def nobody_starts(self, lease: str, why: str) -> None:
+        """A node of a gang cannot start: what is prepared here ends, without its ranks."""
+        if not self._is_recalled(lease):
+            self.processes.call_off(lease, why)
 
     def last_lines(self, lease: str) -> str:
         """The end of the output of a run, for people who wonder why it failed."""
@@ -210,16 +217,18 @@ class Agent:
         return task is not None and lease not in self.processes.live and task.cancel()
 
     async def _bring_up(self, order: Order) -> None:
-        """All that comes before processes: a package, and the other nodes of a gang. Ends in a run or an exit."""
+        """All that comes before processes. Ends in a run, which for a gang waits for the other nodes, or in an exit."""
         details = self.details.get(order.lease, Details(launch={}))
+        gathers = order.nodes > 1
+        if gathers:
+            self.link.preparing(order)
         try:
             await self._fetch_package(details)
             self.workshop.account(details)
-            meeting = await self._meet(order)
         except ValueError as error:  # the job's fault: said in its log
-            self._cannot_meet(order, str(error))
             prepare = _refusal(error)
         else:
+            meeting = None if gathers else on_this_node()
             prepare = functools.partial(self.workshop.prepare, order=order, details=details, meeting=meeting)
         await self.processes.start(order, self.core.ends_s(order.lease), prepare)
 
@@ -235,13 +244,13 @@ class Agent:
                 chunks = iter(lambda: file.read(1 << 20), b"")
                 await asyncio.to_thread(self.workshop.packages.add, digest, chunks)
 
-    async def _meet(self, order: Order) -> Rendezvous:
-        """Where the ranks find each other; for a gang over several nodes, when all of them are ready."""
-        if order.nodes == 1:
-            return on_this_node()
-        ports = free_ports(2) if order.node_rank == 0 else ()
-        async with asyncio.timeout(self.gang_timeout_s):
-            return await self.link.rendezvous(order, ports)
+    def _prepared(self, order: Order, trouble: str) -> None:
+        """This part of a gang can start, or cannot: the other nodes hear of it."""
+        if trouble:
+            self._cannot_meet(order, trouble)
+        else:
+            ports = self.processes.ports(order.lease) or (free_ports(2) if order.node_rank == 0 else ())
+            self.link.ready(order, ports if order.node_rank == 0 else ())
 
     def _cannot_meet(self, order: Order, why: str) -> None:
         if order.nodes > 1:

@@ -18,11 +18,12 @@ import os
 import signal
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from worker_agent import process_tree, run_directory
 from worker_agent.becoming import CannotStart, turn_into
 from worker_agent.log_pump import PiecewiseLog, pump
+from worker_agent.moments import Moments, read_moments
 from worker_agent.run_directory import RunDirectory
 
 LOOK_INTERVAL_S = 0.05
@@ -33,32 +34,6 @@ EXIT_RETRY_S = 60.0
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
 _EXIT_ASIDE = ".exit.json.room"
-
-
-class Moments(NamedTuple):
-    """Until when the job may run."""
-
-    ask_s: float
-    signal_s: float
-    kill_s: float
-    why: str = ""
-
-
-def read_moments(run: RunDirectory, lease: str) -> Moments | None:
-    """What the agent says now; None when it says nothing that makes sense."""
-    found = run.read(run_directory.LEASE, owner=os.geteuid(), size_bytes_max=1 << 16)
-    if found is None or found.get("lease") != lease:
-        return None
-    ask_s, signal_s, kill_s = (_moment(found.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
-    if ask_s is None or signal_s is None or kill_s is None:
-        return None
-    return Moments(ask_s, signal_s, kill_s, str(found.get("why") or "")[:200])
-
-
-def _moment(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 class Shim:
@@ -79,6 +54,7 @@ class Shim:
         self.first: int | None = None
         self.signalled = self.killed = False  # by the lease
         self._down_s = math.inf  # when a rank's death takes the rest
+        self._ready = False  # of a gang over nodes: this part can start
         self._told = False  # leaders have had their SIGTERM
         self._killed: set[int] = set()  # children that have had their SIGKILL
         self.started_s = time.monotonic()
@@ -97,14 +73,18 @@ class Shim:
             self.note(text)
         try:
             self._set_up()
-            if not self.signalled and not self.killed:
-                self._start_ranks()
+            meeting = self._meet() if self._may_start() else {}
+            if self._may_start():
+                self._start_ranks(meeting)
         except CannotStart as reason:
             error = str(reason)
             self._down_s = -math.inf
             self.note(error)
         self._watch()
         self._finish(error)
+
+    def _may_start(self) -> bool:
+        return not self.signalled and not self.killed
 
     def _set_up(self) -> None:
         setup = self.start.get("setup")
@@ -113,7 +93,7 @@ class Shim:
         rank = self.ranks[0]
         self._spawn(rank, setup, self.start["ranks"][0]["env"])
         self._watch()
-        if self.signalled or self.killed:
+        if not self._may_start():
             return
         if self.codes.get(rank):
             raise CannotStart(f"setup ended with {_ending(self.codes[rank])}: nothing was started")
@@ -123,12 +103,37 @@ class Shim:
         else:
             self.codes.clear()
 
-    def _start_ranks(self) -> None:
+    def _meet(self) -> dict[str, str]:
+        """What the ranks' environment says of meeting. A gang over nodes goes when all of them are ready, or never.
+
+        So whatever can go wrong here is tried before this part says that it is ready.
+        """
         venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")  # the setup may have made it
         if venv and not os.path.isdir(f"{venv}/bin"):
             raise CannotStart(f"virtual environment {venv}: there is no {venv}/bin on this node")
+        if not self.start.get("gathers"):
+            return {}
+        first = self.start["ranks"][0]
+        self._spawn(self.ranks[0], first["argv"], first["env"], rehearse=True)
+        self._watch()
+        self.codes.clear()
+        self._ready = True
+        self._say_who()
+        while self._may_start():
+            go = self.run.read(run_directory.GO, owner=os.geteuid(), size_bytes_max=1 << 16)
+            if go is not None and go.get("lease") == self.lease:
+                return {str(name): str(value) for name, value in dict(go.get("env") or {}).items()}
+            if time.monotonic() >= self.moments.ask_s:
+                self.signalled = True
+                self.note(f"nothing was started: {self.moments.why or 'not all nodes were ready in time'}")
+            else:
+                self._wait()
+                self._look_at_lease()
+        return {}
+
+    def _start_ranks(self, meeting: dict[str, str]) -> None:
         for rank in self.start["ranks"]:
-            self._spawn(int(rank["rank"]), rank["argv"], rank["env"])
+            self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | meeting)
         self.started_s = time.monotonic()
         self._say_who()
 
@@ -139,10 +144,14 @@ class Shim:
             self._look_at_lease()
             if self._obey(time.monotonic()):
                 return
-            got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
-            if got is not None and got.si_signo in _STOPS:
-                now_s = time.monotonic()
-                self._heed(Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
+            self._wait()
+
+    def _wait(self) -> None:
+        """For a signal, or the time of the next look."""
+        got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
+        if got is not None and got.si_signo in _STOPS:
+            now_s = time.monotonic()
+            self._heed(Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
 
     def _reap(self) -> None:
         while True:
@@ -228,14 +237,15 @@ class Shim:
 
     # ----------------------------------------------------------------------------------------------- processes
 
-    def _spawn(self, rank: int, argv: list[str], env: dict[str, str]) -> None:
+    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], *, rehearse: bool = False) -> None:
         """Start a leader in a session of its own; CannotStart says what is wrong with it."""
         heard, said = os.pipe()
         shim = os.getpid()
         pid = os.fork()
         if not pid:
             os.close(heard)
-            turn_into(self.start, argv, env, shim=shim, out=self._out[rank], said=said, default=OUR_SIGNALS)
+            more: dict[str, Any] = {"default": OUR_SIGNALS, "rehearse": rehearse}
+            turn_into(self.start, argv, env, shim=shim, out=self._out[rank], said=said, **more)
         os.close(said)
         self.leaders[pid] = rank
         with os.fdopen(heard, "rb") as file:
@@ -282,6 +292,7 @@ class Shim:
             "boot_id": process_tree.boot_id(),
             "pids": [leader.pid for leader in leaders],
             "pids_start_ticks": [leader.start_ticks for leader in leaders],
+            "ready": self._ready,
             "running": bool(self.leaders),
             "started_s": self.started_s,
         }

@@ -1,7 +1,8 @@
 """Gangs over several nodes start together or not at all. No clock, no network.
 
-Every node of a lease says that its part can start, or why it cannot; when the last one has, all are told to go. One
-that cannot, or says nothing in time, and nobody starts. What was decided is said again to a node that asks again:
+Every node of a lease says that it prepares its part, which may take minutes, and then that the part can start, or why
+it cannot; when the last one can, all are told to go. One that cannot, or from which no word comes in time, and nobody
+starts. What was decided is said again to a node that asks again:
 after a lost link, or after a restart of the scheduler, which knows nothing and hears all of it anew.
 """
 
@@ -38,6 +39,7 @@ class Go:
 class _Gang:
     nodes: tuple[str, ...]
     until_s: float
+    heard: set[str] = field(default_factory=set)
     ready: dict[str, Ready] = field(default_factory=dict)
     failed: str = ""
     decided: bool = False
@@ -50,13 +52,20 @@ class Gangs:
         self._patience_s = patience_s
         self._gangs: dict[str, _Gang] = {}
 
+    def on_preparing(self, now_s: float, node: str, lease: str, nodes: tuple[str, ...]) -> list[Go]:
+        """A node has begun; it is told only if that is in vain. `nodes` as for `on_ready`."""
+        if node not in nodes:
+            return [Go(node, lease, failed="this lease is over")]
+        gang = self._gang(now_s, lease, nodes)
+        gang.heard.add(node)
+        return [self._go(lease, gang, node)] if gang.failed else []
+
     def on_ready(self, now_s: float, node: str, lease: str, said: Ready, nodes: tuple[str, ...]) -> list[Go]:
         """A node has spoken. `nodes`: of the lease, in the order of its ranks; empty: there is no such lease (now)."""
         if node not in nodes:
             return [Go(node, lease, failed="this lease is over")]
-        gang = self._gangs.get(lease)
-        if gang is None or gang.nodes != nodes:
-            gang = self._gangs[lease] = _Gang(nodes, now_s + self._patience_s)
+        gang = self._gang(now_s, lease, nodes)
+        gang.heard.add(node)
         if gang.decided:
             return [self._go(lease, gang, node)]
         gang.ready[node] = said
@@ -67,11 +76,11 @@ class Gangs:
         return []
 
     def overdue(self, now_s: float) -> list[Go]:
-        """Whoever waited long enough is told that nobody starts."""
+        """Where a node has not even said that it prepares, nobody starts."""
         told = []
         for lease, gang in self._gangs.items():
-            if not gang.decided and gang.until_s <= now_s:
-                missing = ", ".join(name for name in gang.nodes if name not in gang.ready)
+            missing = ", ".join(name for name in gang.nodes if name not in gang.heard)
+            if missing and not gang.decided and gang.until_s <= now_s:
                 told += self._decide(lease, gang, f"no word from {missing} within {self._patience_s:g} s")
         return told
 
@@ -85,10 +94,16 @@ class Gangs:
         """Leases that wait for some of their nodes."""
         return [lease for lease, gang in self._gangs.items() if not gang.decided]
 
+    def _gang(self, now_s: float, lease: str, nodes: tuple[str, ...]) -> _Gang:
+        gang = self._gangs.get(lease)
+        if gang is None or gang.nodes != nodes:
+            gang = self._gangs[lease] = _Gang(nodes, now_s + self._patience_s)
+        return gang
+
     def _decide(self, lease: str, gang: _Gang, failed: str = "") -> list[Go]:
         """All who have spoken are told; the others when they speak."""
         gang.decided, gang.failed = True, failed
-        return [self._go(lease, gang, node) for node in gang.nodes if node in gang.ready]
+        return [self._go(lease, gang, node) for node in gang.nodes if node in gang.heard]
 
     def _go(self, lease: str, gang: _Gang, node: str) -> Go:
         if gang.failed:

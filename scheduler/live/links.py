@@ -249,6 +249,11 @@ class Links:
                 if node is not None and not node.broken.issuperset(broken):
                     generation = link.generation if link.generation >= 0 else node.generation
                     self.world.tell(NodeReport(node=link.name, generation=generation, broken_gpus=broken))
+            case "gang_preparing":
+                lease = message.gang_preparing.lease
+                self._say_go(
+                    self._gangs.on_preparing(self.world.now_s(), link.name, lease, self._nodes_of(lease))
+                )
             case "gang_ready":
                 said = message.gang_ready
                 ready = Ready(said.master_port, said.coordinator_port, said.failed[:500])

@@ -18,7 +18,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     silence_s: float = 30.0  # a link on which nothing was heard for so long is given up
     away_s: float = 5.0  # a node whose link has ended has so long to come back before it counts as silent
     duplicate_s: float = 5.0  # an agent has so long to show that it still holds its name
-    gang_s: float = 60.0  # from the first node of a gang that is ready to the last
+    gang_s: float = 60.0  # from the first node of a gang that says it prepares to the last one that does
     proof_s: float = PROOF_S  # for showing that two nodes share their checkpoint directory
 
     def checked(self) -> Pace:

@@ -19,7 +19,6 @@ from worker_agent.launch import Details, NodeFacts
 from worker_agent.orders import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
 from worker_agent.packages import Packages
 from worker_agent.preparing import Workshop
-from worker_agent.rendezvous import Rendezvous
 from worker_agent.runtime import Agent
 from worker_agent.sharing import MpsDaemons
 from worker_agent.users import Users
@@ -51,14 +50,14 @@ T = TypeVar("T")
 
 
 class FakeLink:
-    """Remembers what was said; brings gangs together when told so."""
+    """Remembers what was said."""
 
     def __init__(self) -> None:
         self.hellos: list[tuple[Held, ...]] = []
         self.reports: list[Send] = []
         self.cannot: list[str] = []
-        self.ready: list[tuple[str, int]] = []
-        self.go: asyncio.Future[Rendezvous] | None = None
+        self.begun: list[str] = []
+        self.are_ready: list[tuple[str, tuple[int, ...]]] = []
         self.package = b""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
@@ -69,11 +68,13 @@ class FakeLink:
         """Remember it."""
         self.reports.append(report)
 
-    async def rendezvous(self, order: Order, ports: tuple[int, ...]) -> Rendezvous:
-        """Wait until the test says go."""
-        self.ready.append((order.lease, len(ports)))
-        self.go = asyncio.get_running_loop().create_future()
-        return await self.go
+    def preparing(self, order: Order) -> None:
+        """Remember it."""
+        self.begun.append(order.lease)
+
+    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
+        """Remember it."""
+        self.are_ready.append((order.lease, ports))
 
     def cannot_meet(self, order: Order, why: str) -> None:
         """Remember it."""

@@ -31,7 +31,7 @@ from worker_agent.orders import (
     Send,
     Taken,
 )
-from worker_agent.rendezvous import NobodyStarts, Rendezvous
+from worker_agent.rendezvous import Rendezvous
 from worker_agent.targets import Target, TargetError
 
 
@@ -250,20 +250,21 @@ async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
         await until(lambda: node_one.details and node_two.details)
         rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
         lead, other = (one, two) if rank_of["n1"] == 0 else (two, one)
-        leading = asyncio.create_task(lead.rendezvous(order(0), (2001, 2002)))
+        other.preparing(order(1))
+        lead.ready(order(0), (2001, 2002))
         await asyncio.sleep(0.1)
         await first.die()
         async with Scheduler(journal=first.journal, port=first.port):
             await until(lambda: len(node_one.of(LinkUp)) > 1 and len(node_two.of(LinkUp)) > 1)
-            meeting = await asyncio.wait_for(other.rendezvous(order(1), ()), 20)
+            other.ready(order(1), ())
+            await until(lambda: node_one.gangs and node_two.gangs)
             address = "10.0.0.1" if rank_of["n1"] == 0 else "10.0.0.2"
-            assert meeting == Rendezvous(address, 2001, 2002)
-            assert await asyncio.wait_for(leading, 20) == meeting
+            assert node_one.gangs["1"] == node_two.gangs["1"] == Rendezvous(address, 2001, 2002)
 
 
 @story
 async def test_one_part_that_cannot_start_stops_the_others():
-    """The reason of the one is the error of the other."""
+    """The reason of the one is what the other is told, ready or not."""
     async with (
         Scheduler() as scheduler,
         linked(scheduler.address, "n1") as (one, node_one),
@@ -272,10 +273,10 @@ async def test_one_part_that_cannot_start_stops_the_others():
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await scheduler.submit(gpus=2)
         await until(lambda: node_one.details and node_two.details)
-        waiting = asyncio.create_task(one.rendezvous(order(0), (1, 2)))
+        one.preparing(order(0))
         two.cannot_meet(order(1), "user 'eve' does not exist on this node")
-        with pytest.raises(NobodyStarts, match="n2: user 'eve' does not exist"):
-            await asyncio.wait_for(waiting, 20)
+        await until(lambda: node_one.gangs)
+        assert node_one.gangs["1"] == "n2: user 'eve' does not exist on this node"
 
 
 # ---------------------------------------------------------------------------------------------------- packages

@@ -16,7 +16,6 @@ from tests.agent.live_agents import DEAF, WORKER, LiveAgent, end_all, job, live,
 from tests.agent.runs import gone
 from tests.agent.test_packages import archive, digest, entry
 from worker_agent.orders import Renewed
-from worker_agent.rendezvous import NobodyStarts, Rendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -253,68 +252,6 @@ async def test_secrets_do_not_stay(tmp_path: Path) -> None:
         assert node.log() == "6\n"
         left = [path for path in node.state.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
         assert left == []
-
-
-# --------------------------------------------------------------------------------------------------------- gangs
-
-
-@live
-async def test_a_gang_starts_when_all_are_ready(tmp_path: Path) -> None:
-    """The first node offers two ports, and nothing runs before the scheduler says go."""
-    async with LiveAgent(tmp_path) as node:
-        code = "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], os.environ['RANK'])"
-        node.desire(job(code, nodes=2, world_size=2, gpus_total=2))
-        await until(lambda: node.link.ready)
-        assert node.link.ready == [("17", 2)]
-        assert node.agent.processes.live == {}
-        assert node.link.go is not None
-        node.link.go.set_result(Rendezvous("10.0.0.1", 4000, 4001))
-        assert (await node.exit()).outcome == "finished"
-        assert node.log() == "10.0.0.1 4000 0\n"
-
-
-@live
-async def test_a_gang_starts_nowhere_when_one_node_cannot(tmp_path: Path) -> None:
-    """This one has not failed at its job: it never ran."""
-    async with LiveAgent(tmp_path) as node:
-        node.desire(job("pass", nodes=2, node_rank=1, gpus_total=2, rank_first=1))
-        await until(lambda: node.link.go)
-        assert node.link.ready == [("17", 0)]
-        assert node.link.go is not None
-        node.link.go.set_exception(NobodyStarts("node-b has no such user"))
-        exit = await node.exit()
-        assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
-        assert not node.agent.processes.path("17").exists()
-
-
-@live
-async def test_a_gang_does_not_wait_for_ever(tmp_path: Path) -> None:
-    """Nodes that never come are given up, and the others are told."""
-    async with LiveAgent(tmp_path, gang_timeout_s=0.2) as node:
-        node.desire(job("pass", nodes=2, gpus_total=2))
-        assert (await node.exit()).outcome == "node_failed"
-        assert len(node.link.cannot) == 1
-
-
-@live
-async def test_a_gang_that_is_recalled_while_it_waits(tmp_path: Path) -> None:
-    """Has yielded, and its other nodes are told that it will not come."""
-    async with LiveAgent(tmp_path) as node:
-        node.desire(job("pass", nodes=2, gpus_total=2))
-        await until(lambda: node.link.go)
-        node.desire()
-        exit = await node.exit()
-        assert (exit.outcome, exit.ran_s) == ("yielded", 0.0)
-        assert node.link.cannot == ["its lease was recalled"]
-
-
-@live
-async def test_a_job_that_cannot_start_here_stops_its_gang(tmp_path: Path) -> None:
-    """The others hear why, instead of waiting for it."""
-    async with LiveAgent(tmp_path) as node:
-        node.desire(job("pass", nodes=2, gpus_total=2, launch={"venv": "relative"}))
-        assert (await node.exit()).outcome == "failed"
-        assert node.link.cannot == ["launch.venv: 'relative' is not an absolute path"]
 
 
 @live

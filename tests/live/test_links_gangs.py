@@ -36,6 +36,31 @@ def test_nobody_waits_longer_than_the_patience():
     assert gangs.overdue(200.0) == []
 
 
+def test_who_prepares_is_waited_for():
+    """A setup takes as long as it takes; what was not heard of at all is missing."""
+    gangs = Gangs(patience_s=60.0)
+    assert gangs.on_preparing(0, "a", "7", NODES) == []
+    gangs.on_preparing(1, "b", "7", NODES)
+    gangs.on_ready(2, "a", "7", Ready(1, 2), NODES)
+    gangs.on_preparing(50, "c", "7", NODES)
+    assert gangs.overdue(600.0) == []
+    gangs.on_ready(700, "b", "7", Ready(), NODES)
+    told = gangs.on_ready(701, "c", "7", Ready(), NODES)
+    assert told == [Go(node, "7", "a", 1, 2) for node in NODES]
+    assert gangs.on_preparing(702, "c", "7", NODES) == []  # an agent that was started again: it will be ready
+
+
+def test_who_prepares_is_told_when_that_is_in_vain():
+    """Also while its setup runs, and who begins later is told at once."""
+    gangs = Gangs()
+    gangs.on_preparing(0, "a", "7", NODES)
+    told = gangs.on_ready(1, "b", "7", Ready(failed="setup ended with exit code 7"), NODES)
+    failed = "b: setup ended with exit code 7"
+    assert told == [Go("a", "7", failed=failed), Go("b", "7", failed=failed)]
+    assert gangs.on_preparing(2, "c", "7", NODES) == [Go("c", "7", failed=failed)]
+    assert gangs.on_preparing(3, "c", "7", ()) == [Go("c", "7", failed="this lease is over")]
+
+
 def test_what_was_decided_is_said_again_to_a_node_that_asks_again():
     """A Go that was lost with a link is repaired by the next GangReady, and changes for nobody."""
     gangs = Gangs()

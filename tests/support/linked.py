@@ -37,6 +37,7 @@ from scheduler.model.jobs import JobSpec
 from scheduler.solving import answer
 from worker_agent.launch import Details
 from worker_agent.orders import Desired, Event
+from worker_agent.rendezvous import Rendezvous
 
 PATIENCE_S = 20.0
 QUICK = Pace(report_interval_s=0.2, silence_s=0.9, away_s=0.1, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
@@ -321,6 +322,7 @@ class Remembering:
     def __init__(self, say_hello: Callable[[], None] = lambda: None) -> None:
         self.events: list[Event] = []
         self.details: dict[str, Details] = {}
+        self.gangs: dict[str, Rendezvous | str] = {}
         self.say_hello = say_hello
 
     def tell(self, event: Event) -> None:
@@ -335,6 +337,14 @@ class Remembering:
         """Remember it."""
         self.events.append(event)
         self.details = dict(details)
+
+    def go(self, lease: str, meeting: Rendezvous) -> None:
+        """Remember it."""
+        self.gangs[lease] = meeting
+
+    def nobody_starts(self, lease: str, why: str) -> None:
+        """Remember it."""
+        self.gangs[lease] = why
 
     def last_lines(self, lease: str) -> str:
         """Of any run."""

@@ -29,7 +29,7 @@ class JoinResponse(_message.Message):
     def __init__(self, certificate_pem: _Optional[bytes] = ..., ca_pem: _Optional[bytes] = ..., agents_address: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "leaving", "sent_s")
+    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "leaving", "gang_preparing", "sent_s")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     GANG_READY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class AgentMessage(_message.Message):
     STORAGE_CHECKED_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    GANG_PREPARING_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
@@ -45,8 +46,9 @@ class AgentMessage(_message.Message):
     storage_checked: StorageChecked
     alive: Alive
     leaving: Leaving
+    gang_preparing: GangPreparing
     sent_s: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "agent_s")
@@ -316,6 +318,12 @@ class GpuHealth(_message.Message):
     temperature_c: float
     broken: str
     def __init__(self, index: _Optional[int] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ...) -> None: ...
+
+class GangPreparing(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    def __init__(self, lease: _Optional[str] = ...) -> None: ...
 
 class GangReady(_message.Message):
     __slots__ = ("lease", "master_port", "coordinator_port", "failed")

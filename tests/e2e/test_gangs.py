@@ -1,0 +1,77 @@
+"""Gangs over two nodes start together or not at all, whatever has to be done before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.client import JobSpec, JobState
+from tests.e2e.cluster import Cluster, eventually
+
+SOON = ("--ask-s", "5", "--grace-s", "2")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes with a GPU each, of which only the second has secrets; a gang's first word is waited for 2 s."""
+    folder = tmp_path_factory.mktemp("gangs")
+    secrets = folder / "secrets"
+    secrets.mkdir()
+    (secrets / "token").write_text("s3cret")
+    settings = ("scheduler.round_s=600", "agents.gang_s=2")
+    with Cluster(folder, {"n1": "v100=1"}, settings, *SOON) as cluster:
+        cluster.agent("n2", "v100=1", "--secrets-dir", str(secrets))
+        cluster.linked("n1", "n2")
+        yield cluster
+
+
+def submit(cluster: Cluster, folder: Path, **fields: Any) -> str:
+    """Two ranks, each of which leaves a file when it runs; the job's id."""
+    command = ("/bin/sh", "-c", f"echo ran; touch {folder}/ran-$RANK")
+    return cluster.client.submit(JobSpec(command=command, gpus=2, **fields))[0]
+
+
+def ranks(folder: Path) -> list[str]:
+    """Which of them ran."""
+    return sorted(path.name for path in folder.glob("ran-*"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
+    cluster: Cluster, tmp_path: Path, rank: int
+) -> None:
+    """The job fails with the code of the setup; both logs say what happened."""
+    job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then sleep 1; exit 7; fi")
+    ended = cluster.ended(job)
+    assert (ended.state, ended.exit_code) == (JobState.FAILED, 7)
+    assert ranks(tmp_path) == []
+    said = eventually(lambda: (text := cluster.said(job)).count("\n") == 2 and text, "both have said why")
+    assert sorted(said.splitlines(), key=len) == [
+        "[gavel: setup ended with exit code 7: nothing was started]",
+        f"[gavel: nothing was started: {ended_on(said)}: setup ended with exit code 7: nothing was started]",
+    ]
+
+
+def ended_on(said: str) -> str:
+    """The node that the other one's log names."""
+    return next(node for node in ("n1", "n2") if f" {node}: " in said)
+
+
+def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(cluster: Cluster, tmp_path: Path) -> None:
+    """It is the job's failure, and says which secret."""
+    job = submit(cluster, tmp_path, env_from={"TOKEN": "token"})
+    ended = cluster.ended(job)
+    assert ended.state is JobState.FAILED
+    assert "this node has no directory of secrets" in ended.last_lines
+    assert ranks(tmp_path) == []
+
+
+def test_nodes_wait_for_the_setup_of_the_slowest(cluster: Cluster, tmp_path: Path) -> None:
+    """Longer than a word is waited for; then both ranks run."""
+    job = submit(cluster, tmp_path, setup="if [ $NODE_RANK = 0 ]; then sleep 5; fi")
+    done = cluster.completed(job)
+    assert (done.attempt, done.node_failures) == (1, 0)
+    assert ranks(tmp_path) == ["ran-0", "ran-1"]
