@@ -84,13 +84,21 @@ def job_age(job: Job, now: datetime) -> str:
 
 
 def job_where(job: Job) -> str:
-    """The nodes of one that runs, the reason of one that does not."""
+    """The nodes of one that runs, the reason of one that does not; both of one that is being stopped."""
     place = job.placement
-    if place is not None:
-        words = few(place.nodes)
-        if place.with_job:
-            words += f" with {place.with_job}"
-        return words if place.phase == "running" else f"{words} ({place.phase})"
+    if place is None:
+        return job_why(job)
+    words = few(place.nodes)
+    if place.with_job:
+        words += f" with {place.with_job}"
+    if place.phase == "running":
+        return words
+    why = "" if job.state is JobState.RUNNING else job_why(job)
+    return f"{why}{'; ' if why else ''}{words} ({place.phase})"
+
+
+def job_why(job: Job) -> str:
+    """Why it does not run, or how it failed."""
     if job.blocked_by:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:

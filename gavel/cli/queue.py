@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -13,8 +14,8 @@ import click
 from gavel.cli.columns import Column, out, show_table, table, terminal_width
 from gavel.cli.connecting import print_json, print_line, scheduler
 from gavel.cli.durations import moment_before
-from gavel.cli.live_words import job_age, job_on, job_progress, job_where, state_text
-from gavel.cli.wording import count_of
+from gavel.cli.live_words import few, job_age, job_on, job_progress, job_where, state_text
+from gavel.cli.wording import count_of, printable
 from gavel.client import Client, Job, JobFilter
 from gavel.client.results import ACTIVE
 
@@ -83,7 +84,7 @@ def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
 
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
-        click.echo(_nothing(wanted), err=True)
+        click.echo(_unknown_place(client, wanted) or _nothing(wanted), err=True)
         return
     show_table(COLUMNS, rows(jobs, datetime.now(UTC)))
     if len(jobs) == limit:
@@ -98,6 +99,21 @@ def _nothing(wanted: JobFilter) -> str:
     more += ["`--since 1d` shows those that have ended too"] if tuple(wanted.states) == ACTIVE else []
     whose = f"of {wanted.user} " if wanted.user else ""
     return "; ".join([f"no jobs {whose}fit", ", ".join(more)] if more else [f"no jobs {whose}fit"])
+
+
+def _unknown_place(client: Client, wanted: JobFilter) -> str:
+    """That there is no such node or worker type, where that is why there is nothing to show."""
+    if not (wanted.node or wanted.worker_type):
+        return ""
+    nodes = client.nodes()
+    for what, said, known in (
+        ("node", wanted.node, {node.name for node in nodes}),
+        ("worker type", wanted.worker_type, {node.worker_type for node in nodes}),
+    ):
+        if said and said not in known:
+            there = sorted(get_close_matches(said, known) or known)
+            return f"no jobs fit: there is no {what} '{printable(said)}'; there is {printable(few(there, 8)) or 'none'}"
+    return ""
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from gavel.cli.connecting import FAILED, OK, REFUSED, failure, job_id, print_line, scheduler
 from gavel.cli.durations import length_s
-from gavel.cli.live_words import job_on, job_where
+from gavel.cli.live_words import job_on, job_why
 from gavel.cli.wording import printable
 from gavel.client import Client, Job, JobState
 
@@ -77,5 +77,5 @@ def _words(job: Job) -> str:
         if job.placement.phase != "running":
             return f"job {job.id}: starting on {job_on(job)}"
         return f"job {job.id}: running on {job_on(job)} ({printable(', '.join(job.placement.nodes))})"
-    why = printable("" if job.placement else job_where(job))
+    why = printable(job_why(job))  # also of one that is still being stopped
     return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"

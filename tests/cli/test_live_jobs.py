@@ -1,14 +1,13 @@
 """Commands about jobs against a real daemon: what people read, what programs read, and exit codes."""
 
 import json
-import threading
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from gavel.client import Client
-from gavel.client.results import Job, JobEvent, LogChunk
+from gavel.client.results import Job, LogChunk
 from gavel.client.transport import user_name
 from protos.gavel.v1 import jobs_pb2
 from tests.cli.conftest import Gavel
@@ -74,6 +73,9 @@ def test_the_queue_for_programs(live: LiveThread, gavel: Gavel) -> None:  # noqa
         ),
         (("-a",), "no jobs fit; `--since 1d` shows those that have ended too"),
         (("-a", "--state", "failed"), "no jobs fit"),
+        (("-a", "--node", "nl"), "no jobs fit: there is no node 'nl'; there is n1"),
+        (("-a", "--worker-type", "x"), "no jobs fit: there is no worker type 'x'; there is v100"),
+        (("-a", "--state", "failed", "--node", "n1"), "no jobs fit"),
     ],
 )
 def test_where_nothing_fits_it_is_said_what_shows_more(
@@ -304,88 +306,3 @@ def test_what_to_change_is_said_clearly(gavel: Gavel, arguments: tuple[str, ...]
     """Neither nothing nor everything by mistake."""
     said = gavel("cancel", *arguments)
     assert (said.exit_code, said.stderr.startswith(f"gavel cancel: {line}")) == (2, True)
-
-
-# ------------------------------------------------------------------------------------------------------ waiting
-
-
-def later(call: Any, *arguments: Any) -> threading.Thread:
-    """Done beside the command."""
-    thread = threading.Thread(target=call, args=arguments)
-    thread.start()
-    return thread
-
-
-def test_waiting_says_how_it_ended(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """0 where all succeeded, 1 where one did not, with its last lines."""
-    gavel("submit", *HELD)
-    thread = later(finish, live, "1")
-    said = gavel("wait", "1")
-    thread.join()
-    assert (said.exit_code, said.stdout) == (0, "")
-    assert said.stderr.splitlines()[-1] == "job 1: completed"
-    gavel("submit", *HELD)
-    finish(live, "2", "failed", 7, "boom")
-    said = gavel("wait", "1", "2")
-    assert (said.exit_code, said.stderr.endswith("job 2, its last lines:\n  boom\n")) == (1, True)
-    lines = [json.loads(line) for line in gavel("wait", "1", "2", "--json").stdout.splitlines()]
-    assert [(one["id"], one["state"]) for one in lines] == [("1", "completed"), ("2", "failed")]
-
-
-def test_waiting_no_longer_than_told(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """Exit code 6: it is not over; 3: there is nothing to wait for; 2: that is no duration."""
-    gavel("submit", *HELD)
-    said = gavel("wait", "1", "--timeout", "0.2s")
-    assert (said.exit_code, "not all jobs have ended in that time; they go on" in said.stderr) == (6, True)
-    assert gavel("wait", "99").exit_code == 3
-    assert gavel("wait", "1", "--timeout", "soon").exit_code == 2
-
-
-def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """The exit code is the job's fate; with --follow its output is shown meanwhile."""
-
-    def run() -> None:
-        live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
-        finish(live, "1", "failed", 3)
-
-    thread = later(run)
-    said = gavel("submit", "--wait", "--json", *HELD)
-    thread.join()
-    first, second = [json.loads(line) for line in said.stdout.splitlines()]
-    assert (said.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
-
-
-def test_submitting_and_following(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """The output, once; behind it, of one that failed, how."""
-
-    def run() -> None:
-        live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
-        finish(live, "1", "failed", 3, "out\n")
-
-    live.daemon.nodes.over = True
-    live.daemon.nodes.chunks = [chunk(b"out\n")]
-    thread = later(run)
-    said = gavel("submit", "--follow", *HELD)
-    thread.join()
-    assert (said.exit_code, said.stdout) == (1, "submitted job 1\nout\n")
-    assert said.stderr == "job 1: failed (it exited with code 3)\n"
-
-
-def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """One object per line for programs: what is there, then changes."""
-    gavel("submit", *HELD)
-    import gavel.cli.queue as queue
-
-    watch = Client.watch
-
-    def some(self: Client, wanted: Any, **options: Any) -> Any:
-        events = watch(self, wanted, **options)
-        yield next(events)
-        yield next(events)
-
-    monkeypatch.setattr(Client, "watch", some)
-    lines = [json.loads(line) for line in gavel("queue", "--watch", "--json").stdout.splitlines()]
-    assert keys(JobEvent) == set(lines[0])
-    assert [line["job"] and line["job"]["id"] for line in lines] == ["1", None]
-    assert gavel("queue", "--watch").stdout.splitlines()[1].split()[0] == "1"
-    assert queue.COLUMNS[0].head == "id"
