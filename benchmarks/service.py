@@ -32,14 +32,24 @@ PATIENCE_S = 300.0  # until all agents are there, and until a job runs on each
 
 
 class Daemon:
-    """The process, and how long it took to answer."""
+    """The process, and how long it took to answer. `profile`: a file for where its time went."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, profile: Path | None = None) -> None:
         (folder / "daemon.json").unlink(missing_ok=True)
         began_s = time.monotonic()
         settings = ("people.submissions_per_s=100000", "people.submissions_burst=1000000")
         options = [f"--set={one}" for one in (*settings, "people.jobs_unfinished_max=1000000")]
-        command = [sys.executable, "-m", "scheduler", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+        profiled = () if profile is None else ("-m", "cProfile", "-o", str(profile))
+        command = [
+            sys.executable,
+            *profiled,
+            "-m",
+            "scheduler",
+            "--data-dir",
+            str(folder),
+            "--listen",
+            "127.0.0.1:0",
+        ]
         self.process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
         while not (folder / "daemon.json").exists():
             time.sleep(0.01)
