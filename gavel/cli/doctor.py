@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sqlite3
 import sys
 import time
@@ -99,12 +98,7 @@ def _ports(config: DaemonConfig) -> Iterator[Finding]:
 
 def _port(field: str, address: Address) -> Finding:
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind, protocol) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(where)
+        address.try_to_bind()
     except OSError as error:
         return Finding(
             "bad",

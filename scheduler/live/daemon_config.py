@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,6 +119,14 @@ class Address(NamedTuple):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def try_to_bind(self) -> None:
+        """OSError when nobody can listen there now: somebody else does, or it is not of this machine."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(where)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

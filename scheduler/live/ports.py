@@ -89,11 +89,12 @@ class Port:
     async def open(self, address: Address, what: str) -> None:
         """Listen. An unspecific port (0) becomes a specific one; PortTaken, with the remedy, when it cannot be had."""
         try:
+            address.try_to_bind()  # gRPC would write a line of its own to the log where it cannot
             if self._credentials is None:
                 port = self._server.add_insecure_port(str(address))
             else:
                 port = self._server.add_secure_port(str(address), self._credentials)
-        except RuntimeError:
+        except (RuntimeError, OSError):
             port = 0
         if not port:
             raise PortTaken(

@@ -182,6 +182,7 @@ def test_a_port_in_use_is_named(tmp_path: Path):
     code, said = Process(tmp_path / "b", "--listen", address).ended()
     assert code == 1
     assert said.splitlines()[-1].startswith(f"gavel serve: cannot listen on {address}: another program does")
+    assert "add_port" not in said
     first.kill()
 
 
