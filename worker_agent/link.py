@@ -177,7 +177,8 @@ class GrpcLink:
         call = stub.Link(metadata=self._target.metadata)
         told = False
         try:
-            refused = await asyncio.wait_for(_let_in(call), WELCOME_S)
+            async with asyncio.timeout(WELCOME_S):
+                refused = await _let_in(call)
             if refused:
                 return refused
             self._outgoing, self._stub = Outgoing(node.last_lines, self._clock), stub
