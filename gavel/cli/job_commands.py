@@ -36,7 +36,7 @@ FIELDS = options(
     _one("-g", "--gpus", metavar="N", help="How many GPUs; 2-8 for any width between."),
     _one("--cpus", metavar="N", help="CPUs of the whole job."),
     _one("--memory", metavar="SIZE", help="Memory of the whole job: 64GB."),
-    _one("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much."),
+    _one("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much, where it is known."),
     _many(
         "-t", "--worker-type", "worker_types", metavar="TYPE", help="On this type; several: on any of them."
     ),

@@ -55,6 +55,7 @@ def submit(
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
     with scheduler(address, context, changes=True) as client:
         _warn_of_secrets(specs)
+        _warn_of_memory(client, specs)
         specs = with_ids(client, specs, by_flag=bool(flags["after"]))
         if dry_run:
             sys.exit(preview(client, specs, as_json))
@@ -94,6 +95,26 @@ def _warn_of_secrets(specs: Sequence[JobSpec]) -> None:
             f"`--env-from {names[0]}=NAME` has the nodes put a secret there (docs/job-file.md)",
             err=True,
         )
+
+
+def _warn_of_memory(client: Client, specs: Sequence[JobSpec]) -> None:
+    """GPUs whose memory nobody has told count as having what is asked for."""
+    asking = [spec for spec in specs if spec.gpu_memory_gb]
+    if not asking:
+        return
+    silent = {node.worker_type for node in client.nodes() if not all(gpu.memory_gb for gpu in node.gpus)}
+    kinds = sorted(kind for kind in silent if any(_may_use(spec, kind) for spec in asking))
+    if kinds:
+        click.echo(
+            f"gpu_memory cannot be checked on {printable(few(kinds))}: agents there do not tell it; those with "
+            f"declared GPUs do with `--gpus {printable(kinds[0])}=COUNT:memory=GB`",
+            err=True,
+        )
+
+
+def _may_use(spec: JobSpec, worker_type: str) -> bool:
+    allowed = not spec.worker_types or worker_type in spec.worker_types
+    return allowed and worker_type not in spec.excluded_worker_types
 
 
 def specs_from(

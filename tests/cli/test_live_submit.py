@@ -111,6 +111,22 @@ def test_secrets_in_the_clear_are_remarked_on(live: LiveThread, gavel: Gavel) ->
     assert "s3cret" not in said.stderr
 
 
+def test_gpu_memory_that_nobody_tells_is_remarked_on(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """The job is taken, as such GPUs may have it; nothing is said where all GPUs are known, or it does not ask."""
+    live.do(live.daemon.node("n8", worker_type="declared"))
+    live.do(live.daemon.node("n9", worker_type="told", gpu_memory_gb=80.0))
+    said = gavel("submit", "--gpu-memory", "900GB", "-t", "declared", *HELD)
+    assert (said.exit_code, said.stdout) == (0, "submitted job 1\n")
+    assert said.stderr == (
+        "gpu_memory cannot be checked on declared: agents there do not tell it; those with declared GPUs do with "
+        "`--gpus declared=COUNT:memory=GB`\n"
+    )
+    assert gavel("submit", "--gpu-memory", "40GB", "-t", "told", *HELD).stderr == ""
+    assert gavel("submit", "-t", "declared", *HELD).stderr == ""
+    said = gavel("submit", "--gpu-memory", "900GB", "-t", "told", *HELD)
+    assert (said.exit_code, said.stdout) == (2, "")
+
+
 def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
     """Flags hold for all jobs of all files; --json is one object."""
     path = tmp_path / "job.yaml"
