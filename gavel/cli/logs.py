@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from queue import Queue
 
 import click
@@ -17,10 +17,11 @@ from gavel.cli import Fault
 from gavel.cli.connecting import REFUSED, failure, job_id, members, print_line, scheduler
 from gavel.cli.live_words import few
 from gavel.cli.wording import printable
-from gavel.client import Client, GavelError, Job, LogChunk
+from gavel.client import Client, GavelError, Job, JobState, LogChunk
 from gavel.client.results import ACTIVE
 
 FOLLOWED_MAX = 32  # streams at once
+SILENT_MAX = 10  # members that are asked after because they printed nothing
 WAITING_MAX = 64  # pieces that were read and not yet shown
 
 Chunks = Iterator[LogChunk]
@@ -62,21 +63,25 @@ def show_logs(
         for job in found
     ]
     chunks = at_once(streams) if follow and len(found) > 1 and _few(found) else in_turn(streams)
+    heard: set[str] = set()
     if as_json:
         for chunk in chunks:
+            heard |= {chunk.job} if chunk.data else set()
             print_line(chunk)
+        _say_why_nothing(client, found, heard)
         return
     several = rank is None and any(_ranks_most(job) > 1 for job in found)
     lines = Lines(several, _write, lambda words: click.echo(words, err=True), members=len(found) > 1)
-    nothing = True
     try:
         for chunk in chunks:
-            nothing = False
+            heard |= {chunk.job} if chunk.data else set()
             lines.hear(chunk)
     finally:
         lines.end()
-    if nothing and rank:
+    if rank and not heard:
         _say_who_printed(client, found[0], attempt, rank)
+    else:
+        _say_why_nothing(client, found, heard)
 
 
 def _ranks_most(job: Job) -> int:
@@ -97,6 +102,26 @@ def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
     there = f"; there is output of rank {few([str(one) for one in others], 16)}" if others else ""
     click.echo(f"-- rank {rank} of job {job.id} has printed nothing{there} --", err=True)
+
+
+def _say_why_nothing(client: Client, found: Sequence[Job], heard: Set[str]) -> None:
+    """How jobs ended that printed nothing, as `gavel show` has it; of an array only those that failed."""
+    silent = [client.get(job.id) for job in found[:SILENT_MAX] if job.id not in heard]
+    for job in silent:
+        if len(found) > 1 and job.state is not JobState.FAILED:
+            continue
+        code = "" if job.exit_code is None or "code" in job.why else f"exit code {job.exit_code}"
+        why = "; ".join(part for part in (job.why, code) if part)
+        so_far = "" if job.state.is_final else " so far"
+        click.echo(
+            printable(
+                f"-- job {job.id} has printed nothing{so_far}: {job.state}{f' ({why})' if why else ''} --"
+            ),
+            err=True,
+        )
+        click.echo(
+            "".join(f"  {printable(line)}\n" for line in job.last_lines.splitlines()), err=True, nl=False
+        )
 
 
 def _few(found: Sequence[Job]) -> bool:

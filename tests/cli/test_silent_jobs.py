@@ -1,0 +1,44 @@
+"""`gavel logs` of a job that printed nothing says how it ended, in the words of `gavel show`."""
+
+import pytest
+
+from tests.cli.conftest import Gavel
+from tests.cli.live import finish, live  # noqa: F401
+from tests.support.live_thread import LiveThread
+
+NOT_STARTED = "[gavel: launch.venv: '/none' is not there]"
+
+
+@pytest.mark.parametrize("option", [(), ("--json",), ("--attempt", "1")], ids=str)
+def test_a_job_that_could_not_be_started(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    option: tuple[str, ...],
+) -> None:
+    """Why, which exit code, and the agent's own words, where somebody looks for them."""
+    gavel("submit", "--", "true")
+    finish(live, "1", "failed", 127, NOT_STARTED)
+    said = gavel("logs", "1", *option)
+    assert (said.exit_code, said.stdout) == (0, "")
+    shown = gavel("show", "1").stdout
+    why = shown.splitlines()[0].partition("(")[2].rstrip(")")
+    assert said.stderr == f"-- job 1 has printed nothing: failed ({why}; exit code 127) --\n  {NOT_STARTED}\n"
+    assert NOT_STARTED in shown
+
+
+def test_a_job_that_had_nothing_to_say(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """One that goes on may still say something; one that succeeded will not."""
+    gavel("submit", "--", "true")
+    live.do(live.daemon.run_job("1"))
+    assert "-- job 1 has printed nothing so far: running" in gavel("logs", "1").stderr
+    gavel("submit", "--", "true")
+    finish(live, "2")
+    assert gavel("logs", "2").stderr.startswith("-- job 2 has printed nothing: completed")
+
+
+def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Those alone: what succeeds in silence is nothing to tell of."""
+    gavel("submit", "--array", "0-1", "--", "true")
+    finish(live, "1_0")
+    finish(live, "1_1", "failed", 3)
+    assert gavel("logs", "1").stderr == "-- job 1_1 has printed nothing: failed (it exited with code 3) --\n"
