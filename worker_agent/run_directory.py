@@ -23,6 +23,7 @@ START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
 GO = "go.json"  # to a part of a gang: all nodes are ready
 LOGS = "logs"
 TOLD = "told"  # an empty file: the scheduler knows of the exit
+_HEEDING = ("heeds-", "progress-")  # files by which ranks show that they read lease.json
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _NAME_LENGTH_MAX = 100
@@ -76,6 +77,13 @@ class RunDirectory:
         if uid is not None:
             os.fchown(directory.fd, uid, -1 if gid is None else gid)
         return directory
+
+    def is_heeded(self) -> bool:
+        """Whether a rank has shown that it reads lease.json: others learn by a signal alone that they have to end."""
+        try:
+            return any(name.startswith(_HEEDING) for name in os.listdir(self.fd))
+        except OSError:
+            return True
 
     def close(self) -> None:
         """Let go of it."""

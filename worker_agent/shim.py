@@ -4,6 +4,7 @@ Small, standard library only, one thread, started by exec in a session of its ow
 lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended
 (docs/job-directory.md). Rules:
 - ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it;
+- nobody waits for those to end by themselves who do not read lease.json: they have their SIGTERM at once;
 - exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
 - output goes through a process of its own (log_pump.py), so that a slow disk holds up neither moments nor codes;
 - SIGTERM to the shim is an end of the lease: signal now, kill a little later.
@@ -205,7 +206,7 @@ class Shim:
                     f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped"
                 )
                 self._signal_leaders()
-            elif now_s >= self.moments.signal_s:
+            elif now_s >= self.moments.signal_s or (now_s >= self.moments.ask_s and not self.run.is_heeded()):
                 self._told = self.signalled = True
                 self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
                 self._signal_leaders()
@@ -269,7 +270,8 @@ class Shim:
             try:
                 for fd in (*self._out.values(), self._notes, self._exit_fd, self._lock):
                     os.close(fd)
-                pump(sources)
+                names, env = self.start.get("spec", {}).get("secrets", ()), self.start["ranks"][0]["env"]
+                pump(sources, [env[name] for name in names])
             finally:
                 os._exit(0)
         for fd in (*sources, logs):

@@ -60,7 +60,9 @@ class Session:
         self._thread = threading.Thread(target=self._watch, name="gavel", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch, and show it: who does not read the lease is signalled as soon as it is over."""
+        with contextlib.suppress(OSError):
+            (self.run.run_dir / f"heeds-{self.run.rank}").touch()
         self._thread.start()
         self._take_sigterm()
 

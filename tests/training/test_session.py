@@ -44,6 +44,14 @@ def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> No
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_it_shows_that_the_lease_is_heeded(run: RunDirectory) -> None:
+    """From the first look on, before anything is known of steps: the shim asks such a job before it signals it."""
+    assert list(run.path.glob("heeds-*")) == []
+    with under_a_lease(run.environ()) as watching:
+        assert [path.name for path in run.path.glob("heeds-*")] == ["heeds-0"]
+        watching.end(finished=True, steps=0)
+
+
 def test_a_handler_of_the_scripts_own_is_left_alone(run: RunDirectory) -> None:
     """A script that knows what to do on SIGTERM does that."""
 
