@@ -3,7 +3,8 @@
 A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`,
 piece K (from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So every byte has an offset that
 follows from the names, and a reader can go on where it was across rotation (logs.py).
-What cannot be written is counted and said as soon as writing works again; the job never notices.
+Secrets are hidden on the way (masking.py). What cannot be written is counted and said as soon as writing works again;
+the job never notices.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from collections.abc import Collection
+
+from worker_agent.masking import Mask
 
 _CHUNK_BYTES = 1 << 16
 
@@ -71,8 +75,9 @@ class PiecewiseLog:
             os.unlink(f"{self._name}.{self._piece - self._files_max}", dir_fd=self._directory)
 
 
-def pump(sources: dict[int, PiecewiseLog]) -> None:
-    """Read all the pipes until the last one ends."""
+def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> None:
+    """Read all the pipes until the last one ends. `secrets`: values that do not reach the logs."""
+    masks = {fd: Mask(secrets) for fd in sources}
     poll = select.poll()
     for fd in sources:
         poll.register(fd, select.POLLIN)
@@ -80,9 +85,9 @@ def pump(sources: dict[int, PiecewiseLog]) -> None:
     while open_fds:
         for fd, _ in poll.poll():
             data = os.read(fd, _CHUNK_BYTES)
-            if data:
-                sources[fd].write(data)
-            else:
+            if shown := masks[fd].feed(data):
+                sources[fd].write(shown)
+            if not data:
                 poll.unregister(fd)
                 os.close(fd)
                 open_fds.discard(fd)
