@@ -42,8 +42,8 @@ def replay(
             policy=policy, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
     wanted.check(journal_in, throughputs)
-    jobs = list(options.jobs)
-    result = carry_out(options, wanted.journal, len(jobs))
+    jobs = sum(len(arrival.truths) for arrival in options.arrivals)
+    result = carry_out(options, wanted.journal, jobs)
     happened = summarise(history.metrics)
     figures = summarise(result.metrics, wall_s=result.wall_s, interrupted=result.interrupted)
     if not wanted.take_stdout:
@@ -51,13 +51,13 @@ def replay(
     wanted.write(result.metrics, figures)
     for what, count in history.notes.items():
         say(f"note: {what}: {count:,}")
-    say_what_was_odd(result, len(jobs))
+    say_what_was_odd(result, jobs)
 
 
 def read_history(path: str) -> History:
     """All facts of a journal."""
-    history = History()
     with opened(path) as journal:
+        history = History(journal.meta)
         for now_s, fact in journal.read():
             history.take(now_s, fact)
         if not history.metrics.submitted:

@@ -2,183 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
 from gavel.cli.live_options import ADDRESS, JSON
-from gavel.cli.option_values import (
-    ABOVE_0,
-    FROM_0,
-    RATE,
-    Cluster,
-    JobRange,
-    Listed,
-    Prices,
-    not_empty,
-)
-
-Command = Callable[..., Any]
-COMPARISON_HELP = (
-    "As the published figures were made: answers at once, everything at the boundary of a round, one GPU per "
-    "node, restarts free, rates known."
-)
-
-
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def _seconds(
-    name: str, field: str, text: str, kind: click.ParamType = FROM_0
-) -> Callable[[Command], Command]:
-    return click.option(name, field, type=kind, metavar="SECONDS", help=text)
-
-
-def _file(name: str, field: str, text: str) -> Callable[[Command], Command]:
-    return click.option(
-        name, field, type=click.Path(), default="", callback=not_empty, metavar="FILE", help=text
-    )
-
-
-WORKLOAD = _options(
-    click.option(
-        "--workload",
-        default="",
-        callback=not_empty,
-        metavar="NAME",
-        help="A workload by name instead of a trace, such as mixed-day.",
-    ),
-    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Only the first N jobs."),
-    click.option(
-        "--hours", type=ABOVE_0, metavar="H", help="Only the jobs of the first H hours of a workload."
-    ),
-    click.option(
-        "--subtrace", metavar="NAME", help="Which of several traces in one file; * for all together."
-    ),
-    click.option("--repair", is_flag=True, help="Mend a sloppy trace instead of refusing it."),
-    _file(
-        "--throughputs",
-        "throughputs",
-        "Steps per second by job type, GPUs and worker type; else our own table.",
-    ),
-)
-WORLD = _options(
-    click.option(
-        "--gpus-per-node", type=click.IntRange(1, 1024), metavar="N", help="4, or 1 with --comparison."
-    ),
-    click.option(
-        "--measure",
-        type=JobRange(),
-        metavar="FIRST:END",
-        help="Measure only these jobs; a workload goes on until the last of them has ended.",
-    ),
-    click.option("--ideal", is_flag=True, help="Give every job exactly its shares, without rounds."),
-    click.option("--comparison", is_flag=True, help=COMPARISON_HELP),
-    _seconds("--round", "round_s", "Length of a round.  [default: 360]", ABOVE_0),
-    _seconds("--min-reallocation", "min_reallocation_s", "Shortest time between two allocations."),
-    _seconds(
-        "--restart", "restart_s", "From the start of a job's processes to its first step.  [default: 30]"
-    ),
-    _seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 10]"),
-    _file("--costs", "costs_file", "Restart and checkpoint by job type: job_type, restart_s, checkpoint_s."),
-    _file("--config", "config", "The scheduler's settings, a TOML or YAML file; options here go before it."),
-    _seconds("--solver-latency", "solver_latency_s", "Until the solver's answer arrives.  [default: 0]"),
-    _seconds(
-        "--report-interval", "report_interval_s", "Between two reports of a node.  [default: 3600]", ABOVE_0
-    ),
-    click.option(
-        "--noise",
-        "rate_noise",
-        type=FROM_0,
-        metavar="SIGMA",
-        help="Spread of the luck of each attempt (lognormal).",
-    ),
-    click.option(
-        "--rate-error",
-        type=FROM_0,
-        metavar="SIGMA",
-        help="How wrong the rates are that the scheduler is told.",
-    ),
-    _file(
-        "--believed",
-        "believed",
-        "The throughput table that the scheduler is told, if it is not the true one.",
-    ),
-    click.option(
-        "--mtbf", "mtbf_h", type=ABOVE_0, metavar="HOURS", help="Mean time between failures of a node."
-    ),
-    click.option(
-        "--repair-time",
-        "repair_h",
-        type=ABOVE_0,
-        metavar="HOURS",
-        help="Mean time until it is repaired.  [default: 1]",
-    ),
-    _file("--failures", "failures_file", "Failures as a list: t_s, node, event."),
-    click.option(
-        "--prices", type=Prices(), metavar="TYPE=USD,…", help="Per GPU and hour, instead of the table's."
-    ),
-    _file("--prices-file", "prices_file", "Prices over time: t_s, worker_type, price_per_gpu_hour."),
-    _file("--capacity-file", "capacity_file", "GPUs over time: t_s, worker_type, gpus."),
-)
-POLICY = click.option(
-    "--policy",
-    callback=not_empty,
-    metavar="SPEC",
-    shell_complete=complete_policy,
-    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them."
-    "  [default: that of --config, else las]",
-)
-SEED = click.option(
-    "--seed",
-    type=Seed(0, SEED_MAX),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Of everything that chance decides.",
-)
-OUTPUTS = _options(
-    click.option(
-        "--json",
-        "json_file",
-        type=click.Path(allow_dash=True),
-        is_flag=False,
-        flag_value="-",
-        metavar="[FILE]",
-        help="Write the figures as JSON; without a FILE, or as -, print them instead of the table.",
-    ),
-    click.option(
-        "--jobs-csv",
-        type=click.Path(allow_dash=True),
-        metavar="FILE",
-        help="Write one line per job; - prints them instead of the table.",
-    ),
-    click.option(
-        "--journal",
-        type=click.Path(),
-        metavar="FILE",
-        help="Write the journal that a live scheduler would have written.",
-    ),
-    click.option(
-        "--plots",
-        type=click.Path(),
-        metavar="DIR",
-        help="Draw completion times, who was where, shares and utilisation.",
-    ),
-)
+from gavel.cli.option_values import ABOVE_0, RATE, Cluster, Listed, not_empty
+from gavel.cli.sim_options import OUTPUTS, POLICY, SEED, WORKLOAD, WORLD, file, options, seconds
 
 
 @click.command()
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
-@_options(
+@options(
     WORKLOAD,
     click.option(
         "--rate", "rate_per_h", type=RATE, metavar="JOBS/H", help="Arrivals of a workload; inf: all at once."
@@ -209,7 +45,7 @@ def simulate(**options: Any) -> None:
 
 @click.command()
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
-@_options(
+@options(
     WORKLOAD,
     click.option(
         "--policy",
@@ -283,7 +119,7 @@ def sweep(**options: Any) -> None:
 
 @click.command()
 @click.argument("output", type=click.Path())
-@_options(
+@options(
     click.option(
         "--workload", metavar="NAME", help="A workload by name.  [default: mixed-day]", callback=not_empty
     ),
@@ -302,7 +138,7 @@ def sweep(**options: Any) -> None:
     ),
     click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many jobs."),
     click.option("--hours", type=ABOVE_0, metavar="H", help="The jobs of the first H hours."),
-    _file(
+    file(
         "--throughputs",
         "throughputs",
         "Steps per second by job type, GPUs and worker type; else our own table.",
@@ -319,7 +155,7 @@ def generate(**options: Any) -> None:
 
 @click.command()
 @click.argument("journal_in", metavar="JOURNAL", type=click.Path())
-@_options(
+@options(
     click.option(
         "--policy",
         callback=not_empty,
@@ -327,20 +163,22 @@ def generate(**options: Any) -> None:
         shell_complete=complete_policy,
         help="Which policy.  [default: the journal's own]",
     ),
-    _file("--throughputs", "throughputs", "The true rates; else what the journal's scheduler was told."),
-    _seconds(
+    file("--throughputs", "throughputs", "The true rates; else what the journal's scheduler was told."),
+    seconds(
         "--restart",
         "restart_s",
-        "Start of a job's processes to its first step.  [default: the journal's mean]",
+        "Start of a job's processes to its first step.  [default: the journal's]",
     ),
-    _seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 0]"),
+    seconds(
+        "--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: the journal's]"
+    ),
     OUTPUTS,
 )
 def replay(**options: Any) -> None:
     """What would another policy have done with my history?
 
-    Takes the jobs, nodes and prices out of JOURNAL as they came, and simulates them under --policy, beside the
-    figures of what really happened.
+    Takes requests, nodes, prices and what people did out of JOURNAL as they came, and simulates them under
+    --policy, beside the figures of what really happened. Notes say what could not be carried over.
     """
     from gavel.cli.replay import replay
 
@@ -367,7 +205,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
     metavar="FILE",
     help="What happened, as `gavel simulate --journal` writes it.  [default: ask the live scheduler]",
 )
-@_seconds("--at", "at_s", "The moment, on the journal's clock.  [default: its end]")
+@seconds("--at", "at_s", "The moment, on the journal's clock.  [default: its end]")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @ADDRESS
 def explain(

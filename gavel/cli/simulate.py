@@ -35,6 +35,8 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.arrivals import YEAR_S
 from scheduler.sim.job_table import FIELDS
+from scheduler.sim.made_by import KEY as MADE_BY
+from scheduler.sim.made_by import made_by
 from scheduler.sim.metrics import Metrics
 from scheduler.sim.runs import FILES, Run, prepare
 from scheduler.sim.simulate import STARVED_S, Progress, SimOptions, SimResult
@@ -170,6 +172,7 @@ def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> Sim
         if journal is None:
             return run_simulation(options, progress=progress)
         with SqliteJournal(journal, durable=False) as store:
+            store.set_meta(MADE_BY, made_by(options))
             return run_simulation(replace(options, journal=store), progress=progress)
 
 

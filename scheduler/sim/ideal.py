@@ -63,13 +63,13 @@ class Fluid:
                 self._allocate()
             ends_s, job = self._next_end()
             boundary_s = self._boundary_s() if self.state.stale and self.state.active else math.inf
-            arrival_s = math.inf if arrival is None else arrival[0]
+            arrival_s = math.inf if arrival is None else arrival.at_s
             until_s = min(ends_s, boundary_s, arrival_s)
             if until_s == math.inf:
                 return
             self._flow(until_s)
             if arrival is not None and arrival_s <= until_s:
-                self.fact(f.JobSubmitted(job=str(self.state.next_job), spec=arrival[1]))
+                self.fact(f.JobSubmitted(job=str(self.state.next_job), spec=arrival.spec))
                 arrival = next(coming, None)
             elif ends_s <= until_s:
                 del self._rate[job]

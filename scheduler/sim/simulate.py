@@ -12,7 +12,7 @@ import msgspec
 from policies.registry import resolve
 from scheduler.core.core import Core
 from scheduler.core.facts import Fact, RatesGiven
-from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
+from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, SetPrices
 from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
@@ -41,7 +41,9 @@ class SimOptions:
     """What is simulated."""
 
     cluster: Mapping[str, int]  # GPUs by worker type
-    jobs: Iterable[TraceJob]  # may be endless, with `measure`
+    jobs: Iterable[TraceJob] = ()  # may be endless, with `measure`
+    arrivals: Sequence[Arrival] = ()  # requests as they were made once, before the jobs
+    commands: Sequence[tuple[float, JobCommand]] = ()  # what people want of them
     throughputs: Throughputs  # rates as they are
     believed: Throughputs | None = None  # rates as the scheduler is told; None: as they are
     settings: Settings = field(default_factory=Settings)
@@ -214,10 +216,9 @@ def patience_s(options: SimOptions) -> float:
     return max(Limits().ask_s, 1.5 * longest_s)
 
 
-def settings_in_force(options: SimOptions) -> Settings:
+def in_force(settings: Settings, options: SimOptions) -> Settings:
     """The settings, with a lease margin that outlasts the agents' patience."""
     wait_s = patience_s(options) + 2.0 * Limits().grace_s
-    settings = options.settings
     return msgspec.structs.replace(settings, lease_margin_s=max(settings.lease_margin_s, wait_s))
 
 
@@ -228,7 +229,7 @@ def _prices(options: SimOptions) -> Mapping[str, float]:
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     """The first instant: settings, rates, prices, nodes."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
-    world.at(0.0, Configure(settings=settings_in_force(options)))
+    world.at(0.0, Configure(settings=in_force(options.settings, options)))
     world.at(0.0, GiveRates(**table.rows()))
     prices = _prices(options)
     if prices:
@@ -236,7 +237,12 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     for spec in nodes(options.cluster, options.gpus_per_node):
         world.at(0.0, _join(machines, spec))
     for at_s, event in options.events:
-        world.at(at_s, event(machines))
+        happens = event(machines)
+        if isinstance(happens, Configure):
+            happens = msgspec.structs.replace(happens, settings=in_force(happens.settings, options))
+        world.at(at_s, happens)
+    for at_s, command in options.commands:
+        world.command(at_s, command)
 
 
 def _join(machines: Machines, spec: NodeSpec) -> Callable[[float], Iterable[Message]]:
@@ -255,6 +261,7 @@ def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
 
 
 def _arrivals(options: SimOptions) -> Iterator[Arrival]:
+    yield from options.arrivals
     usual = Cost(float(options.restart_s), float(options.checkpoint_s))
     for job in options.jobs:
         cost = options.costs.get(job.job_type, usual)
@@ -280,4 +287,4 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             checkpoint_s=cost.checkpoint_s,
             save_every_s=options.save_every_s,
         )
-        yield float(job.arrival_s), spec, truth
+        yield Arrival(float(job.arrival_s), spec, (truth,))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
+
+from msgspec import structs
 
 from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, Solve, WakeAt
-from scheduler.core.messages import Message, Solved, SubmitJobs, Woke
+from scheduler.core.messages import JobCommand, Message, Solved, SubmitJobs, Woke
 from scheduler.model.jobs import JobSpec
 from scheduler.sim.machines import Machines
 from scheduler.sim.physics import JobTruth
@@ -18,7 +21,15 @@ from scheduler.sim.physics import JobTruth
 INF = float("inf")
 PULSE = frozenset({"tick", "plan", "fill"})  # timers that go on by themselves as long as anybody waits
 Event = Message | Callable[[float], Iterable[Message]]
-Arrival = tuple[float, JobSpec, JobTruth]
+
+
+class Arrival(NamedTuple):
+    """A request, and what is true of each of its jobs: of one, or of all members of an array."""
+
+    at_s: float
+    spec: JobSpec
+    truths: tuple[JobTruth, ...]
+    known_as: tuple[str, ...] = ()  # how later requests and commands call these jobs
 
 
 class SimWorld:
@@ -48,7 +59,8 @@ class SimWorld:
         self._numbers = 0
         self._timers: dict[str, float] = {}
         self._said: list[Message] = []
-        self._truths: dict[str, tuple[str, JobTruth]] = {}  # by call: name and truth of a job on its way in
+        self._asked: dict[str, Arrival] = {}  # by call: requests on their way in
+        self._ids: dict[str, str] = {}  # what jobs are known as: what the scheduler calls them
 
     @property
     def arrived_all(self) -> bool:
@@ -86,8 +98,8 @@ class SimWorld:
         first_s = self.machines.next_s()
         if self._sent and self._sent[0][0] < first_s:
             first_s = self._sent[0][0]
-        if self._next_arrival is not None and self._next_arrival[0] < first_s:
-            first_s = self._next_arrival[0]
+        if self._next_arrival is not None and self._next_arrival.at_s < first_s:
+            first_s = self._next_arrival.at_s
         return min(first_s, *self._timers.values()) if self._timers else first_s
 
     def _due(self, now_s: float) -> list[Message]:
@@ -98,7 +110,9 @@ class SimWorld:
                 batch.append(event)
             else:
                 batch += event(now_s)
-        while self._next_arrival is not None and self._next_arrival[0] <= now_s:
+        while self._next_arrival is not None and self._next_arrival.at_s <= now_s:
+            if self._next_arrival.spec.after and self._asked:
+                return batch  # the jobs that it waits for have to have their names first
             batch.append(self._submission(self._next_arrival))
             self._next_arrival = next(self._arrivals, None)
         for what in [what for what, at_s in self._timers.items() if at_s <= now_s]:
@@ -107,11 +121,23 @@ class SimWorld:
         return batch
 
     def _submission(self, arrival: Arrival) -> Message:
-        _, spec, truth = arrival
         self._numbers += 1
         call = str(self._numbers)
-        self._truths[call] = (spec.name, truth)
+        self._asked[call] = arrival
+        spec = arrival.spec
+        if spec.after and arrival.known_as:
+            names = [structs.replace(one, job=self._ids.get(one.job, one.job)) for one in spec.after]
+            spec = structs.replace(spec, after=tuple(names))
         return SubmitJobs(call=call, specs=(spec,))
+
+    def command(self, at_s: float, command: JobCommand) -> None:
+        """Let a person want this then of a job by the name that it is known as, if the scheduler has taken it."""
+
+        def said(now_s: float) -> list[Message]:
+            job = self._ids.get(command.job)
+            return [] if job is None else [structs.replace(command, job=job)]
+
+        self.at(at_s, said)
 
     def perform(self, effect: Effect) -> None:
         """Carry an effect out; what comes of it at once is said at once."""
@@ -126,12 +152,15 @@ class SimWorld:
                 self._answered(effect)
 
     def _answered(self, reply: Reply) -> None:
-        told = self._truths.pop(reply.call, None)
-        if told is None:
+        arrival = self._asked.pop(reply.call, None)
+        if arrival is None:
             return
-        name, truth = told
         if reply.error:
-            self.refused.append((name, reply.error))
-        else:
-            for job in reply.result["jobs"]:
-                self.machines.physics.know(job, truth)
+            self.refused.append((arrival.spec.name or ", ".join(arrival.known_as), reply.error))
+            return
+        jobs = reply.result["jobs"]
+        for job, truth in zip(jobs, arrival.truths, strict=True):
+            self.machines.physics.know(job, truth)
+        for name, job in zip(arrival.known_as, jobs, strict=bool(arrival.known_as)):
+            self._ids[name] = job
+            self._ids[name.partition("_")[0]] = job.partition("_")[0]

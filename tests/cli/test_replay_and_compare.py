@@ -5,10 +5,24 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.core.facts import Fact, LeasesResumed
 from scheduler.journal.store import SqliteJournal
 from tests.cli.conftest import Gavel
 
 RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "15", "--cluster", "t4=4,a100=8")
+
+
+def told_twice(gavel: Gavel, folder: Path, *options: str) -> list[list[tuple[float, Fact]]]:
+    """The facts of a simulation, and those of its replay, which has nothing to note."""
+    paths = [folder / "first", folder / "again"]
+    gavel("simulate", *RUN, *options, "--journal", str(paths[0]))
+    result = gavel("replay", str(paths[0]), "--journal", str(paths[1]))
+    assert (result.exit_code, "note" in result.stderr) == (0, False), result.stderr
+    told = []
+    for path in paths:
+        with SqliteJournal(path, read_only=True) as journal:
+            told.append(list(journal.read()))
+    return told
 
 
 @pytest.mark.parametrize(
@@ -18,20 +32,28 @@ RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "15", "--cluster", "t
         ("--policy", "las+packing", "--restart", "45"),
         ("--comparison", "--policy", "fifo"),
         ("--mtbf", "30"),
+        ("--noise", "0.1"),
+        ("--rate-error", "0.3", "--policy", "las+packing"),
+        ("--rate-error", "0.3", "--noise", "0.1", "--seed", "4"),
+        ("--solver-latency", "20", "--report-interval", "100"),
     ],
 )
 def test_replay_under_its_own_policy_reproduces_the_journal(
     options: tuple[str, ...], gavel: Gavel, tmp_path: Path
 ) -> None:
     """The same facts at the same times, whatever the policy, restarts and failures were."""
-    first, again = tmp_path / "first", tmp_path / "again"
-    gavel("simulate", *RUN, *options, "--journal", str(first))
-    result = gavel("replay", str(first), "--journal", str(again))
-    assert result.exit_code == 0, result.stderr
-    told = []
-    for path in (first, again):
-        with SqliteJournal(path, read_only=True) as journal:
-            told.append(list(journal.read()))
+    told = told_twice(gavel, tmp_path, *options)
+    assert told[0] == told[1]
+
+
+def test_replay_knows_costs_by_type_and_links_that_came_back(gavel: Gavel, tmp_path: Path) -> None:
+    """Each job type's own restart and checkpoint, a node that died and one whose jobs went on: fact for fact."""
+    costs, failures = tmp_path / "costs", tmp_path / "failures"
+    costs.write_text("job_type,restart_s,checkpoint_s\ndlrm,100,50\nresnet50,5,2\n")
+    lines = ["3600,t4-0,crash", "8000,a100-0,cut", "8060,a100-0,mend", "9000,t4-0,repair"]
+    failures.write_text("\n".join(["t_s,node,event", *lines]) + "\n")
+    told = told_twice(gavel, tmp_path, "--costs", str(costs), "--failures", str(failures))
+    assert any(isinstance(fact, LeasesResumed) for _, fact in told[0])
     assert told[0] == told[1]
 
 

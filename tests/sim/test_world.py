@@ -12,7 +12,7 @@ from scheduler.core.messages import Message, NodeCommand, NodeHello, NodeReport,
 from scheduler.model.jobs import JobSpec
 from scheduler.sim.machines import Machines
 from scheduler.sim.physics import JobTruth, Physics
-from scheduler.sim.world import SimWorld
+from scheduler.sim.world import Arrival, SimWorld
 from scheduler.solving import answer
 from tests.sim.test_machines import TABLE, lease
 from tests.support.desk import Desk, job, node
@@ -55,7 +55,7 @@ def test_time_jumps_to_what_is_due_next() -> None:
 
 def test_at_one_instant_machines_speak_first_and_timers_last() -> None:
     """What is known by the time a timer rings is known to whoever it wakes."""
-    world = world_of((10.0, JobSpec(name="j"), TRUTH))
+    world = world_of(Arrival(10.0, JobSpec(name="j"), (TRUTH,)))
     world.machines.physics.know("a", TRUTH)
     world.at(0.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
     assert kinds(following(world)) == (0.0, ["NodeHello"])
@@ -97,7 +97,9 @@ def test_the_solver_takes_its_time() -> None:
 
 def test_jobs_are_known_to_the_machines_by_their_reply() -> None:
     """Names of jobs are given by the scheduler; what is true of them came with the arrival."""
-    world = world_of((1.0, JobSpec(name="x"), TRUTH), (2.0, JobSpec(name="y"), TRUTH))
+    world = world_of(
+        *(Arrival(at_s, JobSpec(name=name), (TRUTH,)) for at_s, name in ((1.0, "x"), (2.0, "y")))
+    )
     batch = following(world)
     assert batch is not None
     (message,) = batch[1]

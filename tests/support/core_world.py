@@ -27,7 +27,7 @@ from scheduler.model.settings import Settings
 from scheduler.sim.faulty_link import FaultyLink
 from scheduler.sim.machines import Machines
 from scheduler.sim.physics import JobTruth, Physics, Rates
-from scheduler.sim.world import SimWorld
+from scheduler.sim.world import Arrival, SimWorld
 from scheduler.solving import answer
 from traces.throughputs import Throughputs
 from worker_agent.orders import Limits
@@ -113,7 +113,8 @@ class StageWorld(SimWorld):
         """A submission arrives then; this is what is true of its jobs."""
         self._numbers += 1
         call = f"stage{self._numbers}"
-        self._truths[call] = (specs[0].name, truth)
+        jobs = sum(max(len(spec.array), 1) for spec in specs)
+        self._asked[call] = Arrival(at_s, specs[0], (truth,) * jobs)
         self.at(at_s, SubmitJobs(call=call, specs=tuple(specs), **more))
 
     def forget_scheduler(self) -> None:
