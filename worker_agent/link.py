@@ -163,7 +163,8 @@ class GrpcLink:
             ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), BACKOFF_MAX_S)
             wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)
             LOG.warning(
-                "no link to the scheduler at %s: %s; again in %.1f s", self._target.address, why, wait_s
+                "no link to the scheduler at %(scheduler)s: %(why)s; again in %(wait_s).1f s",
+                {"scheduler": self._target.address, "why": why, "wait_s": wait_s},
             )
             await asyncio.sleep(wait_s)
 

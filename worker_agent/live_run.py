@@ -87,7 +87,10 @@ class LiveRun:
         try:
             say_moments(self.directory, self.order, self.moments)
         except OSError as error:
-            LOG.error("lease %s: lease.json cannot be written: %s", self.order.lease, error)
+            LOG.error(
+                "job %(job)s, lease %(lease)s: lease.json cannot be written: %(error)s",
+                self.order.named(error=error),
+            )
             return False
         return True
 

@@ -52,6 +52,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         """What the newest attempt of a job is known by."""
         return self.epoch, self.attempt
 
+    def named(self, **more: object) -> dict[str, object]:
+        """What a line of the log is about, which names some of this and has the rest as fields."""
+        return {"job": self.job, "lease": self.lease, "attempt": self.attempt, **more}
+
 
 class Phase(Enum):
     """Where the processes of an order are."""

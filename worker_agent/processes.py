@@ -76,7 +76,7 @@ class Processes:
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
-            LOG.exception("lease %s: cannot be started", order.lease, exc_info=error)
+            LOG.exception("job %(job)s, lease %(lease)s: cannot be started", order.named(), exc_info=error)
             self._is_prepared(run, f"it cannot be started: {error}")
             self._close(run)
             self.emit(exited(order, None))
@@ -98,7 +98,10 @@ class Processes:
             env = meeting_of(meeting, run.order.nodes)
             run.directory.write(GO, {"lease": lease, "env": env, "ports": ports}, durable=True)
         except OSError as error:
-            LOG.error("lease %s: go.json cannot be written: %s", lease, error)
+            LOG.error(
+                "job %(job)s, lease %(lease)s: go.json cannot be written: %(error)s",
+                run.order.named(error=error),
+            )
             run.signal_shim(signal.SIGKILL)  # the node has failed it: so the other nodes do not run on alone
 
     def call_off(self, lease: str, why: str) -> None:
@@ -256,7 +259,8 @@ class Processes:
                 try:
                     self._look(run)
                 except Exception:
-                    LOG.exception("lease %s: cannot be looked at", run.order.lease)  # one blocks no other
+                    # one blocks no other
+                    LOG.exception("job %(job)s, lease %(lease)s: cannot be looked at", run.order.named())
             starting = any(run.gathers or not run.running for run in self.live.values())
             self._stirred.clear()
             with contextlib.suppress(TimeoutError):
@@ -301,7 +305,9 @@ class Processes:
             if process_tree.kill_all(run.belongings):
                 asyncio.get_running_loop().call_later(CLEAN_UP_INTERVAL_S, self._shim_gone, run)
                 return
-            LOG.error("lease %s: its shim is gone and has left no exit.json", run.order.lease)
+            LOG.error(
+                "job %(job)s, lease %(lease)s: its shim is gone and has left no exit.json", run.order.named()
+            )
         elif not run.running and ending.codes and not ending.error and not run.called_off:
             self.emit(ProcessStarted(run.order.lease))
         run.look_at_progress()

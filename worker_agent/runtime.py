@@ -207,7 +207,11 @@ class Agent:
             self._cannot_meet(order, "its lease was recalled")
             self.tell(exited(order, RECALLED))
         elif task.exception() is not None:
-            LOG.error("lease %s: cannot be started here", order.lease, exc_info=task.exception())
+            LOG.error(
+                "job %(job)s, lease %(lease)s: cannot be started here",
+                order.named(),
+                exc_info=task.exception(),
+            )
             self._cannot_meet(order, str(task.exception()))
             self.tell(exited(order, None))
 

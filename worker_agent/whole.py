@@ -14,7 +14,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -298,7 +298,9 @@ def _ended(running: asyncio.Task[None]) -> int:
             raise
         error = next(iter(_leaves(dismissed)))
         reason = getattr(error, "reason", "")
-        LOG.error("the scheduler sends this agent away (%s): %s", reason, error)
+        LOG.error(
+            "the scheduler sends this agent away (%(reason)s): %(error)s", {"reason": reason, "error": error}
+        )
         return REMOVED if reason == "removed" else 1
     return 0
 
@@ -312,8 +314,11 @@ def _leaves(group: BaseExceptionGroup[Dismissed]) -> Iterator[BaseException]:
 
 
 class _JsonLines(logging.Formatter):
+    """One object per record; what the message names (`"lease %(lease)s …", {"lease": …}`) are fields of their own."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
+            **(record.args if isinstance(record.args, Mapping) else {}),
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -321,7 +326,7 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json.dumps(line, default=str)
 
 
 def log_to_stderr(level: str, as_json: bool) -> None:

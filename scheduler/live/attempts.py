@@ -85,7 +85,7 @@ class Attempts:
                 "SELECT attempt, lease, nodes FROM attempt WHERE job = ? ORDER BY attempt", (job,)
             ).fetchall()
         except sqlite3.Error as error:
-            log.error("where job %s ran cannot be read: %s", job, error)
+            log.error("where job %(job)s ran cannot be read: %(error)s", {"job": job, "error": error})
             return []
         return [Attempt(number, lease, tuple(nodes.split("\n"))) for number, lease, nodes in rows]
 

@@ -72,7 +72,7 @@ class Links:
 
     def refused(self, node: str, text: str, code: str) -> None:
         """The core does not take this node."""
-        log.warning("node %s is refused: %s", node, text)
+        log.warning("node %(node)s is refused: %(why)s", {"node": node, "why": text, "code": code})
         self._refusals[node] = (text, code)
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
@@ -140,7 +140,9 @@ class Links:
                 if self._arriving.get(link.name) is link:
                     del self._arriving[link.name]
         if fault is not None:
-            log.warning("node %s is sent away (%s): %s", link.name, *fault)
+            code, why = fault
+            named = {"node": link.name, "code": code, "why": why}
+            log.warning("node %(node)s is sent away (%(code)s): %(why)s", named)
             link.dismiss(*fault)
             return False
         if link.closed.done():
@@ -154,7 +156,7 @@ class Links:
         link.welcome = True
         link.outbox.welcome(pb.SchedulerMessage(welcome=welcome))
         self._came.pop(link.name, asyncio.Event()).set()
-        log.info("node %s is linked from %s: %d × %s", *_who(link))
+        log.info("node %(node)s is linked from %(address)s: %(gpus)d × %(worker_type)s", _who(link))
         return True
 
     def _fault(self, hello: pb.Hello) -> tuple[str, str] | None:
@@ -202,13 +204,17 @@ class Links:
             case "":
                 return ""
         if not others:
-            log.warning("node %s: no linked node can prove that it shares storage %s", link.name, claim)
+            log.warning(
+                "node %(node)s: no linked node can prove that it shares storage %(storage)s",
+                {"node": link.name, "storage": claim},
+            )
             return ""
         why = await storage.prove(others[0].check_storage, link.check_storage, self.pace.proof_s)
         if why:
             log.warning(
-                "node %s does not share its checkpoint directory with %s, although both have storage %s: %s",
-                *(link.name, others[0].name, claim, why),
+                "node %(node)s does not share its checkpoint directory with %(other)s, although both have storage "
+                "%(storage)s: %(why)s",
+                {"node": link.name, "other": others[0].name, "storage": claim, "why": why},
             )
         return "" if why else claim
 
@@ -314,7 +320,9 @@ class Links:
             self._seen[link.name] = link.seen()
             if self._stopping:
                 return  # it is we who go: nobody is silent
-            log.info("node %s: the link is gone: %s", link.name, link.closed.result())
+            log.info(
+                "node %(node)s: the link is gone: %(why)s", {"node": link.name, "why": link.closed.result()}
+            )
             # an agent that is started again, or a network that hiccups, costs nobody a lease
             self._away[link.name] = min(
                 self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
@@ -351,7 +359,7 @@ class Links:
                 del self._away[name]
             elif silent_s <= now_s:
                 del self._away[name]
-                log.warning("node %s is silent: it has no link, and did not come back", name)
+                log.warning("node %(node)s is silent: it has no link, and did not come back", {"node": name})
                 self.world.tell(NodeSilent(node=name))
         self._say_go(self._gangs.overdue(now_s))
         self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
@@ -375,5 +383,10 @@ class Links:
 _EXPECTED = (NodeState.UP, NodeState.DRAINING)
 
 
-def _who(link: NodeLink) -> tuple[str, str, int, str]:
-    return link.name, link.address or "an unknown address", len(link.hello.gpus), link.hello.worker_type
+def _who(link: NodeLink) -> dict[str, object]:
+    return {
+        "node": link.name,
+        "address": link.address or "an unknown address",
+        "gpus": len(link.hello.gpus),
+        "worker_type": link.hello.worker_type,
+    }

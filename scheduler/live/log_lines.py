@@ -1,10 +1,16 @@
-"""The daemon's own log on standard error: lines for people, or a JSON object per line for programs."""
+"""The daemon's own log on standard error: lines for people, or a JSON object per line for programs.
+
+What a line is about is named where it is written, and so stands in the sentence and as a field of the object:
+
+    log.warning("node %(node)s is silent", {"node": name})
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -12,7 +18,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """One object per record: time, level, logger, message, what was given as `extra`, and a traceback if any."""
+    """One object per record: time, level, logger, message, what the message names, `extra`, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """A line."""
@@ -22,6 +28,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        named = record.args if isinstance(record.args, Mapping) else {}
+        line = {**named, **line}
         line |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

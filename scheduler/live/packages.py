@@ -156,7 +156,9 @@ class Packages:
                     continue
                 os.unlink(_name(digest), dir_fd=self._folder)
             except OSError as error:
-                log.warning("package %s could not be removed: %s", digest, error)
+                log.warning(
+                    "package %(package)s could not be removed: %(error)s", {"package": digest, "error": error}
+                )
                 if not isinstance(error, FileNotFoundError):
                     continue
             del self._sizes[digest]

@@ -114,8 +114,13 @@ class Daemon:
         self._loop.add_done_callback(self._core_ended)
         self._say_where(closing)
         log.info(
-            "epoch %d: %d jobs, %d nodes; listening on %s",
-            *(core.state.epoch, len(core.state.active), len(core.state.nodes), self.listen),
+            "epoch %(epoch)d: %(jobs)d jobs, %(nodes)d nodes; listening on %(listen)s",
+            {
+                "epoch": core.state.epoch,
+                "jobs": len(core.state.active),
+                "nodes": len(core.state.nodes),
+                "listen": self.listen,
+            },
         )
 
     async def _open_ports(self, closing: AsyncExitStack) -> None:

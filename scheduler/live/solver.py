@@ -67,7 +67,7 @@ class SolverProcess:
                 try:
                     self._tell(await self._answer(question))
                 except Exception:  # one question without an answer is better than none with one
-                    log.exception("question %d has no answer", question.number)
+                    log.exception("question %(question)d has no answer", {"question": question.number})
         finally:
             await self._end()
 

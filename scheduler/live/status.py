@@ -82,7 +82,7 @@ def failure(error: Exception) -> CallFailed:
         case Fell():
             return CallFailed(SLOW_READER, "you read too slowly and have missed something: begin again")
     number = secrets.token_hex(4)
-    log.error("internal error %s", number, exc_info=error)
+    log.error("internal error %(number)s", {"number": number}, exc_info=error)
     return CallFailed(INTERNAL, f"an internal error; the scheduler's log has it as {number}")
 
 

@@ -1,0 +1,91 @@
+"""Logs for programs: what a line is about can be asked for without reading its sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.live.log_lines import log_to
+from tests.support.linked import Scheduler, story
+from worker_agent.live_run import LiveRun, Moments
+from worker_agent.orders import Order
+from worker_agent.whole import log_to_stderr
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, as it was before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def of_daemon(stream: io.StringIO) -> None:
+    """The daemon's log goes there."""
+    log_to(stream, "info", True)
+
+
+def of_agent(stream: io.StringIO) -> None:
+    """The agent's log goes there."""
+    log_to_stderr("info", True)
+    logging.getLogger().handlers[0].setStream(stream)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("begin", [of_daemon, of_agent])
+def test_what_a_line_names_is_a_field(root: logging.Logger, begin: Callable[[io.StringIO], None]) -> None:
+    """In the sentence and beside it; nothing that is named takes the place of what every line has."""
+    stream = io.StringIO()
+    begin(stream)
+    logging.getLogger("x").warning("job %(job)s: %(error)s", {"job": "7", "error": OSError("no"), "level": 3})
+    line = json.loads(stream.getvalue())
+    assert line.pop("at").endswith("+00:00")
+    assert line == {"level": "warning", "logger": "x", "message": "job 7: no", "job": "7", "error": "no"}
+
+
+def test_the_daemon_names_nodes(root: logging.Logger) -> None:
+    """One that has joined, and one that is sent away."""
+    stream = io.StringIO()
+    of_daemon(stream)
+
+    @story
+    async def told() -> None:
+        async with Scheduler() as scheduler:
+            async with scheduler.peer("n1") as peer:
+                await peer.join()
+            async with scheduler.peer("n2") as peer:
+                await peer.call.write(
+                    pb.AgentMessage(hello=pb.Hello(protocol=99, node="n2", incarnation="a"))
+                )
+                await peer.next("goodbye")
+
+    told()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    joined = next(line for line in lines if "is linked from" in line["message"])
+    away = next(line for line in lines if "is sent away" in line["message"])
+    assert (joined["node"], joined["worker_type"]) == ("n1", "v100")
+    assert (away["node"], away["code"], away["level"]) == ("n2", "version", "warning")
+
+
+def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run whose directory cannot be written to."""
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("worker_agent.live_run.say_moments", full)
+    stream = io.StringIO()
+    of_agent(stream)
+    run = LiveRun(Order(lease="9", job="7", attempt=2, gpus=(0,), ends_s=1.0), Moments(1.0, 2.0, 3.0))
+    run.directory = object()  # type: ignore[assignment]
+    assert not run.write_lease()
+    line = json.loads(stream.getvalue())
+    assert line["message"] == "job 7, lease 9: lease.json cannot be written: no space left"
+    assert (line["job"], line["lease"], line["attempt"]) == ("7", "9", 2)
