@@ -48,6 +48,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cert_dir: str = ""  # node.pem, node.key and ca.pem; empty: in the state directory, if it was joined
     ask_s: float = 20.0  # that a job has to checkpoint and end, before it is signalled
     grace_s: float = 5.0  # from the signal to the end of all its processes
+    logs_mb: float = 64.0  # of what each process of an attempt prints, the newest so much is kept
     logs_days: float = 7.0  # that output is kept after a job has ended
     drain_on_stop: bool = False  # when told to stop, let jobs end first, and take no more
     log_level: str = "info"  # debug, info, warning or error
@@ -66,6 +67,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 parse_gpus(self.gpus)
             except InventoryError as error:
                 raise ConfigError(f"gpus: {error}") from None
+        if not (math.isfinite(self.logs_mb) and self.logs_mb >= 1):
+            raise ConfigError(f"logs_mb is {self.logs_mb:g}, must be a number from 1 up")
         for field in ("ask_s", "grace_s", "logs_days"):
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0):

@@ -19,6 +19,7 @@ from worker_agent.process_tree import boot_id
 from worker_agent.rendezvous import Rendezvous
 from worker_agent.users import Account
 
+LOG_PIECES = 4  # of each log the last so many are kept
 _STRING_BYTES_MAX = 120_000  # Linux takes 128 KiB in one argument or variable
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -74,8 +75,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: Path
     devices: tuple[str, ...] = ()  # by local index, as CUDA calls them; empty: GPUs are declared
     speed: float | None = None
-    log_bytes_max: int = 16 << 20
-    log_files_max: int = 4
+    log_bytes_max: int = 16_000_000  # of one piece of a log
+    log_files_max: int = LOG_PIECES
     environ: dict[str, str] = {}  # the agent's own, of which a few variables are passed on
 
 

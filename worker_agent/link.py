@@ -35,6 +35,7 @@ from worker_agent.wire import desired_of, renewed_of
 
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
+_CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")  # as by a port with TLS
 WELCOME_S = 45.0  # a proof of shared storage, or another agent of this name, may have to be waited for
 
 
@@ -159,6 +160,8 @@ class GrpcLink:
         while True:
             self._welcomed = False
             why = await self._once(node)
+            if not self._welcomed and self._target.is_plain and why.lower().endswith(_CUT_OFF):
+                why += "; if it wants certificates, `gavel agent join` gets one (then --state-dir as there)"
             failures = 0 if self._welcomed else failures + 1
             ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), BACKOFF_MAX_S)
             wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)

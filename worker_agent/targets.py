@@ -40,6 +40,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""  # in the scheduler's certificate, when it is not the host of the address
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing is shown: no certificate and no token."""
+        return self.certificates is None and not self.token
+
+    @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What goes with every call."""
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()

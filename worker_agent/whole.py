@@ -26,7 +26,7 @@ from worker_agent import host, job_library
 from worker_agent.config import AgentConfig
 from worker_agent.declared import parse_gpus
 from worker_agent.gpus import Inventory, InventoryError
-from worker_agent.launch import NodeFacts
+from worker_agent.launch import LOG_PIECES, NodeFacts
 from worker_agent.link import Dismissed, GrpcLink
 from worker_agent.log_serving import LogServing
 from worker_agent.logs import Chunk, RunLogs, follow
@@ -97,6 +97,7 @@ class WholeAgent:
             checkpoints=config.checkpoints,
             devices=self.inventory.devices,
             speed=self.inventory.speed,
+            log_bytes_max=int(config.logs_mb * 1e6 / LOG_PIECES),
             environ=dict(os.environ),
         )
         return Workshop(

@@ -33,6 +33,7 @@ from gavel.cli.live_options import JSON
     "--ask-s", type=float, metavar="SECONDS", help="That a job has to checkpoint before it is signalled."
 )
 @click.option("--grace-s", type=float, metavar="SECONDS", help="From the signal to the end of its processes.")
+@click.option("--logs-mb", type=float, metavar="MB", help="Of each process's output, kept.")
 @click.option("--logs-days", type=float, metavar="DAYS", help="That output is kept.")
 @click.option("--drain-on-stop", is_flag=True, default=None, help="When told to stop, let jobs end first.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
@@ -83,6 +84,7 @@ def join(
     gavel agent join --scheduler head-node:7070 --token … --ca-fingerprint sha256:…
     """
     import os
+    import shlex
 
     from gavel.cli.outputs import STDOUT, write_json
     from worker_agent.config import ConfigError, agent_config
@@ -91,8 +93,8 @@ def join(
 
     path, outer = given
     try:
-        said = {key: value for key, value in flags.items() if value is not None}
-        config = agent_config(path, outer | said, os.environ)
+        said = outer | {key: value for key, value in flags.items() if value is not None}
+        config = agent_config(path, said, os.environ)
     except ConfigError as error:
         raise Fault(str(error)) from None
     if (token is None) == (token_file is None):
@@ -115,7 +117,10 @@ def join(
         write_json("--json", STDOUT, found | {"agents_address": joined.agents_address})
         return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
-    click.echo(f"start it with: gavel agent --scheduler {joined.agents_address} --name {config.node_name}")
+    start = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}
+    start |= {key: said.get(key) for key in ("state_dir", "cert_dir")}  # by which it finds the certificate
+    words = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in start.items() if value)
+    click.echo(f"start it with: gavel agent {' '.join(words)}")
 
 
 COMMANDS: list[click.Command] = [agent]

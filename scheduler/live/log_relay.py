@@ -162,7 +162,14 @@ class LogRelay:
                 async for sent in parts:
                     if isinstance(sent, str):
                         why = sent
-                    elif (chunk := _new_part(sent, said)) is not None:
+                        continue
+                    known = (
+                        0 if wanted.tail_lines is None else None
+                    )  # of a tail, nobody knows where it begins
+                    end = said.get(sent.rank, known)
+                    if (chunk := _new_part(sent, said)) is not None:
+                        if end is not None and chunk.data and chunk.offset > end:
+                            yield _dropped(chunk, end)
                         yield chunk
             if not why and wanted.follow and held and not said:
                 await asyncio.sleep(LOOK_S)  # it is to start there, or has printed nothing
@@ -262,6 +269,13 @@ async def _next(call: _Call, closed: asyncio.Future[str], wait_s: float | None) 
         return "cannot be reached any more" if closed.done() else f"gave no answer within {wait_s:g} s"
     finally:
         getting.cancel()
+
+
+def _dropped(chunk: jobs_pb2.LogChunk, had: int) -> jobs_pb2.LogChunk:
+    """What a reader is told of what the node does not have any more."""
+    size_mb = max((chunk.offset - had) / 1e6, 0.1)
+    notice = f"rank {chunk.rank}: {size_mb:,.1f} MB of earlier output were dropped by rotation"
+    return jobs_pb2.LogChunk(job=chunk.job, attempt=chunk.attempt, node=chunk.node, notice=notice)
 
 
 def _new_part(chunk: jobs_pb2.LogChunk, said: dict[int, int]) -> jobs_pb2.LogChunk | None:

@@ -65,6 +65,7 @@ def test_yaml_says_the_same_as_toml(tmp_path):
         ),
         ('gpus = "v100"', "expected TYPE=COUNT"),
         ("ask_s = -1", "ask_s is -1, must be a number from 0 up in agent.toml, line 1"),
+        ("logs_mb = 0", "logs_mb is 0, must be a number from 1 up in agent.toml, line 1"),
         ("ask_s = nan", "must be a number from 0 up"),
         ('log_level = "loud"', "must be debug, info, warning, error"),
         ("single_user = true\nswitch_users = true", "single_user and switch_users: choose one"),
@@ -194,3 +195,12 @@ def test_an_agent_whose_node_was_removed_is_told_apart(tmp_path, monkeypatch, re
     assert run_agent(config) == status
     unit = Path(__file__).parents[2] / "deploy" / "gavel-agent.service"
     assert f"RestartPreventExitStatus={REMOVED}\n" in unit.read_text()
+
+
+def test_how_much_output_is_kept_is_what_the_operator_says(tmp_path):
+    """In four pieces, of which all are full at most."""
+    config = agent_config(None, {"gpus": "v100=1", "state_dir": str(tmp_path), "logs_mb": 20.0})
+    whole = WholeAgent(config)
+    node = whole.agent.workshop.node
+    whole.close()
+    assert (node.log_bytes_max, node.log_files_max) == (5_000_000, 4)

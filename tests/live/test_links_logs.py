@@ -31,6 +31,7 @@ class Logging:
         self.scheduler, self.name = scheduler, name
         self.lines: dict[int, list[bytes]] = {}
         self.done: set[int] = set()  # attempts that print no more
+        self.dropped_bytes = 0
         self.sent = 0
         self.left = 0
         self.trouble: Exception | None = None
@@ -64,11 +65,11 @@ class Logging:
         if self.trouble is not None:
             raise self.trouble
         try:
-            at = offset = 0
+            at, offset = 0, self.dropped_bytes
             lines = self.lines.get(wanted.attempt, [])
             if wanted.HasField("tail_lines"):
                 at = max(0, len(lines) - wanted.tail_lines)
-                offset = sum(map(len, lines[:at]))
+                offset += sum(map(len, lines[:at]))
             while True:
                 while at < len(lines):
                     yield Chunk(wanted.attempt, 0, offset, lines[at])
@@ -127,6 +128,17 @@ async def test_what_is_there_is_read_and_that_is_all():
             (job, 1, 0, "n1", 0, b"one\n"),
             (job, 1, 0, "n1", 4, b"two\n"),
         ]
+        assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
+
+
+@story
+async def test_what_rotation_has_dropped_is_said():
+    """How much, once, before what follows; who asked for the end of a log misses nothing."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1], node.dropped_bytes = [b"one\n", b"two\n"], 236_000_000
+        job, _ = await running(scheduler, node)
+        said = "[rank 0: 236.0 MB of earlier output were dropped by rotation]"
+        assert await text(reader(scheduler, job)) == f"{said}one\ntwo\n"
         assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
 
 
