@@ -87,13 +87,13 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
         words = ("--ca-fingerprint", fingerprint, "--token", token, "--state-dir", str(tmp_path / "n1"))
         address = f"127.0.0.1:{me.port}"
         joined = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words)
-        assert f"--scheduler 127.0.0.1:{me.port + 1}" in joined.stdout
+        start = re.search(r"start it with: gavel (.*)", joined.stdout)[1].split()
         again = ("--cert-dir", str(tmp_path / "again"))
         refused = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words, *again, code=2)
         assert "used already" in refused.stderr
         agent = ("agent", "--scheduler", f"127.0.0.1:{me.port + 1}", "--gpus", "v100=1", "--single-user")
         with (
-            me.running("n1", *agent, "--name", "n1", "--state-dir", str(tmp_path / "n1")) as n1,
+            me.running("n1", *start, "--gpus", "v100=1", "--single-user") as n1,
             me.running("n2", *agent, "--name", "n2", "--state-dir", str(tmp_path / "n2")) as n2,
         ):
             eventually(lambda: "linked to the scheduler" in n1.read_text(), "n1 is linked")
@@ -102,3 +102,4 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
             assert me.gavel("logs", "1").stdout == "encrypted\n"
             eventually(lambda: "no link to the scheduler" in n2.read_text(), "n2 is not let in")
             assert "linked to the scheduler" not in n2.read_text()
+            assert "`gavel agent join` gets one" in n2.read_text()

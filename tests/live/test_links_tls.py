@@ -99,6 +99,17 @@ async def test_a_certificate_of_another_authority_is_no_certificate(keys, tmp_pa
 
 
 @story
+async def test_an_agent_that_never_joined_is_told_to_join(keys, caplog):
+    """On the scheduler's own machine it may try without a certificate; the port hangs up, and the log says why."""
+    async with Scheduler(credentials=mutual(keys)) as scheduler:
+        async with linked(scheduler.address, target=Target(address=scheduler.address)):
+            await until(lambda: caplog.text.count("no link to the scheduler") >= 2)
+        assert scheduler.state.nodes == {}
+    lines = [line for line in caplog.text.splitlines() if "no link to the scheduler" in line]
+    assert all("`gavel agent join`" in line for line in lines), lines
+
+
+@story
 async def test_nobody_without_a_certificate_gets_through(keys):
     """The port for agents asks for one before it listens to anything."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
