@@ -6,14 +6,14 @@ Both clients make their calls from these; what differs between them is only how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from gavel.client import results as r
 from gavel.client.errors import GavelError, Invalid, InvalidJob
-from gavel.client.job_errors import placed
+from gavel.client.job_errors import file_field, placed
 from gavel.client.reading import number_of, read, stamp_of
 from gavel.client.specs import JobSpec, spec_to_proto
 from protos.gavel.v1 import cluster_pb2 as c
@@ -111,9 +111,17 @@ def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:
         "Jobs/PreviewJobs",
         j.PreviewJobsRequest(specs=_wire_specs(specs)),
         j.PreviewJobsResponse,
-        lambda answer: tuple([read(r.Preview, one) for one in answer.previews]),
+        lambda answer: tuple([_previewed(one) for one in answer.previews]),
         place=partial(placed, specs),
     )
+
+
+def _previewed(wire: j.Preview) -> r.Preview:
+    """With the field at fault as a job file calls it."""
+    seen, field = read(r.Preview, wire), file_field(wire.refused_field)
+    if field == wire.refused_field:
+        return seen
+    return replace(seen, refused_field=field, text=f"refused: {field}: {seen.refused_why}")
 
 
 def _wire_specs(specs: Sequence[JobSpec]) -> list[j.JobSpec]:
@@ -132,17 +140,32 @@ def get(job: str) -> Call[r.Job]:
     return Call("Jobs/GetJob", j.GetJobRequest(job=job), j.Job, partial(read, r.Job))
 
 
+def _filter(wanted: JobFilter) -> j.JobFilter:
+    if not isinstance(wanted, JobFilter):
+        raise Invalid(
+            f"wanted: must be a JobFilter, such as JobFilter(jobs=['17']), got {type(wanted).__name__}",
+            field="wanted",
+        )
+    for name in ("states", "jobs"):
+        if isinstance(getattr(wanted, name), str):
+            raise Invalid(f"{name}: must be a list, got the text '{getattr(wanted, name)}'", field=name)
+    try:
+        return wanted.to_proto()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Invalid(f"wanted: a value does not fit its field: {error}", field="wanted") from None
+
+
 def list_jobs(wanted: JobFilter, page_size: int, page_token: str, brief: bool) -> Call[r.JobPage]:
     """One page."""
     request = j.ListJobsRequest(
-        filter=wanted.to_proto(), page_size=page_size, page_token=page_token, brief=brief
+        filter=_filter(wanted), page_size=page_size, page_token=page_token, brief=brief
     )
     return Call("Jobs/ListJobs", request, j.ListJobsResponse, partial(read, r.JobPage))
 
 
 def watch(wanted: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
     """A stream."""
-    request = j.WatchJobsRequest(filter=wanted.to_proto(), skip_present=skip_present)
+    request = j.WatchJobsRequest(filter=_filter(wanted), skip_present=skip_present)
     return Call("Jobs/WatchJobs", request, j.JobEvent, partial(read, r.JobEvent))
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.job_file import read_job_file
+from gavel.client.spec_checks import checked
 from gavel.client.specs import JobSpec
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
 
 
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
-    """Each job. InvalidJob where there is none."""
+    """Each job. InvalidJob where there is none, or one is not what a job can be."""
     if isinstance(jobs, str | os.PathLike):
         return read_job_file(os.fspath(jobs))
-    specs = (jobs,) if isinstance(jobs, JobSpec) else tuple(jobs)
-    for spec in specs:
-        if not isinstance(spec, JobSpec):
-            raise TypeError(f"jobs: must be JobSpec or the name of a job file, got {type(spec).__name__}")
+    several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)
+    given: tuple[Any, ...] = tuple(jobs) if several else (jobs,)  # type: ignore[arg-type]  # checked here
+    specs = tuple(checked(spec, f"job {at + 1}" if len(given) > 1 else "") for at, spec in enumerate(given))
     if not specs:
         raise InvalidJob("there is no job to submit")
     return specs

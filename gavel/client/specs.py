@@ -28,7 +28,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What you ask for. None and empty: not said. Durations are seconds; docs/job-file.md has every field."""
+    """What you ask for. None and empty: not said. Durations are seconds; docs/job-file.md has every field.
+
+    A list is as good as a tuple; where a job file takes a single name for a list, so does this. Checked at submission.
+    """
 
     command: tuple[str, ...] = ()  # an argument vector; no shell sees it
     script: str = ""  # instead of `command`: lines for /bin/sh

@@ -229,12 +229,33 @@ def test_a_job_that_failed_is_told_with_its_last_lines(live: LiveThread, client:
 def test_a_value_that_does_not_fit_is_no_call(client: Client) -> None:
     """A negative number of GPUs, text for a number: told before anything is sent."""
     for wrong in ({"gpus": -1}, {"steps": "many"}, {"gpus": 2**40}, {"ranks": "all"}):
-        with pytest.raises(e.InvalidJob, match="a value does not fit its field"):
+        with pytest.raises(e.InvalidJob, match=f"^{next(iter(wrong))}: must be "):
             client.submit(JobSpec(command=("a",), **wrong))  # type: ignore[arg-type]
     with pytest.raises(e.InvalidJob, match="there is no job to submit"):
         client.submit([])
-    with pytest.raises(TypeError, match="jobs: must be JobSpec or the name of a job file, got dict"):
-        client.submit([{"command": ["a"]}])  # type: ignore[list-item]
+    for jobs in ([{"command": ["a"]}], {"command": ["a"]}, 17):
+        with pytest.raises(
+            e.InvalidJob, match="jobs: must be a JobSpec, several, or the name of a job file, got"
+        ):
+            client.submit(jobs)  # type: ignore[arg-type]
+
+
+def test_a_filter_that_is_none(client: Client) -> None:
+    """A list of jobs, as `wait` takes it, is no filter; nor is text a list."""
+    with pytest.raises(
+        e.Invalid, match=r"wanted: must be a JobFilter, such as JobFilter\(jobs=\['17'\]\), got list"
+    ):
+        next(client.watch(["1"]))  # type: ignore[arg-type]
+    with pytest.raises(e.Invalid, match="jobs: must be a list, got the text '17'"):
+        client.page(JobFilter(jobs="17"))
+    with pytest.raises(e.Invalid, match="wanted: a value does not fit its field"):
+        client.page(JobFilter(user=3))  # type: ignore[arg-type]
+
+
+def test_a_preview_names_fields_as_errors_do(client: Client) -> None:
+    """By the name in the job file, not by that in the protocol."""
+    (seen,) = client.preview(JobSpec(command=("a",), venv="v"))
+    assert (seen.refused_field, seen.text[:15]) == ("venv", "refused: venv: ")
 
 
 # --------------------------------------------------------------------------------------------------- the other one
