@@ -120,6 +120,9 @@ WORLD = options(
     ),
     file("--prices-file", "prices_file", "Prices over time: t_s, worker_type, price_per_gpu_hour."),
     file("--capacity-file", "capacity_file", "GPUs over time: t_s, worker_type, gpus."),
+    seconds(
+        "--notice", "notice_s", "How long before nodes of the capacity file leave it is known.  [default: 0]"
+    ),
 )
 POLICY = click.option(
     "--policy",

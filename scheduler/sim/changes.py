@@ -7,13 +7,14 @@ beyond those are called TYPE-more-N. A node that is away neither fails nor is re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from scheduler.core.messages import Message, SetPrices
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.faults import CapacityStep, NodeEvent, capacity, failures, read_events, strike
 from scheduler.sim.machines import Machines
+from scheduler.sim.reclaims import vacations
 from scheduler.sim.simulate import STORAGE, nodes
 from scheduler.sim.world import Event
 from traces.errors import BadRow, nearest
@@ -33,15 +34,20 @@ def changes_of(
     mtbf_h: float | None = None,
     repair_h: float = 1.0,
     failures_file: str = "",
+    notice_s: float = 0.0,
+    checkpoints_s: Collection[float] = (),
     prices_file: str = "",
     capacity_file: str = "",
 ) -> tuple[Change, ...]:
-    """All changes in order of time. Random failures happen until `until_s`; nobody runs for ever."""
+    """All changes in order of time. Random failures happen until `until_s`; nobody runs for ever.
+
+    `notice_s`: how long before they leave nodes of the capacity file are told; `checkpoints_s`: what jobs need then.
+    """
     start = list(nodes(cluster, gpus_per_node))
     names = [spec.name for spec in start]
     pool, events = list(start), list[NodeEvent]()
     if capacity_file:
-        pool, events = _capacity_events(cluster, start, gpus_per_node, capacity_file)
+        pool, events = _capacity_events(cluster, start, gpus_per_node, capacity_file, notice_s)
     if failures_file:
         events += read_events(failures_file, (spec.name for spec in pool))
     if mtbf_h is not None:
@@ -53,7 +59,9 @@ def changes_of(
             names, mtbf_s=mtbf_h * HOUR_S, mttr_s=repair_h * HOUR_S, until_s=until_s, seed=seed
         )
     spec_of = {spec.name: spec for spec in pool}
-    found: list[Change] = [(event.t_s, _struck(event, spec_of)) for event in _possible(events)]
+    possible = list(_possible(events))
+    found: list[Change] = [(event.t_s, _struck(event, spec_of)) for event in possible]
+    found += vacations(possible, checkpoints_s)
     if prices_file:
         found += _price_changes(cluster, prices_file)
     return tuple(sorted(found, key=lambda change: change[0]))
@@ -65,7 +73,7 @@ def horizon_s(last_arrival_s: float) -> float:
 
 
 def _capacity_events(
-    cluster: Mapping[str, int], start: list[NodeSpec], gpus_per_node: int, path: str
+    cluster: Mapping[str, int], start: list[NodeSpec], gpus_per_node: int, path: str, notice_s: float
 ) -> tuple[list[NodeSpec], list[NodeEvent]]:
     """The nodes that are ever there, and how they come and go after the start."""
     changes = read_capacity(path, cluster)
@@ -76,7 +84,7 @@ def _capacity_events(
         for number in range(-(-max(most - cluster[kind], 0) // gpus_per_node)):
             name = f"{kind}-more-{number}"
             pool.append(NodeSpec(name=name, worker_type=kind, gpus=gpus_per_node, storage=STORAGE))
-    steps = [CapacityStep(change.t_s, change.worker_type, change.gpus) for change in changes]
+    steps = [CapacityStep(change.t_s, change.worker_type, change.gpus, notice_s) for change in changes]
     told = {step.worker_type for step in steps if step.t_s == 0}
     steps += [CapacityStep(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in told]
     events = capacity(steps, pool)

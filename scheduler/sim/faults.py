@@ -22,6 +22,7 @@ from traces.documents import Layout, read_text, rows
 from traces.errors import BadWorkload, nearest, show
 
 What = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
+SPOT = "spot"  # who says that a node will be taken away
 LAYOUT = Layout(needed=("t_s", "node", "event"))
 
 
@@ -156,10 +157,10 @@ def strike(
         case "mend":
             return machines.mend(now_s, event.node)
         case "notice":
-            return [NodeCommand(node=event.node, action="drain", user="spot")]
+            return [NodeCommand(node=event.node, action="drain", user=SPOT)]
         case "join":
             if pool is None or event.node not in pool:
                 raise LookupError(f"node {event.node!r} joins, but nobody said what it is")
             # it may have been draining when it left
-            resume = NodeCommand(node=event.node, action="resume", user="spot")
+            resume = NodeCommand(node=event.node, action="resume", user=SPOT)
             return [*machines.join(now_s, pool[event.node]), resume]

@@ -27,12 +27,13 @@ from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Lease, nodes_of
 from scheduler.model.settings import Settings
-from scheduler.sim.faults import NodeEvent, What, strike
+from scheduler.sim.faults import SPOT, NodeEvent, What, strike
 from scheduler.sim.machines import Machines
 from scheduler.sim.made_by import MadeBy, read_made_by
 from scheduler.sim.metrics import Metrics
 from scheduler.sim.past_work import PastWork
 from scheduler.sim.physics import JobTruth
+from scheduler.sim.reclaims import Vacation, vacations
 from scheduler.sim.simulate import SimOptions
 from scheduler.sim.world import Arrival, Event
 from traces.costs import Cost
@@ -131,7 +132,10 @@ class History:
             save_every_s=made.save_every_s,
             solver_latency_s=made.solver_latency_s,
             report_interval_s=made.report_interval_s,
-            events=tuple((at_s, self._event(policy, what)) for at_s, what in self._happened),
+            events=(
+                *((at_s, self._event(policy, what)) for at_s, what in self._happened),
+                *self._vacations((made.checkpoint_s, *(cost.checkpoint_s for cost in made.costs.values()))),
+            ),
         )
 
     # jobs
@@ -237,6 +241,16 @@ class History:
                 self._happened.append((at_s, fact))
             case f.LeasesResumed():
                 self._resumed(fact.leases)
+
+    def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Vacation]:
+        """A spot node that was gone after its notice had told its jobs to save and leave."""
+        events = []
+        for at_s, what in self._happened:
+            if isinstance(what, NodeCommand) and (what.action, what.user) == ("drain", SPOT):
+                events.append(NodeEvent(at_s, what.node, "notice"))
+            elif isinstance(what, NodeEvent | NodeSpec):
+                events.append(what if isinstance(what, NodeEvent) else NodeEvent(at_s, what.name, "join"))
+        return vacations(events, checkpoints_s, ("crash",))
 
     def _resumed(self, leases: tuple[str, ...]) -> None:
         """Their nodes had not died: only the link was gone."""

@@ -147,6 +147,14 @@ class Machines:
             self._end(now_s, gang, "node_failed")
         return self._flush(now_s)
 
+    def vacate(self, now_s: float, name: str, checkpoint_s: float) -> list[Message]:
+        """Its jobs are told to save and leave: those whose checkpoint takes at least so long."""
+        gangs = [gang for gang in self.gangs.values() if name in gang.present]
+        for gang in gangs:
+            if gang.truth.checkpoint_s >= checkpoint_s:
+                self._ask(now_s, gang)
+        return self._flush(now_s)
+
     def repair(self, now_s: float, name: str) -> list[Message]:
         """A node that died is back, empty."""
         node = self.nodes[name]

@@ -36,7 +36,7 @@ from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
 
-VERSION = 1  # of what a run means; results of another version are not taken for it
+VERSION = 2  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 JOBS_MAX = 5_000_000
 NODES_MAX = 100_000  # which take a quarter of a minute to join
@@ -52,6 +52,7 @@ TIMES = (
     "checkpoint_s",
     "solver_latency_s",
     "report_interval_s",
+    "notice_s",
 )
 FILES = (
     "trace",
@@ -98,6 +99,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prices: dict[str, float] = {}
     prices_file: str = ""
     capacity_file: str = ""
+    notice_s: float = 0.0  # before nodes of the capacity file leave
     costs_file: str = ""  # restart and checkpoint by job type
     config: str = ""  # the scheduler's settings
 
@@ -141,6 +143,8 @@ def prepare(run: Run) -> Prepared:
         raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
     restart_s = 0.0 if run.comparison else RESTART_S
     checkpoint_s = 0.0 if run.comparison else CHECKPOINT_S
+    checkpoint_s = checkpoint_s if run.checkpoint_s is None else run.checkpoint_s
+    costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
     options = SimOptions(
         cluster=run.cluster,
         jobs=jobs,
@@ -152,8 +156,8 @@ def prepare(run: Run) -> Prepared:
         measure=run.measure,
         seed=run.seed,
         restart_s=restart_s if run.restart_s is None else run.restart_s,
-        checkpoint_s=checkpoint_s if run.checkpoint_s is None else run.checkpoint_s,
-        costs=read_costs(run.costs_file, table.job_types) if run.costs_file else {},
+        checkpoint_s=checkpoint_s,
+        costs=costs,
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
         report_interval_s=run.report_interval_s,
@@ -166,6 +170,8 @@ def prepare(run: Run) -> Prepared:
             mtbf_h=run.mtbf_h,
             repair_h=run.repair_h,
             failures_file=run.failures_file,
+            notice_s=run.notice_s,
+            checkpoints_s=(checkpoint_s, *(cost.checkpoint_s for cost in costs.values())),
             prices_file=run.prices_file,
             capacity_file=run.capacity_file,
         ),
@@ -321,7 +327,7 @@ def _check_numbers(run: Run) -> None:
     for field in ("rate_error", "rate_noise"):
         if getattr(run, field) > SIGMA_MAX:
             raise InvalidSpec(field, f"is {getattr(run, field):g}, must be at most {SIGMA_MAX:g}")
-    for field in ("rate_error", "rate_noise", "restart_s", "checkpoint_s", "solver_latency_s"):
+    for field in ("rate_error", "rate_noise", "restart_s", "checkpoint_s", "solver_latency_s", "notice_s"):
         value = getattr(run, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
