@@ -103,15 +103,13 @@ class LogRelay:
             if tail_lines is not None and not told:
                 todo = todo[-1:]  # the end of what is there is in the last attempt
             for one in todo:
-                if told:
-                    yield jobs_pb2.LogChunk(
-                        job=job,
-                        attempt=one.number,
-                        notice=f"attempt {one.number} starts on {', '.join(one.nodes)}",
-                    )
-                    wanted = wanted._replace(tail_lines=None)
+                heading = f"attempt {one.number} starts on {', '.join(one.nodes)}" if told else ""
+                wanted = wanted._replace(tail_lines=None) if told else wanted
                 told = one.number
                 async for chunk in self._read_attempt(wanted, one):
+                    if heading:  # only now: an attempt whose turn passed before it ran is none to readers
+                        yield jobs_pb2.LogChunk(job=job, attempt=one.number, notice=heading)
+                        heading = ""
                     yield chunk
             if attempt and not todo and (not follow or over or (known and known[-1].number > attempt)):
                 raise CallFailed(NOT_FOUND, f"job '{job}' has no attempt {attempt}")

@@ -279,6 +279,16 @@ async def test_logs_that_nobody_asked_for_are_not_taken():
         assert await asyncio.wait_for(call, 10) == pb.SendLogsResponse()
 
 
+@story
+async def test_an_attempt_that_never_ran_is_not_announced():
+    """Its turn passed before anything of it had started: readers are told of the next one that prints."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        job, _ = await running(scheduler, node)
+        scheduler.attempts.note([lease(101, job, 2), lease(102, job, 3), lease(103, job, 4)])
+        node.lines = {1: [b"one\n"], 3: [b"three\n"]}
+        assert await text(reader(scheduler, job)) == "one\n[attempt 3 starts on n1]three\n"
+
+
 # --------------------------------------------------------------------------------------------------- the table
 
 
