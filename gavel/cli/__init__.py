@@ -21,6 +21,21 @@ SEED_MAX = 2**63 - 1
 INTERRUPTED = 130  # exit code, as of any command that Ctrl-C ends
 
 
+GROUPS = {
+    "Jobs": ("submit", "queue", "show", "logs", "explain", "wait", "cancel", "hold", "release", "requeue"),
+    "Cluster": (
+        *("status", "top", "nodes", "drain", "resume", "remove"),
+        *("usage", "policy", "token", "login", "context"),
+    ),
+    "Policies and simulation": (
+        *("policies", "allocate", "simulate", "sweep", "replay", "compare", "generate"),
+    ),
+    "Service": (
+        *("up", "init", "serve", "agent", "config", "doctor", "backup", "restore", "fsck", "completion"),
+    ),
+}
+
+
 class Fault(click.ClickException):
     """Something is wrong with what the user gave: one line on stderr, exit code 2."""
 
@@ -71,9 +86,23 @@ class _Commands(click.Group):
         with _one_line():
             return super().make_context(*args, **options)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`gavel help submit` is `gavel submit --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By what they are about, each with the whole of its first sentence."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _summary(self.commands[name])) for name in names])
+
     def invoke(self, context: click.Context) -> Any:
         with _one_line():
             return super().invoke(context)
+
+
+def _summary(command: click.Command) -> str:
+    return command.get_short_help_str(limit=1000)
 
 
 class Seed(click.IntRange):
@@ -85,7 +114,11 @@ class Seed(click.IntRange):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gavel.__version__, prog_name="gavel")
 def main() -> None:
-    """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type."""
+    """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type.
+
+    To try it on this machine: `gavel up`, and in another terminal `gavel submit -- COMMAND`. Where a cluster is set
+    up: `gavel login`. docs/cli.md has everything.
+    """
     # A terminal that lacks a character gets a substitute, not a traceback.
     for stream, substitute in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if hasattr(stream, "reconfigure"):

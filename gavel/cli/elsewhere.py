@@ -34,7 +34,6 @@ COMMANDS = {
     "log": "logs",
     "watch": "top",
     "smap": "top",
-    "help": "--help",
 }
 OPTIONS = {
     "submit": {
