@@ -20,7 +20,7 @@ from gavel.cli.outputs import STDOUT, write_json
 from gavel.client.reading import plain
 from scheduler.config import example_config
 from scheduler.live.callers import Role
-from scheduler.live.daemon_config import DaemonConfig
+from scheduler.live.daemon_config import ENVIRONMENT, DaemonConfig
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.tls import Keys, check_hosts, write_public, write_secret
 from scheduler.live.tokens import Access, check_user
@@ -138,7 +138,7 @@ def _token(place: Path, user: str, token_file: str | None) -> Said:
 
 def _config(given: Mapping[str, Any]) -> str:
     """Every setting with its meaning, of which these are set."""
-    text = example_config(DaemonConfig)
+    text = example_config(DaemonConfig, ENVIRONMENT)
     for key, value in given.items():
         line = f"{key} = {json.dumps(value)}"
         plain = line.replace("\\", r"\\")

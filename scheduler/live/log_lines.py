@@ -29,7 +29,7 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         named = record.args if isinstance(record.args, Mapping) else {}
-        line = {**named, **line}
+        line |= {key: value for key, value in named.items() if key not in line}
         line |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -119,7 +119,7 @@ class Daemon:
                 "epoch": core.state.epoch,
                 "jobs": len(core.state.active),
                 "nodes": len(core.state.nodes),
-                "listen": self.listen,
+                "listen": str(self.listen),
             },
         )
 
