@@ -62,7 +62,7 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
     await processes.start(
         order,
         order.ends_s,
-        lambda directory: workshop.prepare(directory, order, details, on_this_node()),
+        lambda directory: workshop.prepare(directory, order, details, on_this_node(), apart=False),
     )
     shim_s = time.monotonic()
     await watch.ended.wait()

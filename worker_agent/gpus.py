@@ -51,7 +51,6 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
     speed: float | None = None  # of declared ones
     driver_version: str = ""
-    mps_possible: bool = False
     notes: tuple[str, ...] = ()
 
     @property

@@ -65,6 +65,8 @@ class LiveRun:
         self.running = False  # said so
         self.gathers = order.nodes > 1  # until it is known whether this part of a gang can start
         self.stopping = False
+        self.packed = False  # with another job on the same GPUs, as its log says
+        self.note = ""  # the last line that its log was given by the agent
         self.called_off = False  # another part of its gang cannot start
         self.kills = 0
         self.progress: Progress | None = None
@@ -85,7 +87,7 @@ class LiveRun:
         if self.directory is None:
             return True  # said as soon as there is a directory
         try:
-            say_moments(self.directory, self.order, self.moments)
+            say_moments(self.directory, self.order, self.moments, self.note)
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: lease.json cannot be written: %(error)s",
@@ -168,10 +170,10 @@ class LiveRun:
                 self.files.write(START, start, mode=0o600)
 
 
-def say_moments(directory: RunDirectory, order: Order, moments: Moments) -> None:
-    """Write lease.json."""
+def say_moments(directory: RunDirectory, order: Order, moments: Moments, note: str = "") -> None:
+    """Write lease.json. `note`: a line for the log."""
     said = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
-    directory.write(LEASE, said | msgspec.to_builtins(moments))
+    directory.write(LEASE, said | msgspec.to_builtins(moments) | {"note": note})
 
 
 def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:

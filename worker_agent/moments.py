@@ -16,6 +16,7 @@ class Moments(NamedTuple):
     signal_s: float
     kill_s: float
     why: str = ""
+    note: str = ""  # a line for the log
 
 
 def read_moments(run: RunDirectory, lease: str) -> Moments | None:
@@ -26,7 +27,7 @@ def read_moments(run: RunDirectory, lease: str) -> Moments | None:
     ask_s, signal_s, kill_s = (_moment(found.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
     if ask_s is None or signal_s is None or kill_s is None:
         return None
-    return Moments(ask_s, signal_s, kill_s, str(found.get("why") or "")[:200])
+    return Moments(ask_s, signal_s, kill_s, *(str(found.get(key) or "")[:200] for key in ("why", "note")))
 
 
 def _moment(value: object) -> float | None:

@@ -44,9 +44,12 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         return launch.upload if launch.upload and not self.packages.has(launch.upload) else None
 
     def prepare(
-        self, directory: RunDirectory, order: Order, details: Details, meeting: Rendezvous | None
+        self, directory: RunDirectory, order: Order, details: Details, meeting: Rendezvous | None, apart: bool
     ) -> dict[str, Any]:
-        """Fill the directory of a run; what goes into its start.json. `meeting`: None while a gang gathers."""
+        """Fill the directory of a run; what goes into its start.json. `meeting`: None while a gang gathers.
+
+        `apart`: another job is on its GPUs, and runs without MPS.
+        """
         launch = read_launch(details.launch)
         if self.node.devices and max(order.gpus, default=0) >= len(self.node.devices):
             raise LaunchError(f"GPU {max(order.gpus)} is ordered, and this node has {len(self.node.devices)}")
@@ -57,7 +60,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             work = directory.path / "work"
             self.packages.check_out(launch.upload, work, account.uid, account.gid)
         self._make_checkpoint_directory(launch, order, account)
-        more_env, notes = self._share(order, details, account)
+        more_env, notes = self._share(order, details, account, apart)
         return start_file(
             order,
             details,
@@ -85,10 +88,22 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         if account.uid is not None and path.stat().st_uid != account.uid:
             os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
 
-    def _share(self, order: Order, details: Details, account: Account) -> tuple[dict[str, str], list[str]]:
+    def shared(self, order: Order) -> str:
+        """What the log of a job that runs is told when another one joins it."""
+        apart = not self.mps.serves(order.lease)
+        return sharing.decide(
+            packed=True, devices=self._devices(order), daemon=self.mps.daemon, apart=apart
+        ).why
+
+    def _devices(self, order: Order) -> list[str]:
+        return [self.node.devices[gpu] for gpu in order.gpus] if self.node.devices else []
+
+    def _share(
+        self, order: Order, details: Details, account: Account, apart: bool
+    ) -> tuple[dict[str, str], list[str]]:
         """What the environment and the log say of sharing the GPUs."""
-        devices = [self.node.devices[gpu] for gpu in order.gpus] if self.node.devices else []
-        how = sharing.decide(packed=details.packed, devices=devices, daemon=self.mps.daemon)
+        devices = self._devices(order)
+        how = sharing.decide(packed=details.packed, devices=devices, daemon=self.mps.daemon, apart=apart)
         if how.mps:
             try:
                 return self.mps.join(order.lease, devices, account), [how.why]

@@ -32,6 +32,7 @@ from worker_agent.orders import Event, Limits, Order, ProcessFound, ProcessStart
 from worker_agent.process_tree import Process
 from worker_agent.rendezvous import Rendezvous
 from worker_agent.run_directory import EXIT, GO, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
+from worker_agent.sharing import ALONE
 
 LOG = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.5
@@ -67,12 +68,13 @@ class Processes:
 
     # -------------------------------------------------------------------------------------------------- orders
 
-    async def start(self, order: Order, ends_s: float, prepare: Prepare) -> None:
+    async def start(self, order: Order, ends_s: float, prepare: Prepare, packed: bool = False) -> None:
         """Start a run: `prepare` fills its directory and says what goes into start.json, in a thread.
 
         A ValueError of `prepare` is the job's fault, and ends in an exit that says so; any other trouble is the node's.
         """
         run = self.live[order.lease] = LiveRun(order, self._moments(ends_s))
+        run.packed = packed
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
@@ -135,6 +137,24 @@ class Processes:
         """Its leaders are signalled now."""
         now_s = self.clock()
         self._hasten(lease, now_s, now_s, now_s + self.limits.grace_s)
+
+    def note(self, lease: str, text: str) -> None:
+        """A line for the log of a run."""
+        run = self.live[lease]
+        run.note = text
+        run.write_lease()
+
+    def variable(self, lease: str, name: str) -> str:
+        """A variable of the first rank, as it was started; empty where there is none."""
+        ranks = self.live[lease].read_own(START).get("ranks") or [{}]
+        return str(ranks[0].get("env", {}).get(name, ""))
+
+    def beside(self, order: Order) -> list[LiveRun]:
+        """Other runs on GPUs of this one."""
+        runs = self.live.values()
+        return [
+            run for run in runs if run.order is not order and not set(order.gpus).isdisjoint(run.order.gpus)
+        ]
 
     def kill(self, lease: str) -> None:
         """All that belongs to it is killed now; by the agent itself, where the shim has been told before."""
@@ -229,6 +249,8 @@ class Processes:
         run.found_shim = shim
         with contextlib.suppress(msgspec.ValidationError):
             run.moments = msgspec.convert(run.read_own(LEASE), Moments)
+        run.note = str(run.read_own(LEASE).get("note", ""))
+        run.packed = run.note != ALONE if run.note else bool(start.get("spec", {}).get("packed"))
         run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
         run.running = True  # the core takes what it is told of for that
         run.look_at_progress()

@@ -46,6 +46,7 @@ from worker_agent.preparing import Workshop
 from worker_agent.processes import Prepare, Processes
 from worker_agent.rendezvous import Rendezvous, free_ports, on_this_node
 from worker_agent.run_directory import RunDirectory, directory_name
+from worker_agent.sharing import ALONE, PIPES
 
 LOG = logging.getLogger(__name__)
 RECALLED = Ending(signalled=True)  # before there was a process
@@ -103,15 +104,19 @@ class Agent:
         self.details: dict[str, Details] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._coming_up: dict[str, asyncio.Task[None]] = {}
+        self._joining: set[str] = set()  # leases that are about to run under MPS, if there is one
         self._saved = (epoch, generation)
         self._closed = False
 
     async def run(self) -> None:
         """Take up what the last agent left, then look after processes, for ever. To be started before the link."""
         self.processes.find()
+        pipes = {lease: self.processes.variable(lease, PIPES) for lease in self.processes.live}
+        self.workshop.mps.take_up(pipes)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.processes.watch())
             tasks.create_task(self._clean())
+            tasks.create_task(asyncio.to_thread(self.workshop.mps.quit_unused))
 
     def close(self) -> None:
         """The agent ends; its jobs go on."""
@@ -130,6 +135,7 @@ class Agent:
         if (event.epoch, event.generation) >= (self.core.epoch, self.core.generation):
             self.details = dict(details)
             self._remember(event.epoch, event.generation)
+            self._say_who_shares()
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -155,6 +161,14 @@ class Agent:
     def last_lines(self, lease: str) -> str:
         """The end of the output of a run, for people who wonder why it failed."""
         return last_lines(self.processes.path(lease))
+
+    def _say_who_shares(self) -> None:
+        """Jobs that run are told, in their logs, when another one joins them on their GPUs or has left."""
+        for lease, run in self.processes.live.items():
+            details = self.details.get(lease)
+            if details is not None and details.packed != run.packed:
+                run.packed = details.packed
+                self.processes.note(lease, self.workshop.shared(run.order) if run.packed else ALONE)
 
     def _renew(self) -> None:
         for lease in self.processes.live:
@@ -233,8 +247,14 @@ class Agent:
             prepare = _refusal(error)
         else:
             meeting = None if gathers else on_this_node()
-            prepare = functools.partial(self.workshop.prepare, order=order, details=details, meeting=meeting)
-        await self.processes.start(order, self.core.ends_s(order.lease), prepare)
+            beside = (run.order.lease for run in self.processes.beside(order))
+            apart = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in beside)
+            if details.packed and not apart:
+                self._joining.add(order.lease)
+            what: dict[str, Any] = {"order": order, "details": details, "meeting": meeting, "apart": apart}
+            prepare = functools.partial(self.workshop.prepare, **what)
+        await self.processes.start(order, self.core.ends_s(order.lease), prepare, details.packed)
+        self._joining.discard(order.lease)
 
     async def _fetch_package(self, details: Details) -> None:
         digest = self.workshop.missing_package(details)

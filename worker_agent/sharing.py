@@ -1,7 +1,8 @@
 """Two packed jobs on the same GPUs: side by side through CUDA MPS where the driver has it, in turns where not.
 
 The daemon of MPS serves one set of GPUs and one user; it is started with the first job on the set, and told to quit
-when the last is gone. Whether it is used is a pure decision, and is said in the job's log.
+when the last is gone, be it under the next agent. A job that began alone is no client of it, and cannot become one: it
+and whoever joins it take turns. Whether MPS is used is a pure decision, and is said in the job's log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from worker_agent.users import Account
 
 LOG = logging.getLogger(__name__)
 DAEMON = "nvidia-cuda-mps-control"
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"  # the variable by which a job finds its daemon
+ALONE = "no other job is on the same GPUs any more"
 _DAEMON_TIMEOUT_S = 10.0
 _SOCKET_LENGTH_MAX = 80  # a socket's path has 108 bytes, and the daemon adds a name
 
@@ -33,28 +36,17 @@ class Sharing(msgspec.Struct, frozen=True):
     why: str  # a line for the job's log; empty when nothing is shared
 
 
-def decide(
-    *,
-    packed: bool,
-    devices: Sequence[str],
-    daemon: str | None,
-    exclusive: Sequence[str] = (),
-    mig: bool = False,
-) -> Sharing:
-    """How to share. `daemon`: the path of MPS's, if there is one; `exclusive`: devices that admit one process."""
+def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: bool = False) -> Sharing:
+    """How to share. `daemon`: the path of MPS's, if there is one; `apart`: one of the two runs without it already."""
     if not packed:
         return Sharing(False, "")
     if not devices:
         return Sharing(False, "another job is on the same GPUs, which are only declared")
-    if mig:
-        return Sharing(False, "another job is on the same GPUs, in time slices: MPS is not used with MIG")
+    slices = "another job is on the same GPUs, in time slices"
     if daemon is None:
-        blocked = (
-            f"; GPU {exclusive[0]} admits one process only, so one of them will fail" if exclusive else ""
-        )
-        return Sharing(
-            False, f"another job is on the same GPUs, in time slices: {DAEMON} is not installed{blocked}"
-        )
+        return Sharing(False, f"{slices}: {DAEMON} is not installed")
+    if apart:
+        return Sharing(False, f"{slices}: CUDA MPS is for jobs that both start under it")
     return Sharing(True, "another job is on the same GPUs, side by side through CUDA MPS")
 
 
@@ -84,7 +76,7 @@ class MpsDaemons:
             return self._join(lease, path, devices, account)
 
     def _join(self, lease: str, path: Path, devices: Sequence[str], account: Account) -> dict[str, str]:
-        env = {"CUDA_MPS_PIPE_DIRECTORY": str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
+        env = {PIPES: str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
         if not self._users.get(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if account.uid is not None:
@@ -95,6 +87,26 @@ class MpsDaemons:
         self._users.setdefault(path, set()).add(lease)
         self._of[lease] = path
         return env
+
+    def serves(self, lease: str) -> bool:
+        """Whether a job was started under a daemon."""
+        return lease in self._of
+
+    def take_up(self, found: Mapping[str, str]) -> None:
+        """Know the clients that the agent before this one had: their pipe directories, by lease."""
+        with self._mutex:
+            for lease, pipes in found.items():
+                path = Path(pipes)
+                if path.parent == self.root:
+                    self._users.setdefault(path, set()).add(lease)
+                    self._of[lease] = path
+
+    def quit_unused(self) -> None:
+        """Daemons that an earlier agent has started, and nobody uses any more."""
+        with self._mutex:
+            for path in self.root.iterdir() if self.root.is_dir() else ():
+                if path not in self._users:
+                    self._quit(path)
 
     def leave(self, lease: str) -> None:
         """The job is gone; so is the daemon, if it was the last one."""
@@ -108,8 +120,11 @@ class MpsDaemons:
         self._users[path].discard(lease)
         if not self._users[path]:
             del self._users[path]
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                self._control(self._command(), {"CUDA_MPS_PIPE_DIRECTORY": str(path)}, None, input="quit\n")
+            self._quit(path)
+
+    def _quit(self, path: Path) -> None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            self._control(self._command(), {PIPES: str(path)}, None, input="quit\n")
 
     def _command(self) -> list[str]:
         if self.daemon is None:

@@ -48,6 +48,7 @@ class Shim:
         if moments is None or not self.ranks:
             raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
         self.moments = moments
+        self._noted = moments.note
         self._seen = run.version(run_directory.LEASE)
         self._ending = False
         self.leaders: dict[int, int] = {}  # pid -> rank
@@ -176,7 +177,11 @@ class Shim:
         version = self.run.version(run_directory.LEASE)
         if version != self._seen:
             self._seen = version
-            self._heed(read_moments(self.run, self.lease) or self.moments)
+            said = read_moments(self.run, self.lease) or self.moments
+            if said.note not in ("", self._noted):
+                self._noted = said.note
+                self.note(said.note)
+            self._heed(said)
 
     def _heed(self, said: Moments) -> None:
         """A lease that was moved back ends: a later one is an older file, which a job has put back."""

@@ -199,7 +199,8 @@ def test_an_agent_whose_node_was_removed_is_told_apart(tmp_path, monkeypatch, re
 
 def test_how_much_output_is_kept_is_what_the_operator_says(tmp_path):
     """In four pieces, of which all are full at most."""
-    config = agent_config(None, {"gpus": "v100=1", "state_dir": str(tmp_path), "logs_mb": 20.0})
+    said = {"gpus": "v100=1", "single_user": True, "state_dir": str(tmp_path), "logs_mb": 20.0}
+    config = agent_config(None, said)
     whole = WholeAgent(config)
     node = whole.agent.workshop.node
     whole.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from worker_agent.job_library import LibraryMissing, install
-from worker_agent.sharing import MpsDaemons, decide
+from worker_agent.sharing import PIPES, MpsDaemons, decide
 from worker_agent.users import Account
 
 OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
@@ -25,8 +25,7 @@ OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
         ({}, True, "side by side through CUDA MPS"),
         ({"devices": []}, False, "which are only declared"),
         ({"daemon": None}, False, "in time slices: nvidia-cuda-mps-control is not installed"),
-        ({"daemon": None, "exclusive": ["GPU-a"]}, False, "GPU GPU-a admits one process only"),
-        ({"mig": True}, False, "MPS is not used with MIG"),
+        ({"apart": True}, False, "in time slices: CUDA MPS is for jobs that both start under it"),
     ],
 )
 def test_how_gpus_are_shared(facts: dict[str, Any], mps: bool, why: str) -> None:
@@ -43,11 +42,20 @@ class Control:
     def __init__(self, code: int = 0, stderr: str = "") -> None:
         self.code, self.stderr = code, stderr
         self.calls: list[tuple[list[str], str | None, str | None]] = []
+        self.pipes: list[str] = []
 
     def __call__(self, argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
         assert more["timeout"] > 0
+        self.pipes.append(more["env"][PIPES])
         self.calls.append((argv, more["env"].get("CUDA_VISIBLE_DEVICES"), more.get("input")))
         return subprocess.CompletedProcess(argv, self.code, "", self.stderr)
+
+    def said(self) -> list[tuple[str, str]]:
+        """What it was asked to do, and of which daemon."""
+        return [
+            ((said or "start").strip(), pipes)
+            for (_, _, said), pipes in zip(self.calls, self.pipes, strict=True)
+        ]
 
 
 @pytest.fixture
@@ -73,6 +81,24 @@ def test_a_daemon_for_each_set_of_gpus(short_path: Path) -> None:
     mps.leave("b")
     mps.leave("never there")
     assert control.calls[2:] == [(["/bin/mps"], None, "quit\n")]
+
+
+def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
+    """The next agent does not stop it under a job that still runs, and does stop it in the end."""
+    first = MpsDaemons(short_path, "/bin/mps", Control())
+    pipes = {"old": first.join("old", ["GPU-1"], OWN)[PIPES]}
+    first.join("gone", ["GPU-2"], OWN)
+    control = Control()
+    mps = MpsDaemons(short_path, "/bin/mps", control)
+    mps.take_up(pipes | {"alone": ""})
+    mps.quit_unused()
+    assert control.said() == [("quit", f"{short_path}/GPU-2.own")]
+    assert (mps.serves("old"), mps.serves("alone")) == (True, False)
+    mps.join("new", ["GPU-1"], OWN)
+    mps.leave("new")
+    assert control.said()[1:] == []
+    mps.leave("old")
+    assert control.said()[1:] == [("quit", pipes["old"])]
 
 
 def test_a_daemon_that_does_not_start(short_path: Path) -> None:
