@@ -20,7 +20,13 @@ from types import FrameType
 import click
 
 from gavel.cli import Fault
+from gavel.cli.wording import count_of
+from scheduler.journal.errors import JournalBusy
+from scheduler.journal.lock import hands_off
+from scheduler.live.backup import JOURNAL
 from worker_agent import process_tree
+from worker_agent.declared import parse_gpus
+from worker_agent.gpus import InventoryError
 
 START_S = 60.0
 STOP_S = 40.0  # jobs may save before they end
@@ -167,8 +173,25 @@ class LocalCluster:
         return found
 
 
+def _check(folder: Path, agents: Sequence[str]) -> None:
+    """What would end it a moment after it has started, or harm the one that runs, is refused before."""
+    try:
+        for gpus in agents:
+            parse_gpus(gpus)
+        with hands_off(folder / "scheduler" / JOURNAL):
+            pass
+    except InventoryError as error:
+        raise Fault(str(error)) from None
+    except JournalBusy:
+        raise Fault(
+            f"--data-dir {folder}: a scheduler runs there; stop that one first (Ctrl-C where it was started), or "
+            "name another directory"
+        ) from None
+
+
 def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
     """Run them until Ctrl-C; another Ctrl-C does not wait for jobs."""
+    _check(folder, agents)
     ended = threading.Event()
     cluster = LocalCluster(folder, agents or AGENTS_DEFAULT, listen, settings, stop_s)
 
@@ -183,7 +206,8 @@ def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]
         for number in STOPS:
             signal.signal(number, stop)
         click.echo(
-            f"a scheduler at {cluster.address} and {len(cluster.nodes)} agents: {', '.join(cluster.nodes)}"
+            f"a scheduler at {cluster.address} and {count_of(len(cluster.nodes), 'agent')}: "
+            f"{', '.join(cluster.nodes)}"
         )
         click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs\n")
         click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")

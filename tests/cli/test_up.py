@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import Client, JobSpec, JobState
+from scheduler.journal.store import SqliteJournal
 from tests.e2e.cluster import MARK, PATIENCE_S, eventually, processes_of
 from worker_agent import process_tree
 
@@ -41,7 +42,7 @@ class Up:
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert ready, "it says nothing"
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"a scheduler at (\S+) and 1 agents: v100-1\n", line)
+        found = re.fullmatch(r"a scheduler at (\S+) and 1 agent: v100-1\n", line)
         assert found, line + self.process.stdout.read()
         return found[1]
 
@@ -102,6 +103,32 @@ def test_a_second_interrupt_does_not_wait(folder: Path) -> None:
 def _running(folder: Path, word: bytes) -> bool:
     lines = [Path(f"/proc/{process.pid}/cmdline") for process in processes_of(folder)]
     return any(word == path.read_bytes().split(b"\0")[0] for path in lines if path.exists())
+
+
+def test_a_wrong_declaration_is_refused_before_anything_starts(folder: Path) -> None:
+    """One line about the option, and not even a directory."""
+    code, said = Up(folder, "--gpus", "v100").ended()
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("gavel up: --gpus 'v100': expected TYPE=COUNT")
+    assert not folder.exists()
+
+
+def test_a_second_one_in_the_same_directory_harms_nothing(folder: Path) -> None:
+    """It is refused at once, and the first one can still be found by its file."""
+    with SqliteJournal(_made(folder / "scheduler") / "journal.db"):
+        (folder / "scheduler" / "daemon.json").write_text("{}")
+        code, said = Up(folder).ended()
+        assert (code, f"--data-dir {folder}: a scheduler runs there; stop that one first" in said) == (
+            2,
+            True,
+        )
+        assert (folder / "scheduler" / "daemon.json").exists()
+    assert not (folder / "logs").exists()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
