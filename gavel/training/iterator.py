@@ -66,7 +66,7 @@ class LeasedIterator(Generic[Batch]):
         every_s: float | None = None,
         every_steps: int | None = None,
     ) -> None:
-        _check(steps, every_s, every_steps)
+        _check(checkpoint, steps, every_s, every_steps)
         self._checkpoint, self._synthetic, self._every_s = checkpoint, synthetic, every_s
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
@@ -249,7 +249,12 @@ def _ask_to_save(known: weakref.ref[Gate], every_s: float) -> None:
         del gate
 
 
-def _check(steps: int | None, every_s: float | None, every_steps: int | None) -> None:
+def _check(checkpoint: object, steps: int | None, every_s: float | None, every_steps: int | None) -> None:
+    if not all(callable(getattr(checkpoint, name, None)) for name in ("load", "save")):
+        raise TypeError(
+            f"checkpoint is {checkpoint!r}: expected something with load() and save(step), such as "
+            "TorchCheckpoint('checkpoints', model=model); outside Gavel, too"
+        )
     for name, count, least in (("steps", steps, 0), ("every_steps", every_steps, 1)):
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
             raise ValueError(f"{name} is {count!r}: expected a whole number from {least} up")

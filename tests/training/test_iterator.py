@@ -248,6 +248,15 @@ def test_wrong_numbers_are_refused(words: dict[str, Any], said: str) -> None:
         LeasedIterator("abc", checkpoint=Notes(), **words)
 
 
+@pytest.mark.parametrize("wrong", [None, "checkpoints", Path("checkpoints")])
+def test_what_is_no_checkpoint_is_refused_with_one_that_is(wrong: Any) -> None:
+    """A path, or nothing at all, is what people try first."""
+    with pytest.raises(
+        TypeError, match=r"checkpoint is .*: expected something with load\(\) and save\(step\)"
+    ):
+        LeasedIterator("abc", checkpoint=wrong)
+
+
 @pytest.mark.parametrize("step", [None, -1, 1.5, True, "3"])
 def test_a_checkpoint_has_to_say_its_step(step: Any) -> None:
     """What load() returns is checked where it comes from."""
