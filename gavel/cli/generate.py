@@ -19,7 +19,7 @@ from gavel.cli.run_progress import Bar
 from gavel.cli.simulate import faults
 from gavel.cli.wording import count_of, nearest, printable, shown
 from scheduler.sim.arrivals import YEAR_S, YEARS_MAX
-from scheduler.sim.runs import JOBS_MAX
+from scheduler.sim.run_checks import JOBS_MAX
 from traces.errors import TraceError
 from traces.formats import write_trace
 from traces.generator import WorkloadSpec

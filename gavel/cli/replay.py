@@ -12,7 +12,7 @@ from gavel.cli.wording import printable
 from policies.errors import UnknownPolicy
 from policies.registry import resolve
 from scheduler.sim.history import History
-from scheduler.sim.runs import TIME_S_MAX
+from scheduler.sim.run_checks import TIME_S_MAX
 from scheduler.sim.summary import summarise
 from traces.throughputs import load_throughputs
 

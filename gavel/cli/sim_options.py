@@ -81,6 +81,14 @@ WORLD = options(
     ),
     seconds("--checkpoint", "checkpoint_s", "From being asked to stop to having saved.  [default: 10]"),
     file("--costs", "costs_file", "Restart and checkpoint by job type: job_type, restart_s, checkpoint_s."),
+    seconds(
+        "--save-every", "save_every_s", "Of steps between two checkpoints of a job.  [default: 3600]", ABOVE_0
+    ),
+    click.option(
+        "--renewal-restarts",
+        is_flag=True,
+        help="A job that goes on in the next round saves and starts again; else it just goes on.",
+    ),
     file("--config", "config", "The scheduler's settings, a TOML or YAML file; options here go before it."),
     seconds("--solver-latency", "solver_latency_s", "Until the solver's answer arrives.  [default: 0]"),
     seconds(

@@ -24,7 +24,7 @@ class Gang:
 
     __slots__ = (
         *("lease", "truth", "nodes", "place", "worker_type", "consolidated", "present", "doing"),
-        *("steps", "saved", "stepping_s", "rate", "since_s", "runs_to", "version"),
+        *("steps", "saved", "stepping_s", "rate", "since_s", "runs_to", "version", "ends_s"),
     )
 
     def __init__(self, lease: Lease, truth: JobTruth, worker_type: str) -> None:
@@ -38,6 +38,7 @@ class Gang:
         self.doing = Doing.GATHERING
         self.steps = self.saved = self.stepping_s = self.rate = self.since_s = 0.0
         self.runs_to = truth.runs_to
+        self.ends_s = lease.ends_s  # as last told, where renewals cost something
         self.version = 0  # of its entry on the heap of what is due; older ones are void
 
     def settle(self, now_s: float) -> None:

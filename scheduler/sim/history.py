@@ -130,6 +130,7 @@ class History:
             costs=made.costs,
             rate_noise=made.rate_noise,
             save_every_s=made.save_every_s,
+            renewal_restarts=made.renewal_restarts,
             solver_latency_s=made.solver_latency_s,
             report_interval_s=made.report_interval_s,
             events=(

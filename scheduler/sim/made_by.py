@@ -46,6 +46,7 @@ class MadeBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint_s: float = 0.0
     costs: dict[str, Cost] = {}
     save_every_s: float = 3600.0
+    renewal_restarts: bool = False
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
 
@@ -64,6 +65,7 @@ def made_by(options: SimOptions) -> str:
         checkpoint_s=options.checkpoint_s,
         costs=dict(options.costs),
         save_every_s=options.save_every_s,
+        renewal_restarts=options.renewal_restarts,
         solver_latency_s=options.solver_latency_s,
         report_interval_s=options.report_interval_s,
     )

@@ -295,7 +295,8 @@ class Metrics:
             began_s = now_s - end.ran_s
             held.mark = self._pace.mark(now_s, job.spec.gpus)
         self._credit(now_s, job, held, began_s, end.steps)
-        job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
+        if not fact.lapsed:  # nobody knows what its processes did, nor how long they were there
+            job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
         if job.ended:
             self._retire(now_s, job)

@@ -27,6 +27,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.arrivals import can_end
 from scheduler.sim.changes import changes_of, horizon_s
+from scheduler.sim.run_checks import JOBS_MAX, check_cluster, check_numbers
 from scheduler.sim.simulate import SimOptions
 from traces.costs import read_costs
 from traces.errors import TraceError, UnreadableFile, nearest
@@ -38,22 +39,7 @@ from traces.trace import TraceJob
 
 VERSION = 2  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
-JOBS_MAX = 5_000_000
-NODES_MAX = 100_000  # which take a quarter of a minute to join
-TIME_S_MAX = (
-    7 * 86_400.0
-)  # of rounds, restarts, checkpoints, answers: beyond a week nothing would ever happen
-SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
-TIMES = (
-    "round_s",
-    "min_reallocation_s",
-    "restart_s",
-    "checkpoint_s",
-    "solver_latency_s",
-    "report_interval_s",
-    "notice_s",
-)
 FILES = (
     "trace",
     "throughputs",
@@ -93,6 +79,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
+    save_every_s: float = 3600.0  # of stepping
+    renewal_restarts: bool = False
     mtbf_h: float | None = None  # of each node; None: none fails
     repair_h: float = 1.0
     failures_file: str = ""
@@ -135,9 +123,9 @@ class Prepared:
 def prepare(run: Run) -> Prepared:
     """Check everything and read every file."""
     settings = settings_of(run)
-    _check_numbers(run)
+    check_numbers(run, gpus_per_node(run))
     table = load_throughputs(run.throughputs) if run.throughputs else default_throughputs()
-    _check_cluster(run, table)
+    check_cluster(run, table, gpus_per_node(run))
     jobs, count, notes = jobs_of(run, table)
     if run.measure is not None and count is not None and run.measure[1] > count:
         raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
@@ -161,6 +149,8 @@ def prepare(run: Run) -> Prepared:
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
         report_interval_s=run.report_interval_s,
+        save_every_s=run.save_every_s,
+        renewal_restarts=run.renewal_restarts,
         ideal=run.ideal,
         events=changes_of(
             run.cluster,
@@ -284,69 +274,6 @@ def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
 def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Jobs:
     listed = list(can_end(run.cluster, table, jobs, "trace" if run.trace else "workload"))
     return Jobs(listed, len(listed))
-
-
-def _check_cluster(run: Run, table: Throughputs) -> None:
-    if not run.cluster:
-        raise InvalidSpec("cluster", "is empty; give GPUs by type, such as v100=8,k80=16")
-    for worker_type, gpus in run.cluster.items():
-        if worker_type not in table.worker_types:
-            source = run.throughputs or "our own throughput table"
-            hint = nearest(worker_type, table.worker_types)
-            raise InvalidSpec("cluster", f"{worker_type!r} is not in {source}; {hint}")
-        if not 1 <= gpus <= 1_000_000:
-            raise InvalidSpec("cluster", f"{worker_type}={gpus}: must be 1 to 1,000,000 GPUs")
-    count = sum(-(-gpus // gpus_per_node(run)) for gpus in run.cluster.values())
-    if count > NODES_MAX:
-        said = f"are {count:,} nodes of {gpus_per_node(run)} GPUs; at most {NODES_MAX:,} can be simulated"
-        raise InvalidSpec("cluster", f"{said}; give fewer, or larger ones with --gpus-per-node")
-    for worker_type in run.prices:
-        if worker_type not in run.cluster:
-            raise InvalidSpec(
-                "prices", f"{worker_type!r} is not in the cluster; {nearest(worker_type, run.cluster)}"
-            )
-
-
-def _check_numbers(run: Run) -> None:
-    for field in ("gpus_per_node", "jobs"):
-        value = getattr(run, field)
-        if value is not None and value < 1:
-            raise InvalidSpec(field, f"is {value}, must be at least 1")
-    if gpus_per_node(run) > 1024:
-        raise InvalidSpec("gpus_per_node", f"is {run.gpus_per_node}, must be at most 1024")
-    if max(run.jobs or 0, run.measure[1] if run.measure else 0) > JOBS_MAX:
-        raise InvalidSpec("jobs", f"more than {JOBS_MAX:,} jobs; measure fewer")
-    for field in ("hours", "mtbf_h", "repair_h", "report_interval_s"):
-        value = getattr(run, field)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InvalidSpec(field, f"is {value:g}, must be a number above 0")
-    for field in ("round_s", "report_interval_s"):
-        value = getattr(run, field)
-        if value is not None and not value >= 1:
-            raise InvalidSpec(field, f"is {value:g}, must be at least a second")
-    for field in ("rate_error", "rate_noise"):
-        if getattr(run, field) > SIGMA_MAX:
-            raise InvalidSpec(field, f"is {getattr(run, field):g}, must be at most {SIGMA_MAX:g}")
-    for field in ("rate_error", "rate_noise", "restart_s", "checkpoint_s", "solver_latency_s", "notice_s"):
-        value = getattr(run, field)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise InvalidSpec(field, f"is {value:g}, must be a number from 0 up")
-    for field in TIMES:
-        value = getattr(run, field)
-        if value is not None and value > TIME_S_MAX:
-            raise InvalidSpec(field, f"is {value:g}, must be at most {TIME_S_MAX:,.0f}, a week")
-    for kind, price in run.prices.items():
-        if not (math.isfinite(price) and price >= 0):
-            raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")
-    for field in ("mtbf_h", "failures_file", "capacity_file", "prices_file"):
-        if run.ideal and getattr(run, field):
-            raise InvalidSpec(
-                "ideal", "knows nothing that happens over time: no failures, capacity or prices"
-            )
-    if run.measure is not None and not 0 <= run.measure[0] < run.measure[1]:
-        raise InvalidSpec(
-            "measure", f"is {run.measure[0]}:{run.measure[1]}, must be FIRST:END with FIRST < END"
-        )
 
 
 def _believed(run: Run, table: Throughputs) -> Throughputs | None:

@@ -22,6 +22,7 @@ from scheduler.sim.ideal import Fluid
 from scheduler.sim.machines import Machines
 from scheduler.sim.metrics import Metrics
 from scheduler.sim.physics import JobTruth, Physics
+from scheduler.sim.renewals import RestartingMachines
 from scheduler.sim.world import Arrival, Event, SimWorld
 from scheduler.solving import answer
 from traces.costs import Cost
@@ -58,6 +59,7 @@ class SimOptions:
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
     save_every_s: float = 3600.0
+    renewal_restarts: bool = False  # a job whose lease is renewed saves and starts again
     events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()  # faults, reclaims, prices over time
     ideal: bool = False  # exact shares, without rounds
     journal: Journal | None = None
@@ -172,7 +174,8 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
         noise_sigma=options.rate_noise,
         always_consolidated=options.settings.consolidated_rates,
     )
-    machines = Machines(
+    kind = RestartingMachines if options.renewal_restarts else Machines
+    machines = kind(
         physics,
         limits=Limits(report_interval_s=options.report_interval_s, late_s=1e-3, ask_s=patience_s(options)),
     )
