@@ -84,7 +84,10 @@ JSON: dict[str, tuple[str, Any]] = {
     "token list": ("a list of", r.Token),
     "token join": ("", r.JoinToken),
     "policy": ("as of `policy get`:", r.Allocation),
-    "top": ("one picture: `at`, `status`, `nodes`, `waiting` (how many in all) and `jobs`, a list of", r.Job),
+    "top": (
+        "one picture: `at`, `status`, `nodes`, `waiting` (how many in all) and `jobs`, as of `queue`:",
+        r.Job,
+    ),
     "context": ("a list with `name`, `current`, `address` and `ca`", None),
     "login": ("`name`, `address`, `ca` and `identity`:", r.Identity),
     "init": (

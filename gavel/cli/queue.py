@@ -17,7 +17,9 @@ from gavel.cli.durations import moment_before
 from gavel.cli.live_words import few, job_age, job_on, job_progress, job_where, state_text
 from gavel.cli.wording import count_of, printable
 from gavel.client import Client, Job, JobFilter
+from gavel.client.reading import plain
 from gavel.client.results import ACTIVE
+from gavel.client.specs import NOT_IN_LISTS
 
 COLUMNS = (
     Column("id", right=True, most=12),
@@ -50,9 +52,18 @@ def queue(
             return
         page = list(islice(client.list(wanted, page_size=min(limit, 1000), brief=True), limit))
         if as_json:
-            print_json(page)
+            print_json([as_listed(job) for job in page])
         else:
             _show(client, wanted, page, limit)
+
+
+def as_listed(job: Job) -> dict[str, Any]:
+    """For programs: what a list does not have is not there, rather than empty."""
+    said: dict[str, Any] = plain(job)
+    del said["last_lines"]
+    for name in NOT_IN_LISTS:
+        del said["spec"][name]
+    return said
 
 
 def job_filter(client: Client, *, everybody: bool = False, active: bool = True, **said: Any) -> JobFilter:

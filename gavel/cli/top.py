@@ -20,6 +20,7 @@ from rich.live import Live
 
 from gavel.cli.columns import out
 from gavel.cli.connecting import print_json, scheduler
+from gavel.cli.queue import as_listed
 from gavel.cli.screen import Picture, screen
 from gavel.client import Client, JobFilter, JobState
 from gavel.client.errors import NotReachable
@@ -34,9 +35,8 @@ def top(every_s: float, once: bool, as_json: bool, address: str | None, context:
     with scheduler(address, context) as client:
         picture = look(client)
         if as_json:
-            print_json(
-                {name: getattr(picture, name) for name in ("at", "status", "nodes", "jobs", "waiting")}
-            )
+            said = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
+            print_json(said | {"jobs": [as_listed(job) for job in picture.jobs]})
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             console = out()

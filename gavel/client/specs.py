@@ -80,6 +80,7 @@ class JobSpec:
 
 _LAUNCH = ("command", "script", "setup", "venv", "workdir", "env", "env_from", "checkpoint_dir")
 _OWN = (*_LAUNCH, "upload", "package", "ranks", "after", "source")
+NOT_IN_LISTS = (*_LAUNCH, "upload", "package", "ranks", "labels", "rates")  # of a spec, where a list is brief
 _PLAIN = tuple(one.name for one in fields(JobSpec) if one.name not in _OWN)
 _LISTED = ("worker_types", "excluded_worker_types", "nodes", "array")
 _MAPPED = ("labels", "rates", "env", "env_from")

@@ -132,3 +132,14 @@ def test_of_simulations(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.Monkey
     assert said_by(gavel("compare", "a.json", "a.json", "--json"))["ratio"]["mean_jct_h"] == 1.0
     swept = said_by(gavel("sweep", "day.csv", "--policy", "fifo,las", "--cluster", "h100=16", "--json"))
     assert [(one["policy"], one["figures"]["jobs"]) for one in swept["runs"]] == [("fifo", 3), ("las", 3)]
+
+
+def test_lists_leave_out_what_they_do_not_have(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """An empty command in a list would look like a job without one."""
+    gavel("submit", "--env", "A=1", "--", "true")
+    (listed,) = said_by(gavel("queue", "--all", "--json"))
+    (pictured,) = said_by(gavel("top", "--json"))["jobs"]
+    shown = said_by(gavel("show", "1", "--json"))
+    for job in (listed, pictured):
+        assert set(shown) - set(job) == {"last_lines"}
+        assert {"command", "env", "labels"} <= set(shown["spec"]) - set(job["spec"])
