@@ -1,7 +1,7 @@
 """GPUs as the driver tells of them, through NVML (the library nvidia-ml-py, imported only here and only when asked).
 
 Health is polled; fatal errors come as events of the driver and are remembered: a GPU that had one stays out of
-service until a person has looked at it and started the agent anew.
+service, in the scheduler's books until a person resumes the node, and here until the agent is started anew.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
             yield Finding(
                 "bad",
                 f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
-                "reset or replace it; the scheduler uses the others, and this one when its agent finds it well",
+                f"reset or replace it, start the agent there anew, then `gavel resume {node.name}`; others are used",
             )
 
 

@@ -70,7 +70,7 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
     else:
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
-            node.broken.clear()  # another machine, or mended; a link that comes back mends nothing
+            node.broken.clear()  # those of the same machine are said again by the next fact
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         node.state = NodeState.DRAINING if node.drained else NodeState.UP
     state.add_node(node)
@@ -81,6 +81,8 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node = state.nodes[fact.node]
     if fact.state in (NodeState.DRAINING, NodeState.UP):
         node.drained, node.left = fact.state == NodeState.DRAINING, fact.left
+    if fact.mended:
+        node.broken.clear()
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):

@@ -87,6 +87,7 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     state: NodeState
     why: str = ""
     left: bool = False  # by its own agent, which stops: the next one makes up for it
+    mended: bool = False  # a person has looked at it: GPUs that reported a fatal error are used again
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True):

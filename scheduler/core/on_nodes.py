@@ -55,7 +55,10 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         return
     back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
+        broken = sorted(known.broken) if known is not None and _same_gpus(known.spec, spec) else ()
         out.fact(NodeJoined(spec=spec))
+        if broken and not state.nodes[spec.name].broken.issuperset(broken):  # to come back mends nothing
+            out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
     held = {h.lease: h for h in message.held}
     resumed, started = [], []
     for holding in state.on_node(spec.name):
@@ -77,6 +80,11 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     out.dirty((spec.name,))
     out.wants_review = True
     on_rounds.kick(out)
+
+
+def _same_gpus(one: NodeSpec, other: NodeSpec) -> bool:
+    """Whether an index means the same GPU of both."""
+    return (one.worker_type, one.gpus) == (other.worker_type, other.gpus)
 
 
 def _in_the_way(state: SchedulerState, node: Node, spec: NodeSpec) -> bool:
@@ -343,6 +351,7 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
         state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
         why = f"{message.action} by {message.user}" if message.user else message.action
         left = message.by_agent and message.action == "drain"
-        out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left))
+        mended = message.action == "resume" and not message.by_agent and bool(node.broken)
+        out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left, mended=mended))
     out.reply(message.call, node=message.node)
     on_rounds.kick(out)

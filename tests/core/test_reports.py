@@ -25,11 +25,14 @@ from scheduler.core.facts import (
 from scheduler.core.messages import (
     HeldLease,
     JobCommand,
+    NodeCommand,
     NodeHello,
     NodeReport,
+    NodeSilent,
     Progress,
     Woke,
 )
+from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState, Move
 from scheduler.model.lease import Bundle, Lease, Phase
 from tests.support.desk import Desk, exited, job, node
@@ -189,6 +192,33 @@ def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
     desk.all_claimed()
     (lease,) = desk.run(job())
     assert desk.holding(lease).lease.gpus == ("n1:1",)
+
+
+def test_a_broken_gpu_stays_out_until_a_person_resumes_its_node(desk_of: DeskOf) -> None:
+    """Whether its agent comes back soon or late, or resumes the node itself; other GPUs are other ones."""
+    desk = desk_of(node())
+    desk.report(broken_gpus=(0,))
+    desk.settle()
+    found = desk.core.state.nodes["n1"]
+    desk.tell(1.0, NodeSilent(node="n1"))
+    desk.settle()
+    assert found.state == NodeState.LOST
+    desk.tell(2.0, NodeHello(spec=node()))
+    desk.settle()
+    assert (found.state, found.broken) == (NodeState.UP, {0})
+    desk.tell(3.0, NodeCommand(node="n1", action="resume", user="its agent", by_agent=True))
+    desk.settle()
+    assert found.broken == {0}
+    desk.tell(4.0, NodeCommand(node="n1", action="resume", user="ada"))
+    desk.settle()
+    assert (found.state, found.broken) == (NodeState.UP, set())
+    desk.report(broken_gpus=(0,))
+    desk.settle()
+    desk.tell(5.0, NodeSilent(node="n1"))
+    desk.settle()
+    desk.tell(6.0, NodeHello(spec=node(gpus=1)))
+    desk.settle()
+    assert found.broken == set()
 
 
 # -------------------------------------------------------------------------------------------------- retries
