@@ -72,10 +72,15 @@ def flush_directory(path: Path) -> None:
         os.close(handle)
 
 
+def open_own(path: Path) -> BinaryIO:
+    """A file to read, which may not be a link."""
+    return cast(BinaryIO, os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"))
+
+
 def sum_of(path: Path) -> dict[str, int]:
     """CRC-32 and size of a file."""
     crc32 = size_bytes = 0
-    with open(path, "rb") as file:
+    with open_own(path) as file:
         while block := file.read(BLOCK_BYTES):
             crc32 = zlib.crc32(block, crc32)
             size_bytes += len(block)

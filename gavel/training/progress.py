@@ -86,7 +86,8 @@ class Progress:
             }
             aside = f"{self._path}.new"
             try:
-                with open(aside, "w", encoding="ascii") as file:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(aside, flags, 0o666), "w", encoding="ascii") as file:
                     json.dump(words, file)
                 os.replace(aside, self._path)
             except OSError as fault:

@@ -291,7 +291,8 @@ def _name(found: Found) -> str:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        words = json.loads(path.read_bytes())
+        with atomic.open_own(path) as file:
+            words = json.loads(file.read())
     except (OSError, ValueError):
         return None
     return words if isinstance(words, dict) else None

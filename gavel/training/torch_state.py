@@ -11,6 +11,7 @@ import importlib
 import sys
 from typing import Any, BinaryIO
 
+from gavel.training import atomic
 from gavel.training.errors import CheckpointError
 
 _ARRAY, _BYTES = "__numpy__", "__bytes__"
@@ -58,7 +59,8 @@ def read(path: Any) -> dict[str, Any]:
     import torch
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with atomic.open_own(path) as file:
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as fault:  # whatever PyTorch makes of a file that is none of ours
         # its own words advise to run what the file says
         why = "it holds more than data" if type(fault).__name__ == "UnpicklingError" else fault

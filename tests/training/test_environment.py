@@ -109,3 +109,14 @@ def test_progress_is_written_once_a_second_and_then_no_more(tmp_path: Path) -> N
     progress.write_if_due(1e9, 5)
     assert json.loads((tmp_path / "progress-0.json").read_text())["steps"] == 4
     assert [path.name for path in tmp_path.iterdir()] == ["progress-0.json"]
+
+
+def test_progress_is_not_written_through_a_link(tmp_path: Path) -> None:
+    """Whatever lies in the way is not followed; training goes on, and the log says why nothing is reported."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "progress-0.json.new").symlink_to(victim)
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.write(100.0, 1)
+    assert victim.read_text() == "precious"

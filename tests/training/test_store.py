@@ -271,3 +271,12 @@ def test_two_that_write_the_same_file_at_once_both_succeed(tmp_path: Path) -> No
 
     atomic.replace(tmp_path / "state", inner)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("state", b"same")]
+
+
+def test_a_checkpoint_file_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    """A name in a shared directory leads to no file of somebody else."""
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "weights").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError) as fault:
+        atomic.sum_of(tmp_path / "weights")
+    assert fault.value.errno == errno.ELOOP
