@@ -107,6 +107,11 @@ def entry(name: str) -> Entry:
     return _entries[_names[name]]
 
 
+def reads(spec: str, fact: str) -> bool:
+    """Whether the answers of the policy that a spec names depend on this field of a problem."""
+    return fact in entry(_parse(spec)[0][0]).facts
+
+
 def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
     """The policy that a spec names, ready to be called."""
     (name, given), *modifiers = _parse(spec)

@@ -52,7 +52,7 @@ FIELDS = options(
     _one("--weight", metavar="N", help="5: five times the share."),
     _one("--tenant", metavar="TENANT", help="Whose share it uses: org/team."),
     _one("--user", metavar="USER", help="On whose behalf; for operators."),
-    _one("--deadline", metavar="WHEN", help="Done by then: 8h, or a time."),
+    _one("--deadline", metavar="WHEN", help="Done by then: 8h, or a time; some policies keep it."),
     _one("--start", metavar="WHEN", help="Not before: 2h, or a time."),
     _one("--time-limit", metavar="DURATION", help="Of running, over all attempts: 2d."),
     _one("--min-run", metavar="DURATION", help="Once started, not preempted before."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from gavel.cli.columns import out
 from gavel.cli.connecting import job_id, members, print_line, scheduler
 from gavel.cli.live_words import age, ago, few, job_on, job_progress, short_number, span, state_text
 from gavel.cli.wording import count_of, printable
-from gavel.client import Job
+from gavel.client import Job, JobState
 from gavel.client.job_fields import FIELDS
 from gavel.client.reading import plain
 
@@ -82,6 +82,8 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         )
         yield "done", f"{done}{steps}"
     yield "submitted", f"{_time(job.submitted)} by {printable(job.spec.user)} ({ago(job.submitted, now)})"
+    if job.spec.deadline_s is not None and job.submitted:
+        yield "due", _due(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
     if job.started:
         yield "started", f"{_time(job.started)} ({ago(job.started, now)})"
     if job.ended:
@@ -98,6 +100,21 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
+
+
+def _due(job: Job, due: datetime, now: datetime) -> str:
+    """When its deadline is, and whether it is missed, or will be if it runs on as it does."""
+    verdict = ""
+    if job.state is JobState.COMPLETED and job.ended:
+        late = job.ended > due
+        verdict = f", missed by {span((job.ended - due).total_seconds())}" if late else ", kept"
+    elif job.state.is_final or now > due:
+        verdict = ", missed"
+    elif job.placement and job.placement.rate and job.spec.steps:
+        left_s = (job.spec.steps - job.steps_done) / job.placement.rate
+        late = now + timedelta(seconds=left_s) > due
+        verdict = f", and at its rate it takes {span(left_s)} more" if late else ""
+    return f"{_time(due)} ({ago(due, now)}{verdict})"
 
 
 def _asked(job: Job) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ def submit(
     with scheduler(address, context, changes=True) as client:
         _warn_of_secrets(specs)
         _warn_of_memory(client, specs)
+        _warn_of_deadlines(client, specs)
         specs = with_ids(client, specs, by_flag=bool(flags["after"]))
         if dry_run:
             sys.exit(preview(client, specs, as_json))
@@ -110,6 +111,25 @@ def _warn_of_memory(client: Client, specs: Sequence[JobSpec]) -> None:
             f"declared GPUs do with `--gpus {printable(kinds[0])}=COUNT:memory=GB`",
             err=True,
         )
+
+
+def _warn_of_deadlines(client: Client, specs: Sequence[JobSpec]) -> None:
+    """A deadline means nothing to most policies, and to none without steps."""
+    due = [spec for spec in specs if spec.deadline_s is not None]
+    if not due:
+        return
+    from policies.registry import names, reads
+
+    policy = client.policy().policy
+    if not reads(policy, "deadline_s"):
+        keep = ", ".join(name for name in names() if reads(name, "deadline_s"))
+        click.echo(
+            f"deadline: the policy of this cluster ({policy}) does not look at deadlines, so it may be missed; "
+            f"{keep} keep them",
+            err=True,
+        )
+    elif not all(spec.steps for spec in due):
+        click.echo("deadline: no policy can keep it without `steps`, so it may be missed", err=True)
 
 
 def _may_use(spec: JobSpec, worker_type: str) -> bool:

@@ -94,7 +94,13 @@ FIELDS = (
     Field("weight", v.ABOVE_0, "5: five times the share. 1 without it", "2"),
     Field("tenant", v.NAME, "Whose share it uses: `org/team`", "vision/detection"),
     Field("user", v.NAME, "On whose behalf; for operators", "ada"),
-    Field("deadline", v.INSTANT, "Done by then: after the submission, or a time", "8h", "deadline_s"),
+    Field(
+        "deadline",
+        v.INSTANT,
+        "Done by then: after the submission, or a time. Some policies keep it, if `steps` are known",
+        "8h",
+        "deadline_s",
+    ),
     Field(
         "start",
         v.INSTANT,

@@ -287,7 +287,10 @@ def _jobs(state: SchedulerState, jobs: list[Job], now_s: float) -> Jobs:
         isolated_s=np.array([isolated_s for _, isolated_s in reckoned], float),
         deadline_s=np.array(
             [
-                math.inf if job.spec.deadline_s is None else job.submitted_s + job.spec.deadline_s - now_s
+                math.inf
+                if job.spec.deadline_s is None
+                or job.spec.steps is None  # policies keep no deadline without steps
+                else job.submitted_s + job.spec.deadline_s - now_s
                 for job in jobs
             ],
             float,

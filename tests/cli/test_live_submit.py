@@ -10,7 +10,7 @@ import pytest
 from gavel.client import Client
 from gavel.client.results import Preview
 from tests.cli.conftest import Gavel
-from tests.cli.live import live  # noqa: F401
+from tests.cli.live import finish, live  # noqa: F401
 from tests.support.live_thread import LiveThread
 
 HELD = ("--", "true")
@@ -125,6 +125,24 @@ def test_gpu_memory_that_nobody_tells_is_remarked_on(live: LiveThread, gavel: Ga
     assert gavel("submit", "-t", "declared", *HELD).stderr == ""
     said = gavel("submit", "--gpu-memory", "900GB", "-t", "told", *HELD)
     assert (said.exit_code, said.stdout) == (2, "")
+
+
+def test_a_deadline_that_nobody_keeps_is_remarked_on(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """By the policy, and by what it has to know; `show` says when it is due, and that it is missed."""
+    said = gavel("submit", "--deadline", "2s", "--steps", "1e6", "--dry-run", *HELD)
+    assert said.stderr == (
+        "deadline: the policy of this cluster (max_min_fairness) does not look at deadlines, so it may be missed; "
+        "max_throughput, min_cost, throughput_per_cost keep them\n"
+    )
+    assert gavel("policy", "set", "max_throughput").exit_code == 0
+    assert "without `steps`" in gavel("submit", "--deadline", "1h", *HELD).stderr
+    assert gavel("submit", "--deadline", "0.01s", "--steps", "5", *HELD).stderr == ""
+    assert " (in 1h00m)\n" in gavel("show", "1").stdout
+    due = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
+    assert due.endswith("(0s ago, missed)")
+    finish(live, "2")
+    due = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
+    assert due.endswith(", missed by 0s)")
 
 
 def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.core.explain import remedies
 from scheduler.core.explain.answer import Change, Explanation, Reason
 from scheduler.core.explain.finding import Finding, due_and_received
-from scheduler.core.explain.forecast import ends_s
+from scheduler.core.explain.forecast import done_s, ends_s
 from scheduler.core.explain.scene import Column, Scene, rate_in, release_s
 from scheduler.core.explain.start import Start, after_leases
 from scheduler.core.explain.waiting import why_it_waits
@@ -35,7 +35,7 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
         state=job.state,
         at_s=now_s,
         reason=found.reason,
-        text=found.text,
+        text=found.text + _deadline(state, job, now_s, scene),
         others=found.others,
         evidence=() if scene is None else scene.evidence(),
         ways=0 if scene is None else len(scene.columns),
@@ -43,6 +43,32 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
         expected_start_s=start.at_s,
         start_basis=start.basis,
         start_sure=start.sure,
+    )
+
+
+def _deadline(state: SchedulerState, job: Job, now_s: float, scene: Scene | None) -> str:
+    """Whether it keeps its deadline, if it has one."""
+    if job.spec.deadline_s is None or job.state in (JobState.FAILED, JobState.CANCELLED):
+        return ""
+    due_s = job.submitted_s + job.spec.deadline_s
+    if job.ended_s is not None:
+        early_s = due_s - job.ended_s
+        if early_s >= 0:
+            return f" It kept its deadline, with {span(early_s)} to spare."
+        return f" It missed its deadline by {span(-early_s)}."
+    if due_s <= now_s:
+        return f" Its deadline passed {span(now_s - due_s)} ago."
+    text = f" Its deadline is in {span(due_s - now_s)}"
+    done = done_s(state, job, now_s)
+    if done is not None:
+        late = f", and with its share of time it is done {when(done, now_s)}" if done > due_s else ""
+        return f"{text}{late}."
+    best = max((column.rate for column in scene.columns), default=0.0) if scene is not None else 0.0
+    alone_s = job.steps_left / best if best > 0 and job.spec.steps is not None else 0.0
+    return (
+        f"{text}, and even if it ran all the time it took {span(alone_s)}."
+        if now_s + alone_s > due_s
+        else f"{text}."
     )
 
 

@@ -1,0 +1,75 @@
+"""Deadlines: whether one is near, kept or missed is told; and one that nobody could keep does no harm to others."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from scheduler.core.effects import Solve
+from scheduler.core.explain import explain
+from scheduler.core.messages import JobCommand, Woke
+from scheduler.model.jobs import JobState
+from scheduler.solving import answer
+from tests.support.desk import Desk, exited, job, node
+
+
+def running(**fields: float) -> tuple[Desk, str]:
+    """A job that runs at ten steps per second, and its lease."""
+    desk = Desk(node())
+    (lease,) = desk.run(job(rates={"v100": 10.0}, **fields))
+    desk.report(started=(lease,))
+    desk.settle()
+    return desk, lease
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "after_s", "words"),
+    [
+        (7200.0, 0.0, "Its deadline is in 2 h."),
+        (7200.0, 3600.0, "Its deadline is in 1 h."),
+        (500.0, 60.0, "Its deadline is in 7 min, and with its share of time it is done in about"),
+        (500.0, 560.0, "Its deadline passed 1 min ago."),
+    ],
+)
+def test_a_job_that_runs(deadline_s: float, after_s: float, words: str) -> None:
+    """Ten thousand steps take 1,000 s: the deadline is in time, too near, or over."""
+    desk, _ = running(steps=10_000.0, deadline_s=deadline_s)
+    submitted_s = desk.job("1").submitted_s
+    assert words in explain(desk.core.state, "1", submitted_s + after_s).text
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "words"),
+    [(300.0, "It kept its deadline, with 4 min"), (30.0, "It missed its deadline by 30 s")],
+)
+def test_a_job_that_is_done(deadline_s: float, words: str) -> None:
+    """After a minute, in time or not."""
+    desk, lease = running(steps=100.0, deadline_s=deadline_s)
+    desk.until(desk.job("1").submitted_s + 60.0)
+    desk.report(exits=(exited(lease, "finished", 100.0),))
+    assert desk.job("1").state == JobState.COMPLETED
+    assert words in explain(desk.core.state, "1").text
+
+
+def test_a_job_that_waits_and_could_never_keep_it() -> None:
+    """It is said before it has any share of time; a job that was cancelled has no deadline any more."""
+    desk = Desk(node())
+    desk.submit(job(rates={"v100": 10.0}, steps=1e6, deadline_s=60.0))
+    said = explain(desk.core.state, "1", desk.now_s).text
+    assert "Its deadline is in 1 min, and even if it ran all the time it took 1 d 4 h." in said
+    desk.tell(desk.now_s, JobCommand(job="1", action="cancel"))
+    assert "deadline" not in explain(desk.core.state, "1").text
+
+
+def test_without_steps_there_is_none_to_keep() -> None:
+    """A policy that keeps deadlines has to know the steps; one job without them leaves nobody without an answer."""
+    desk = Desk(node(), policy="max_throughput")
+    desk.submit(job(deadline_s=100.0, steps=None), job(deadline_s=5000.0, steps=100.0))
+    desk.settle()
+    desk.tell(desk.now_s, Woke(what="tick"))
+    question = desk.claim(Solve)
+    assert np.isinf(question.problem.jobs.deadline_s[0])
+    assert math.isfinite(question.problem.jobs.deadline_s[1])
+    assert not answer(question).failed
