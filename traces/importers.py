@@ -16,6 +16,7 @@ from traces.errors import BadRow, nearest, show
 from traces.intake import Intake
 
 ALL = "*"
+SUBTRACE = "subtrace=NAME"  # how one is chosen, in Python; a command says its option instead
 LAYOUT = Layout(
     needed=("subtrace", "job_id", "arrival_s", "num_gpus", "job_type"),
     optional=("duration_s", "total_steps", "gpu_type_requested", "user", "vc", "status", "extra"),
@@ -50,7 +51,7 @@ def _ask_for_one(path: Path, text: str) -> None:
     raise BadRow(
         f"the file holds {len(names)} of them: {', '.join(names[:12])}",
         field="subtrace",
-        hint=f"choose one, or '{ALL}' for all of them together",
+        hint=f"choose one by {SUBTRACE}, or all of them together by the name '{ALL}'",
         file=str(path),
     )
 

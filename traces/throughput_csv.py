@@ -21,6 +21,8 @@ from traces.throughputs import Key, PairKey, PairRates, Throughputs
 # USD per GPU-hour that the published cost figures go by (GCP, early 2020)
 PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
+MEASURED = "measured=NAME"  # how one is chosen, in Python; a command says its option instead
+
 SPREAD = {"": False, "consolidated": False, "unconsolidated": True}
 TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 
@@ -201,6 +203,13 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
 def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
     """The lines of one set of measurements; a `source` column may name several sets, as in `a+b`."""
     if "source" not in layout.needed:
+        if measured is not None:
+            raise BadTable(
+                "the file does not say whose measurements it holds",
+                field="measured",
+                hint="leave it out",
+                file=str(path),
+            )
         yield from rows(path, text, layout)
         return
     common: set[str] | None = None  # the sets that all lines belong to
@@ -213,7 +222,7 @@ def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iter
         if measured is None or measured in sets:
             lines.append(row)
     if measured is None and not common:
-        hint = f"choose one of {', '.join(sorted(known)[:8])}"
+        hint = f"choose one by {MEASURED}: {', '.join(sorted(known)[:8])}"
         raise BadTable(
             "the file holds several sets of measurements", field="measured", hint=hint, file=str(path)
         )

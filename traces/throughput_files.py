@@ -25,13 +25,23 @@ def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Th
     """Read a table of any known format: a folder of ours, a CSV table, or the original's JSON."""
     try:
         if path.is_dir():
+            _no_choice(measured, pairs)
             return throughput_csv.read_folder(path)
         text = read_text(path)
         if text.lstrip().startswith("{"):
+            _no_choice(measured, pairs)
             return _original_json(path, text)
         return throughput_csv.read_rates(path, text, measured, pairs)
     except TraceError as fault:
         raise fault.at(str(path)) from None
+
+
+def _no_choice(measured: str | None, pairs: Path | None) -> None:
+    """What belongs to other formats."""
+    if measured is not None:
+        raise BadTable("it holds one set of measurements", field="measured", hint="leave it out")
+    if pairs is not None:
+        raise BadTable("it holds its pairs itself", field="pairs", hint="leave it out")
 
 
 def _original_json(path: Path, text: str) -> Throughputs:

@@ -128,7 +128,7 @@ def load_throughputs(
     """Read a throughput table in any format that is known, recognised by its content.
 
     `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a
-    second file with rates of pairs, for formats that keep them apart.
+    second file with rates of pairs, for formats that keep them apart. Neither is taken where it has no sense.
     """
     from traces.throughput_files import read_throughputs
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from traces.documents import Layout, Row, header_of, read_text, rows
-from traces.errors import TraceError, UnreadableFile, nearest, show
+from traces.errors import BadTable, TraceError, UnreadableFile, nearest, show
 
 
 class CapacityChange(msgspec.Struct, frozen=True):
@@ -57,14 +57,15 @@ INSTANCE_EVENTS = Layout(
 def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
     """Capacity over time: our own table, sizes of a spot cluster, or events of single instances.
 
-    With `known` types, a line of our own table that names another one is refused.
+    With `known` types, a line of our own table that names another one is refused; of a published table it is left
+    out, and the table refused if nothing is left of it.
     """
     return _read(
         Path(path),
         {
             CAPACITY: lambda lines: _own_capacity(lines, known),
-            SPOT_AVAILABILITY: _cluster_sizes,
-            INSTANCE_EVENTS: _instances_running,
+            SPOT_AVAILABILITY: lambda lines: _of(_cluster_sizes(lines), known),
+            INSTANCE_EVENTS: lambda lines: _of(_instances_running(lines), known),
         },
     )
 
@@ -72,12 +73,15 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts."""
+    """Prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts.
+
+    `known` types: as for capacity.
+    """
     return _read(
         Path(path),
         {
             PRICES: lambda lines: _own_prices(lines, known),
-            SPOT_PRICES: lambda lines: _lowest_price(lines, cloud),
+            SPOT_PRICES: lambda lines: _of(_lowest_price(lines, cloud), known),
         },
     )
 
@@ -139,6 +143,18 @@ def _gpus(row: Row, column: str) -> int:
 # --------------------------------------------------------------------------------------------- published
 
 
+def _of(changes: tuple[Change, ...], known: Collection[str]) -> tuple[Change, ...]:
+    """Those of the known types."""
+    there = dict.fromkeys(change.worker_type for change in changes)
+    if known and not there.keys() & set(known):
+        raise BadTable(
+            f"holds nothing of {', '.join(known)}",
+            field="gpu_type",
+            hint=f"it is of {', '.join(there) or 'nothing'}",
+        )
+    return tuple(change for change in changes if not known or change.worker_type in known)
+
+
 def _cluster_sizes(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
     found: dict[tuple[float, str], int] = {}
     for row in lines:
@@ -181,7 +197,9 @@ def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange,
 def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[float, Row]]:
     """The lines in order of time, as seconds from the first."""
     stamped = []
+    clouds: dict[str, None] = {}
     for row in lines:
+        clouds[row.text("cloud")] = None
         if cloud is None or row.text("cloud") == cloud:
             try:
                 stamp = datetime.fromisoformat(row.text("timestamp"))
@@ -190,6 +208,8 @@ def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[f
             if stamp.tzinfo is None:
                 row.refuse("timestamp", "says no time zone", "write it as 2020-03-15T10:07:33Z")
             stamped.append((stamp, row))
+    if cloud is not None and cloud not in clouds:
+        raise BadTable(f"holds nothing of {show(cloud)}", field="cloud", hint=nearest(cloud, clouds))
     stamped.sort(key=lambda item: item[0])
     return (((stamp - stamped[0][0]).total_seconds(), row) for stamp, row in stamped)
 

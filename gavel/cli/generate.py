@@ -20,13 +20,13 @@ from gavel.cli.simulate import faults
 from gavel.cli.wording import count_of, nearest, printable, shown
 from scheduler.sim.arrivals import YEAR_S, YEARS_MAX
 from scheduler.sim.run_checks import JOBS_MAX
+from scheduler.sim.runs import table_of
 from traces.errors import TraceError
 from traces.formats import write_trace
 from traces.generator import WorkloadSpec
 from traces.generator import generate as generate_jobs
 from traces.named import WORKLOADS, workload
-from traces.roofline import default_throughputs
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
 HOUR_S = 3600.0
@@ -43,6 +43,8 @@ def generate(
     jobs: int | None,
     hours: float | None,
     throughputs: str,
+    measured: str,
+    pairs: str,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -56,7 +58,7 @@ def generate(
     if workload is not None and spec is not None:
         raise Fault("--spec: is a workload of one's own; leave it or --workload out")
     with faults():
-        table = load_throughputs(throughputs) if throughputs else default_throughputs()
+        table = table_of(throughputs, measured, pairs)
         if spec:
             own = _own_spec(spec, rate_per_h)
             rate_per_h = own.rate_per_h

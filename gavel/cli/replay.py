@@ -13,14 +13,16 @@ from policies.errors import UnknownPolicy
 from policies.registry import resolve
 from scheduler.sim.history import History
 from scheduler.sim.run_checks import TIME_S_MAX
+from scheduler.sim.runs import table_of
 from scheduler.sim.summary import summarise
-from traces.throughputs import load_throughputs
 
 
 def replay(
     journal_in: str,
     policy: str | None,
     throughputs: str,
+    measured: str,
+    pairs: str,
     restart_s: float | None,
     checkpoint_s: float | None,
     **outputs: str | None,
@@ -36,7 +38,7 @@ def replay(
         if time_s is not None and time_s > TIME_S_MAX:
             raise Fault(f"{option}: is {time_s:g}, must be at most {TIME_S_MAX:,.0f}, a week")
     with faults():
-        table = load_throughputs(throughputs) if throughputs else None
+        table = table_of(throughputs, measured, pairs) if throughputs or measured or pairs else None
         history = read_history(journal_in)
         options = history.options(
             policy=policy, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s

@@ -9,7 +9,7 @@ import click
 from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
 from gavel.cli.live_options import ADDRESS, JSON
 from gavel.cli.option_values import ABOVE_0, RATE, Cluster, Listed, not_empty
-from gavel.cli.sim_options import OUTPUTS, POLICY, SEED, WORKLOAD, WORLD, file, options, seconds
+from gavel.cli.sim_options import OUTPUTS, POLICY, SEED, THROUGHPUTS, WORKLOAD, WORLD, file, options, seconds
 
 
 @click.command()
@@ -143,6 +143,7 @@ def sweep(**options: Any) -> None:
         "throughputs",
         "Steps per second by job type, GPUs and worker type; else our own table.",
     ),
+    THROUGHPUTS,
     SEED,
     JSON,
 )
@@ -164,6 +165,7 @@ def generate(**options: Any) -> None:
         help="Which policy.  [default: the journal's own]",
     ),
     file("--throughputs", "throughputs", "The true rates; else what the journal's scheduler was told."),
+    THROUGHPUTS,
     seconds(
         "--restart",
         "restart_s",

@@ -40,6 +40,16 @@ def file(name: str, field: str, text: str) -> Callable[[Command], Command]:
     )
 
 
+THROUGHPUTS = options(
+    click.option(
+        "--measured",
+        default="",
+        callback=not_empty,
+        metavar="NAME",
+        help="Whose measurements, of a throughput table that holds several.",
+    ),
+    file("--pairs", "pairs", "Rates of pairs, for throughput tables that keep them in a second file."),
+)
 WORKLOAD = options(
     click.option(
         "--workload",
@@ -61,6 +71,7 @@ WORKLOAD = options(
         "throughputs",
         "Steps per second by job type, GPUs and worker type; else our own table.",
     ),
+    THROUGHPUTS,
 )
 WORLD = options(
     click.option(
@@ -127,6 +138,13 @@ WORLD = options(
         "--prices", type=Prices(), metavar="TYPE=USD,…", help="Per GPU and hour, instead of the table's."
     ),
     file("--prices-file", "prices_file", "Prices over time: t_s, worker_type, price_per_gpu_hour."),
+    click.option(
+        "--cloud",
+        default="",
+        callback=not_empty,
+        metavar="NAME",
+        help="Whose prices, of a file that holds several clouds'; else the cheapest.",
+    ),
     file("--capacity-file", "capacity_file", "GPUs over time: t_s, worker_type, gpus."),
     seconds(
         "--notice", "notice_s", "How long before nodes of the capacity file leave it is known.  [default: 0]"

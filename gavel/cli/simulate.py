@@ -43,7 +43,9 @@ from scheduler.sim.simulate import STARVED_S, Progress, SimOptions, SimResult
 from scheduler.sim.simulate import simulate as run_simulation
 from scheduler.sim.summary import summarise
 from traces.errors import TraceError
+from traces.importers import SUBTRACE
 from traces.intake import REPAIR
+from traces.throughput_csv import MEASURED
 
 DAY_S = 86_400.0
 OPTION_OF = {
@@ -56,6 +58,9 @@ OPTION_OF = {
     "rate_noise": "--noise",
     "trace": "TRACE",
 }
+
+
+IN_PYTHON = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED: "--measured NAME"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def simulate(
         prepared = prepare(run_of_options(options))
     outputs.check(*(str(getattr(prepared.run, field)) for field in FILES))
     for note in prepared.notes:
-        say(f"note: {printable(prepared.run.trace)}: {printable(note)}")
+        say(f"note: {printable(note)}")
     result = carry_out(prepared.options, outputs.journal, prepared.jobs)
     run = prepared.run
     figures = summarise(
@@ -150,9 +155,16 @@ def faults() -> Iterator[None]:
     except InvalidSpec as error:
         raise Fault(f"{option_of(error.field)}: {printable(error.problem)}") from None
     except TraceError as error:
-        raise Fault(printable(str(error).replace(REPAIR, "--repair"))) from None
+        raise Fault(printable(_on_the_command_line(str(error)))) from None
     except (PolicyError, JournalError, ConfigError) as error:
         raise Fault(printable(str(error))) from None
+
+
+def _on_the_command_line(text: str) -> str:
+    """What is to be done, with an option where Python has an argument."""
+    for argument, option in IN_PYTHON.items():
+        text = text.replace(argument, option)
+    return text
 
 
 def option_of(field: str) -> str:

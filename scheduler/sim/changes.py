@@ -17,7 +17,6 @@ from scheduler.sim.machines import Machines
 from scheduler.sim.reclaims import vacations
 from scheduler.sim.simulate import STORAGE, nodes
 from scheduler.sim.world import Event
-from traces.errors import BadRow, nearest
 from traces.time_series import read_capacity, read_prices
 
 Change = tuple[float, Callable[[Machines], Event]]
@@ -37,11 +36,14 @@ def changes_of(
     notice_s: float = 0.0,
     checkpoints_s: Collection[float] = (),
     prices_file: str = "",
+    cloud: str | None = None,
     capacity_file: str = "",
+    note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Change, ...]:
     """All changes in order of time. Random failures happen until `until_s`; nobody runs for ever.
 
     `notice_s`: how long before they leave nodes of the capacity file are told; `checkpoints_s`: what jobs need then.
+    `cloud`: whose prices, of a file that has several. `note` hears of what a file does not say.
     """
     start = list(nodes(cluster, gpus_per_node))
     names = [spec.name for spec in start]
@@ -63,7 +65,7 @@ def changes_of(
     found: list[Change] = [(event.t_s, _struck(event, spec_of)) for event in possible]
     found += vacations(possible, checkpoints_s)
     if prices_file:
-        found += _price_changes(cluster, prices_file)
+        found += _price_changes(cluster, prices_file, cloud, note)
     return tuple(sorted(found, key=lambda change: change[0]))
 
 
@@ -79,7 +81,6 @@ def _capacity_events(
     changes = read_capacity(path, cluster)
     pool = list(start)
     for kind in dict.fromkeys(change.worker_type for change in changes):
-        _check_type(path, kind, cluster)
         most = max(change.gpus for change in changes if change.worker_type == kind)
         for number in range(-(-max(most - cluster[kind], 0) // gpus_per_node)):
             name = f"{kind}-more-{number}"
@@ -118,17 +119,16 @@ def _struck(event: NodeEvent, spec_of: Mapping[str, NodeSpec]) -> Callable[[Mach
     return on
 
 
-def _price_changes(cluster: Mapping[str, int], path: str) -> Iterator[Change]:
-    for change in read_prices(path, cluster):
-        _check_type(path, change.worker_type, cluster)
+def _price_changes(
+    cluster: Mapping[str, int], path: str, cloud: str | None, note: Callable[[str], None]
+) -> Iterator[Change]:
+    changes = read_prices(path, cluster, cloud=cloud)
+    missing = [kind for kind in cluster if kind not in {change.worker_type for change in changes}]
+    if missing:
+        note(f"{path}: has no price of {', '.join(missing)}, which keep theirs")
+    for change in changes:
         yield change.t_s, _told(SetPrices(price_per_gpu_hour={change.worker_type: change.price_per_gpu_hour}))
 
 
 def _told(message: Message) -> Callable[[Machines], Event]:
     return lambda machines: message
-
-
-def _check_type(path: str, worker_type: str, cluster: Mapping[str, int]) -> None:
-    if worker_type not in cluster:
-        hint = nearest(worker_type, cluster)
-        raise BadRow(f"{worker_type!r} is not in the cluster", field="worker_type", hint=hint, file=path)

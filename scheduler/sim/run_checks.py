@@ -81,6 +81,9 @@ def check_numbers(run: Run, gpus_per_node: int) -> None:
         value = getattr(run, field)
         if value is not None and value > TIME_S_MAX:
             raise InvalidSpec(field, f"is {value:g}, must be at most {TIME_S_MAX:,.0f}, a week")
+    for field, file in (("cloud", "prices_file"), ("notice_s", "capacity_file")):
+        if getattr(run, field) and not getattr(run, file):
+            raise InvalidSpec(field, f"belongs to --{file.replace('_', '-')}, which is missing")
     for kind, price in run.prices.items():
         if not (math.isfinite(price) and price >= 0):
             raise InvalidSpec("prices", f"{kind}={price:g}: must be a number from 0 up")

@@ -30,7 +30,7 @@ from scheduler.sim.changes import changes_of, horizon_s
 from scheduler.sim.run_checks import JOBS_MAX, check_cluster, check_numbers
 from scheduler.sim.simulate import SimOptions
 from traces.costs import read_costs
-from traces.errors import TraceError, UnreadableFile, nearest
+from traces.errors import BadTable, TraceError, UnreadableFile, nearest
 from traces.formats import read_trace
 from traces.named import WORKLOADS, workload
 from traces.roofline import default_throughputs
@@ -43,6 +43,7 @@ RESTART_S, CHECKPOINT_S = 30.0, 10.0
 FILES = (
     "trace",
     "throughputs",
+    "pairs",
     "believed",
     "prices_file",
     "capacity_file",
@@ -66,6 +67,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     jobs: int | None = None
     hours: float | None = None
     throughputs: str = ""  # a file; empty: our own table
+    measured: str = ""  # whose measurements, where a table holds several
+    pairs: str = ""  # a file with rates of pairs, where the table has none itself
     believed: str = ""  # what the scheduler is told instead
     rate_error: float = 0.0  # sigma of the factor by which each rate that it is told is wrong
     seed: int = 0
@@ -86,6 +89,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     failures_file: str = ""
     prices: dict[str, float] = {}
     prices_file: str = ""
+    cloud: str = ""  # whose, where a file holds several; empty: the cheapest
     capacity_file: str = ""
     notice_s: float = 0.0  # before nodes of the capacity file leave
     costs_file: str = ""  # restart and checkpoint by job type
@@ -117,14 +121,14 @@ class Prepared:
     run: Run
     options: SimOptions
     jobs: int | None  # that will be seen to their end; None: who knows
-    notes: tuple[str, ...] = ()  # what was mended in the trace
+    notes: tuple[str, ...] = ()  # what was mended in the trace, and what other files do not say
 
 
 def prepare(run: Run) -> Prepared:
     """Check everything and read every file."""
     settings = settings_of(run)
     check_numbers(run, gpus_per_node(run))
-    table = load_throughputs(run.throughputs) if run.throughputs else default_throughputs()
+    table = table_of(run.throughputs, run.measured, run.pairs)
     check_cluster(run, table, gpus_per_node(run))
     jobs, count, notes = jobs_of(run, table)
     if run.measure is not None and count is not None and run.measure[1] > count:
@@ -132,6 +136,7 @@ def prepare(run: Run) -> Prepared:
     restart_s = 0.0 if run.comparison else RESTART_S
     checkpoint_s = 0.0 if run.comparison else CHECKPOINT_S
     checkpoint_s = checkpoint_s if run.checkpoint_s is None else run.checkpoint_s
+    said = list(notes)
     costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
     options = SimOptions(
         cluster=run.cluster,
@@ -163,10 +168,22 @@ def prepare(run: Run) -> Prepared:
             notice_s=run.notice_s,
             checkpoints_s=(checkpoint_s, *(cost.checkpoint_s for cost in costs.values())),
             prices_file=run.prices_file,
+            cloud=run.cloud or None,
+            note=said.append,
             capacity_file=run.capacity_file,
         ),
     )
-    return Prepared(run, options, run.measure[1] if run.measure else count, notes)
+    return Prepared(run, options, run.measure[1] if run.measure else count, tuple(said))
+
+
+def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
+    """The throughput table of these files, or our own."""
+    for field, value in (("measured", measured), ("pairs", pairs)):
+        if value and not throughputs:
+            raise InvalidSpec(field, "belongs to --throughputs, which is missing")
+    if not throughputs:
+        return default_throughputs()
+    return load_throughputs(throughputs, measured=measured or None, pairs=pairs or None)
 
 
 def settings_of(run: Run) -> Settings:
@@ -234,7 +251,9 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
             if getattr(run, field) is not None:
                 raise InvalidSpec(field, "belongs to --workload; a trace says itself when its jobs arrive")
         trace = read_trace(run.trace, repair=run.repair, throughputs=table, subtrace=run.subtrace)
-        return _all(run, table, islice(trace, run.jobs))._replace(notes=trace.notes)
+        return _all(run, table, islice(trace, run.jobs))._replace(
+            notes=tuple(f"{run.trace}: {note}" for note in trace.notes)
+        )
     if run.rate_per_h is None:
         raise InvalidSpec("rate_per_h", "is missing: jobs per hour")
     if not run.rate_per_h > 0:
@@ -278,13 +297,23 @@ def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Jobs:
 
 def _believed(run: Run, table: Throughputs) -> Throughputs | None:
     """What the scheduler is told, where that is not the truth."""
-    told = load_throughputs(run.believed) if run.believed else None
+    told = _told(run) if run.believed else None
     if told is not None:
         for worker_type in run.cluster:
             if worker_type not in told.worker_types:
                 hint = nearest(worker_type, told.worker_types)
                 raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {hint}")
     return told if run.rate_error == 0 else mistaken(told or table, run.rate_error, run.seed)
+
+
+def _told(run: Run) -> Throughputs:
+    """The table that is believed; `measured` chooses from it too, if there is a choice."""
+    try:
+        return load_throughputs(run.believed)
+    except BadTable as error:
+        if error.field != "measured" or not run.measured:
+            raise
+        return load_throughputs(run.believed, measured=run.measured)
 
 
 def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:

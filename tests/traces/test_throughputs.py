@@ -176,7 +176,7 @@ def test_published_measurements_are_one_set_out_of_several():
     for key, rates in table.pairs.items():
         assert original.pairs[key] == pytest.approx(rates, rel=1e-5)
     assert load_throughputs(path, measured="physical").solo != table.solo
-    with pytest.raises(TraceError, match="choose one of physical, simulation"):
+    with pytest.raises(TraceError, match="choose one by measured=NAME: physical, simulation"):
         load_throughputs(path)
     with pytest.raises(TraceError, match="did you mean 'physical'"):
         load_throughputs(path, measured="phisical")
