@@ -10,7 +10,7 @@ from rich.text import Text
 from gavel.cli.columns import out
 from gavel.cli.connecting import print_json, scheduler
 from gavel.cli.live_words import ago, span
-from gavel.cli.wording import printable
+from gavel.cli.wording import count_of, printable
 from gavel.client.results import Identity, Status
 
 
@@ -35,7 +35,7 @@ def lines(found: Status, who: Identity, address: str, now: datetime) -> Iterator
     left = "" if found.round_ends is None else f", {'ends' if found.round_ends > now else 'ended'} "
     left += "" if found.round_ends is None else ago(found.round_ends, now)
     yield Text(f"  policy  {printable(found.policy)}; round {found.round}{left if found.round else ''}")
-    yield Text(f"  GPUs    {found.gpus_busy} of {found.gpus} busy, on {found.nodes} nodes")
+    yield Text(f"  GPUs    {found.gpus_busy} of {found.gpus} busy, on {count_of(found.nodes, 'node')}")
     counts = [f"{count} {state}" for state, count in sorted(found.jobs.items()) if count]
     yield Text(f"  jobs    {', '.join(counts) or 'none'}")
     expires = ""

@@ -183,5 +183,5 @@ def _read(field: Field, node: yaml.Node, now_s: float) -> Any:
         return value
     left_s = value.timestamp() - now_s
     if left_s <= 0:
-        raise Wrong(node, f"is in the past: {value.isoformat(sep=' ', timespec='minutes')}")
+        raise Wrong(node, f"is in the past: {value:%Y-%m-%d %H:%M %Z}")
     return left_s

@@ -259,7 +259,7 @@ def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
         return f"it ran for its time limit of {spec.time_limit_s:g} s"
     paid = _spent(state, job, now_s)[0]
     if spec.max_cost is not None and paid >= spec.max_cost - 1e-9:
-        return f"it has cost {paid:.2f}, its limit is {spec.max_cost:g}"
+        return f"it has cost {paid:.4g}, its limit is {spec.max_cost:g}"
     return ""
 
 

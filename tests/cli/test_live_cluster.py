@@ -107,7 +107,7 @@ def test_status(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     gavel("submit", "--", "true")
     lines = gavel("status").stdout.splitlines()
     assert f" at {live.address}, started " in lines[0]
-    assert "  GPUs    0 of 2 busy, on 1 nodes" in lines or "  GPUs    1 of 2 busy, on 1 nodes" in lines
+    assert "  GPUs    0 of 2 busy, on 1 node" in lines or "  GPUs    1 of 2 busy, on 1 node" in lines
     told = json.loads(gavel("status", "--json").stdout)
     assert ({"address", "status", "identity"}, keys(r.Status)) == (set(told), set(told["status"]))
     assert told["identity"]["role"] == "admin"

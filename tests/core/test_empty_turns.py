@@ -122,7 +122,7 @@ def test_what_a_person_says_in_between_holds(desk_of: DeskOf) -> None:
     assert told(desk.job(other))[:2] == (JobState.HELD, "hold by ann")
     desk.tell(desk.now_s, JobCommand(job=other, action="cancel", user="ann"))
     desk.settle()
-    assert explain(desk.core.state, other).text.endswith("(cancel by ann); it never ran.")
+    assert explain(desk.core.state, other).text == "It was cancelled by ann 0 s ago; it never ran."
 
 
 def test_the_state_of_before_survives_a_snapshot(desk_of: DeskOf) -> None:

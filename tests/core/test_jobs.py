@@ -362,5 +362,5 @@ def test_a_job_fails_at_its_cost_limit(desk_of: DeskOf) -> None:
     desk.job("1").cost_usd = 2.0
     desk.report(exits=(exited(lease),))
     desk.claim(LeaseClosed)
-    desk.claim(JobMoved, move=Move.FAIL, why="it has cost 2.00, its limit is 1")
+    desk.claim(JobMoved, move=Move.FAIL, why="it has cost 2, its limit is 1")
     desk.settle()

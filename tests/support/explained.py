@@ -70,7 +70,7 @@ def cancelled() -> Case:
     desk = Desk(node())
     desk.run(job())
     told(desk, "1", "cancel")
-    return Case(desk, "1", ("cancel by ann", "still being stopped"), ("submit it again",))
+    return Case(desk, "1", ("cancelled by ann", "still being stopped"), ("submit it again",))
 
 
 def held() -> Case:
@@ -78,7 +78,7 @@ def held() -> Case:
     desk = Desk(node())
     desk.submit(job())
     told(desk, "1", "hold")
-    return Case(desk, "1", ("It is held (hold by ann)",), ("`gavel release 1`",))
+    return Case(desk, "1", ("It is held by ann until",), ("`gavel release 1`",))
 
 
 def running() -> Case:

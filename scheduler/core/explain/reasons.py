@@ -85,11 +85,21 @@ def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
         others = tuple(
             sorted(d.job for d in job.spec.after if d.job in state.jobs and f"'{d.job}'" in job.why)
         )
-        again = Change(what="submit_again", text="submit it again, with what was wrong put right")
+        retried = (
+            "" if job.spec.retries or not job.failures else "; with `retries` it is tried again by itself"
+        )
+        again = Change(what="submit_again", text=f"submit it again, with what was wrong put right{retried}")
         text = f"It failed {ago} ago: {job.why or 'nothing more is known'}. In all, {ran}{tail}."
         return Finding(Reason.FAILED, text, others, (again,))
     again = Change(what="submit_again", text="submit it again")
-    return Finding(Reason.CANCELLED, f"It was cancelled {ago} ago ({job.why}); {ran}{tail}.", (), (again,))
+    by = _by(job)
+    return Finding(Reason.CANCELLED, f"It was cancelled{by} {ago} ago; {ran}{tail}.", (), (again,))
+
+
+def _by(job: Job) -> str:
+    """` by ann`, where somebody is known to have brought it into this state."""
+    did, by, who = job.why.partition(" by ")
+    return f" by {who}" if by and did in ("cancel", "hold") else ""
 
 
 def _held(job: Job) -> Finding:
@@ -98,8 +108,9 @@ def _held(job: Job) -> Finding:
     blocked = tuple(sorted(job.blocked_by))
     if blocked:
         tail += f" Once released, it waits for {jobs(blocked)}."
-    why = f" ({job.why})" if job.why else ""
-    return Finding(Reason.HELD, f"It is held{why} until somebody releases it.{tail}", blocked, (release,))
+    return Finding(
+        Reason.HELD, f"It is held{_by(job)} until somebody releases it.{tail}", blocked, (release,)
+    )
 
 
 def _leased(scene: Scene) -> Finding:
