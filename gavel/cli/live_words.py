@@ -104,7 +104,14 @@ def job_why(job: Job) -> str:
     if job.state is JobState.FAILED and job.exit_code is not None:
         said = "code" in job.why or "not be started" in job.why
         return job.why if said else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
-    return job.why
+    return why_words(job)
+
+
+def why_words(job: Job) -> str:
+    """Of its last move; who made it, where that is all there is to say: `by ann`."""
+    did, by, who = job.why.partition(" by ")
+    told = {"hold": JobState.HELD, "cancel": JobState.CANCELLED}.get(did) is job.state
+    return f"by {who}" if by and told else job.why
 
 
 def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:

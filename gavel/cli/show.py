@@ -11,7 +11,17 @@ from rich.text import Text
 
 from gavel.cli.columns import out
 from gavel.cli.connecting import job_id, members, print_line, scheduler
-from gavel.cli.live_words import age, ago, few, job_on, job_progress, short_number, span, state_text
+from gavel.cli.live_words import (
+    age,
+    ago,
+    few,
+    job_on,
+    job_progress,
+    short_number,
+    span,
+    state_text,
+    why_words,
+)
 from gavel.cli.wording import count_of, printable
 from gavel.client import Job, JobState
 from gavel.client.job_fields import FIELDS
@@ -48,7 +58,7 @@ def lines(job: Job, now: datetime) -> Iterator[Text]:
         title.append(f" '{printable(job.spec.name)}'")
     title.append(" ").append_text(state_text(job.state))
     if job.why:
-        title.append(f" ({printable(job.why)})", style="")
+        title.append(f" ({printable(why_words(job))})", style="")
     yield title
     for key, value in _happened(job, now):
         yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
@@ -77,7 +87,8 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
         steps = (
             f" ({job.steps_done:,.0f}{of} steps, {job.steps_saved:,.0f} saved)"
-            if job.steps_done or of
+            if job.steps_done
+            or (of and not job.state.is_final)  # one that ended may never have told its steps
             else ""
         )
         yield "done", f"{done}{steps}"

@@ -1,11 +1,14 @@
 """`gavel logs` of a job that printed nothing says how it ended, in the words of `gavel show`."""
 
+import getpass
+
 import pytest
 
 from tests.cli.conftest import Gavel
 from tests.cli.live import finish, live  # noqa: F401
 from tests.support.live_thread import LiveThread
 
+USER = getpass.getuser()
 NOT_STARTED = "[gavel: launch.venv: '/none' is not there]"
 
 
@@ -42,3 +45,13 @@ def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel) -> None
     finish(live, "1_0")
     finish(live, "1_1", "failed", 3)
     assert gavel("logs", "1").stderr == "-- job 1_1 has printed nothing: failed (it exited with code 3) --\n"
+
+
+def test_who_stopped_a_job(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """Who cancelled or holds it, without the word twice."""
+    for action in ("cancel", "hold"):
+        gavel("submit", "--", "true")
+        gavel(action, "1" if action == "cancel" else "2")
+    titles = [gavel("show", job).stdout.splitlines()[0] for job in ("1", "2")]
+    assert titles == [f"job 1 cancelled (by {USER})", f"job 2 held (by {USER})"]
+    assert f"by {USER}" in gavel("queue", "--state", "held").stdout
