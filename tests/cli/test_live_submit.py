@@ -136,7 +136,7 @@ def test_a_deadline_that_nobody_keeps_is_remarked_on(live: LiveThread, gavel: Ga
     )
     assert gavel("policy", "set", "max_throughput").exit_code == 0
     assert "without `steps`" in gavel("submit", "--deadline", "1h", *HELD).stderr
-    assert gavel("submit", "--deadline", "0.01s", "--steps", "5", *HELD).stderr == ""
+    assert gavel("submit", "--deadline", "0.001s", "--steps", "5", *HELD).stderr == ""
     assert " (in 1h00m)\n" in gavel("show", "1").stdout
     due = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
     assert due.endswith("(0s ago, missed)")
