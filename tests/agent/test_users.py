@@ -132,7 +132,8 @@ def test_an_agent_that_is_root_runs_jobs_as_their_users(runs: Path) -> None:
         (runs / "secrets" / user).mkdir(parents=True)
         (runs / "secrets" / user / "token").write_text(f"of {user}")
     script = (
-        'id -u; echo "${TOKEN#of }"; echo 1 > "$GAVEL_CHECKPOINT_DIR/saved" && echo 1 > mine && stat -c %u . saved mine;'
+        'id -u; echo "${TOKEN#of }";'
+        'echo 1 > "$GAVEL_CHECKPOINT_DIR/saved" && echo 1 > mine && stat -c %u . saved mine;'
         'cat "$GAVEL_RUN_DIR/start.json" || echo no secrets of others;'
         'echo \'{"epoch": 1, "attempt": 1, "steps": 7, "saved": 7}\' > "$GAVEL_RUN_DIR/progress-0.json"'
     )
