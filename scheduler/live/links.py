@@ -328,9 +328,13 @@ class Links:
                 self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
             )
 
-    def close(self) -> None:
-        """The scheduler stops: all links end, and nobody is called silent for it."""
+    def stop(self) -> None:
+        """The scheduler stops: nobody else is welcome, and nobody is called silent because a link ends."""
         self._stopping = True
+
+    def close(self) -> None:
+        """All links end."""
+        self.stop()
         for link in (*self._arriving.values(), *self.by_name.values()):
             link.close("the scheduler stops")
 

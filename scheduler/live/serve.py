@@ -167,6 +167,7 @@ class Daemon:
         closing.push_async_callback(port.close, STOP_S)
         closing.callback(links.close)  # before the ports: a stream never ends by itself
         closing.push_async_callback(people.guard.streams.stop, STOP_S)
+        closing.callback(links.stop)  # without TLS, links are streams too
         self.listen = port.address
         self.agents_listen = self.agents_listen or port.address
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from scheduler.live.backup import RESTORED, restore
 from scheduler.live.daemon_config import DaemonConfig
 from scheduler.live.serve import STOP_S, Daemon
 from scheduler.model.settings import Settings
-from tests.support.linked import until
+from tests.support.linked import Peer, until
 from tests.support.live import problem_of, spec
 
 START_S = 60.0
@@ -117,6 +118,23 @@ def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(tmp_pat
     said, took_s = asyncio.run(story())
     assert said == [("UNAVAILABLE", "stopping")] * 4
     assert took_s < STOP_S / 2
+
+
+def test_a_scheduler_that_stops_misses_no_node(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """However long the stop takes, none is called silent because its link has ended: that was the scheduler."""
+
+    async def story() -> tuple[str, grpc.StatusCode]:
+        async with running(tmp_path) as daemon:
+            peer = Peer(str(daemon.listen), "n1")
+            await peer.__aenter__()
+            await peer.join()
+        ended = await peer.ended()
+        await peer.drop()
+        return daemon.world.state.nodes["n1"].state, ended
+
+    caplog.set_level(logging.INFO, "scheduler.live.links")
+    assert asyncio.run(story()) == ("up", grpc.StatusCode.UNAVAILABLE)
+    assert "the link is gone" not in caplog.text
 
 
 def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
