@@ -235,7 +235,9 @@ class Links:
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
         node = self.world.state.nodes.get(link.name)
         if node is not None and node.left:
-            self.world.tell(NodeCommand(node=link.name, action="resume", user="its agent, which is back", by_agent=True))
+            self.world.tell(
+                NodeCommand(node=link.name, action="resume", user="its agent, which is back", by_agent=True)
+            )
         refusal = self._refusals.pop(link.name, None)
         return None if refusal is None else ("refused", refusal[0])
 
