@@ -26,6 +26,7 @@ class Intake:
     def __init__(self, file: str, *, repair: bool = False, throughputs: Throughputs | None = None) -> None:
         self.file, self.repair, self.throughputs = file, repair, throughputs
         self.jobs: list[TraceJob] = []
+        self._lines: list[int] = []
         self.mended: Counter[str] = Counter()
         self._line_of_id: dict[str, int] = {}
         self._last_s = 0.0
@@ -60,6 +61,7 @@ class Intake:
         self._last_s = job.arrival_s
         self._line_of_id[job.id] = line
         self.jobs.append(job)
+        self._lines.append(line)
 
     def next_part(self) -> None:
         """What follows starts at a time of its own; the trace is put in order at the end, which is no repair."""
@@ -72,9 +74,12 @@ class Intake:
 
     def trace(self, *remarks: str) -> Trace:
         """All that was taken in, in order of arrival, with notes of what was mended and other remarks."""
-        jobs = self.jobs if self._in_order else sorted(self.jobs, key=lambda job: job.arrival_s)
+        order = list(range(len(self.jobs)))
+        if not self._in_order:
+            order.sort(key=lambda number: self.jobs[number].arrival_s)
         notes = tuple(f"{what}: {count}" for what, count in sorted(self.mended.items()))
-        return Trace(tuple(jobs), self.file, (*notes, *remarks))
+        jobs, lines = tuple(self.jobs[n] for n in order), tuple(self._lines[n] for n in order)
+        return Trace(jobs, self.file, (*notes, *remarks), lines)
 
     def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
         """Refuse it, unless repairs are wanted."""
@@ -118,8 +123,12 @@ class Intake:
         wanted, gpus = facts["job_type"], facts["gpus"]
         stands_in = not self._widths_of(wanted)
         if stands_in:
-            hint = nearest(wanted, table.job_types) if wanted else "name it"
-            self._sloppy(line, "job_type", f"{show(wanted)} is not in the throughput table", hint)
+            if wanted in table.job_types:
+                said, hint = "has no rate above 0 in the throughput table", "give one"
+            else:
+                said = "is not in the throughput table"
+                hint = nearest(wanted, table.job_types) if wanted else "name it"
+            self._sloppy(line, "job_type", f"{show(wanted)} {said}", hint)
             facts["job_type"] = self._stand_in(wanted or facts["id"], gpus, table)
             self.mended["job types of the table put in place of unknown ones"] += 1
         widths = self._widths_of(facts["job_type"])

@@ -105,6 +105,9 @@ WORKLOADS: dict[str, Callable[[Throughputs, float, int], Iterator[TraceJob]]] = 
 }
 
 
+PUBLISHED = tuple(name for name in WORKLOADS if name.startswith("published-"))  # on the published table only
+
+
 def workload(
     name: str, throughputs: Throughputs | None = None, *, rate_per_h: float, seed: int = 0
 ) -> Iterator[TraceJob]:

@@ -94,6 +94,7 @@ class Trace(msgspec.Struct, frozen=True):
     jobs: tuple[TraceJob, ...]
     source: str = ""
     notes: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()  # of the source, where each job stood
 
     def __post_init__(self) -> None:
         """Refuse jobs out of order and ids that come twice."""

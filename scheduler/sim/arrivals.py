@@ -5,37 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.model.errors import InvalidSpec
+from traces.errors import BadRow
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
 YEARS_MAX = 10  # until the last arrival, and of the longest job at its fastest
 YEAR_S = 365 * 86_400.0
+Places = tuple[str, tuple[int, ...]]  # a file, and the line of each job
+NOWHERE: Places = ("", ())
 Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
 
 
 def can_end(
-    cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], field: str
+    cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], places: Places = NOWHERE
 ) -> Iterator[TraceJob]:
-    """The jobs as they are, or a refusal at the first that would be waited for for ever; `field` is where from."""
+    """The jobs as they are, or a refusal at the first that would be waited for for ever, and where it stands."""
     fastest: dict[Kind, float] = {}
-    for job in jobs:
+    for number, job in enumerate(jobs):
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
         if job.arrival_s > YEARS_MAX * YEAR_S:
             late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than {YEARS_MAX} years"
-            raise InvalidSpec(field, f"{late}: arrivals are seconds from the start, not times of day")
+            raise _at(places, number, late, "arrivals are seconds from the start, not times of day")
         if job.steps is None:
-            raise InvalidSpec(field, f"job {job.id!r} has no steps, so that nobody knows when it is done")
+            said = f"job {job.id!r} has no steps, so that nobody knows when it is done"
+            raise _at(places, number, said, "give them")
         if kind not in fastest:
             fastest[kind] = fastest_rate(cluster, table, job)
+            if not fastest[kind]:
+                why = "too few GPUs of a type that it fits, or no rate in the throughput table"
+                raise _at(places, number, f"{_described(job)} can run nowhere on the cluster", why, "cluster")
         years = job.steps / fastest[kind] / YEAR_S
         if years > YEARS_MAX:
             long = f"job {job.id!r} has {job.steps:g} steps, {years:.3g} years at its fastest on this cluster"
-            raise InvalidSpec(field, f"{long}; at most {YEARS_MAX} can be simulated")
+            raise _at(places, number, long, f"at most {YEARS_MAX} can be simulated")
         yield job
 
 
 def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) -> float:
-    """The job's greatest rate on this cluster, alone; refused where it can run nowhere."""
+    """The job's greatest rate on this cluster, alone; 0 where it can run nowhere."""
     narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
     rates = [
@@ -45,12 +52,19 @@ def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) 
         for width in widths
         if width <= gpus
     ]
-    if any(rate > 0 for rate in rates):
-        return max(rates)
+    return max(rates, default=0.0)
+
+
+def _described(job: TraceJob) -> str:
+    narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
     wanted = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
-    raise InvalidSpec(
-        "cluster",
-        f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds}) can run nowhere on it: too few GPUs of a "
-        "type that it fits, or no rate in the throughput table",
-    )
+    return f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds})"
+
+
+def _at(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:
+    """The refusal: with file and line, or with the option, of a workload that has none."""
+    file, lines = places
+    if number < len(lines):
+        return BadRow(message, hint=hint, file=file, line=lines[number])
+    return InvalidSpec(field, f"{message}; {hint}")

@@ -51,7 +51,7 @@ def changes_of(
     if capacity_file:
         pool, events = _capacity_events(cluster, start, gpus_per_node, capacity_file, notice_s)
     if failures_file:
-        events += read_events(failures_file, (spec.name for spec in pool))
+        events += read_events(failures_file, (spec.name for spec in pool), note)
     if mtbf_h is not None:
         expected = len(names) * until_s / HOUR_S / mtbf_h
         if expected > FAILURES_MAX:

@@ -11,7 +11,7 @@ that adding a node leaves the others' schedules as they were.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple, Protocol, cast, get_args
@@ -129,16 +129,27 @@ def _first_that_fit(nodes: list[NodeSpec], step: CapacityStep) -> list[NodeSpec]
     return fitting
 
 
-def read_events(path: str | Path, nodes: Iterable[str] = ()) -> list[NodeEvent]:
-    """Node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other."""
+def read_events(
+    path: str | Path, nodes: Iterable[str] = (), note: Callable[[str], None] = lambda text: None
+) -> list[NodeEvent]:
+    """Node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other.
+
+    Lines may stand in any order; `note` hears of it where that is not the order of time.
+    """
     path, known = Path(path), sorted(set(nodes))
-    events = []
+    events: list[NodeEvent] = []
+    in_order = True
     for row in rows(path, read_text(path), LAYOUT):
         at_s, node, event = row.amount("t_s"), row.word("node"), row.word("event")
         if known and node not in known:
             row.refuse("node", f"there is no node {show(node)}", nearest(node, known))
         if event not in get_args(What):
             row.refuse("event", f"is {show(event)}", nearest(event, get_args(What)))
+        if events and at_s < events[-1].t_s and in_order:
+            in_order = False
+            note(
+                f"{path}: line {row.line} is earlier than the one above: what counts is the time, not the line"
+            )
         events.append(NodeEvent(at_s, node, cast(What, event)))
     return sorted(events, key=lambda event: event.t_s)
 

@@ -25,14 +25,14 @@ from policies.registry import resolve
 from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
-from scheduler.sim.arrivals import can_end
+from scheduler.sim.arrivals import NOWHERE, Places, can_end
 from scheduler.sim.changes import changes_of, horizon_s
 from scheduler.sim.run_checks import JOBS_MAX, check_cluster, check_numbers
 from scheduler.sim.simulate import SimOptions
 from traces.costs import read_costs
 from traces.errors import BadTable, TraceError, UnreadableFile, nearest
 from traces.formats import read_trace
-from traces.named import WORKLOADS, workload
+from traces.named import PUBLISHED, WORKLOADS, workload
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
@@ -128,6 +128,11 @@ def prepare(run: Run) -> Prepared:
     """Check everything and read every file."""
     settings = settings_of(run)
     check_numbers(run, gpus_per_node(run))
+    if run.workload in PUBLISHED and not run.throughputs:
+        said = (
+            f"is missing: the jobs of {run.workload!r} are measured in the published table, which is not ours"
+        )
+        raise InvalidSpec("throughputs", f"{said}; give that one, or take a workload such as mixed-day")
     table = table_of(run.throughputs, run.measured, run.pairs)
     check_cluster(run, table, gpus_per_node(run))
     jobs, count, notes = jobs_of(run, table)
@@ -136,7 +141,7 @@ def prepare(run: Run) -> Prepared:
     restart_s = 0.0 if run.comparison else RESTART_S
     checkpoint_s = 0.0 if run.comparison else CHECKPOINT_S
     checkpoint_s = checkpoint_s if run.checkpoint_s is None else run.checkpoint_s
-    said = list(notes)
+    heard = list(notes)
     costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
     options = SimOptions(
         cluster=run.cluster,
@@ -169,11 +174,11 @@ def prepare(run: Run) -> Prepared:
             checkpoints_s=(checkpoint_s, *(cost.checkpoint_s for cost in costs.values())),
             prices_file=run.prices_file,
             cloud=run.cloud or None,
-            note=said.append,
+            note=heard.append,
             capacity_file=run.capacity_file,
         ),
     )
-    return Prepared(run, options, run.measure[1] if run.measure else count, tuple(said))
+    return Prepared(run, options, run.measure[1] if run.measure else count, tuple(heard))
 
 
 def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
@@ -251,7 +256,8 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
             if getattr(run, field) is not None:
                 raise InvalidSpec(field, "belongs to --workload; a trace says itself when its jobs arrive")
         trace = read_trace(run.trace, repair=run.repair, throughputs=table, subtrace=run.subtrace)
-        return _all(run, table, islice(trace, run.jobs))._replace(
+        places = (run.trace, trace.lines)
+        return _all(run, table, islice(trace, run.jobs), places)._replace(
             notes=tuple(f"{run.trace}: {note}" for note in trace.notes)
         )
     if run.rate_per_h is None:
@@ -280,7 +286,7 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
         )
     if run.rate_per_h == math.inf:
         raise InvalidSpec("jobs", "is missing: at an infinite rate --measure never ends; give --jobs")
-    return Jobs(can_end(run.cluster, table, jobs, "trace" if run.trace else "workload"), None)
+    return Jobs(can_end(run.cluster, table, jobs), None)
 
 
 def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
@@ -290,8 +296,8 @@ def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
     return 3600.0 * run.measure[1] / (run.rate_per_h or 1.0)
 
 
-def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob]) -> Jobs:
-    listed = list(can_end(run.cluster, table, jobs, "trace" if run.trace else "workload"))
+def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob], places: Places = NOWHERE) -> Jobs:
+    listed = list(can_end(run.cluster, table, jobs, places))
     return Jobs(listed, len(listed))
 
 

@@ -96,7 +96,7 @@ def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> 
     trace.write_text("id,arrival_s,job_type,gpus\na,0,resnet50,1\n")
     result = gavel("simulate", str(trace), *CLUSTER)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "TRACE: job 'a' has no steps" in result.stderr
+    assert f"{trace}:2: job 'a' has no steps" in result.stderr
 
 
 @pytest.mark.parametrize("steps", ["1e300", "1e11"])
@@ -106,8 +106,62 @@ def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path)
     trace.write_text(f"id,arrival_s,job_type,gpus,steps\nshort,0,resnet50,1,9\nlong,0,resnet50,1,{steps}\n")
     result = gavel("simulate", str(trace), *CLUSTER)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("gavel simulate: TRACE: job 'long' has 1e+")
+    assert result.stderr.startswith(f"gavel simulate: {trace}:3: job 'long' has 1e+")
     assert "years at its fastest on this cluster; at most 10 can be simulated" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "wide,5,dlrm,8,9",
+            "job 'wide' ('dlrm' on 8 GPUs) can run nowhere on the cluster; too few GPUs of a type",
+        ),
+        (
+            "late,4e8,dlrm,1,9",
+            "job 'late' arrives at 4e+08 s, after more than 10 years; arrivals are seconds",
+        ),
+    ],
+)
+def test_a_job_that_cannot_end_is_told_with_its_line(
+    line: str, said: str, gavel: Gavel, tmp_path: Path
+) -> None:
+    """Also in a trace that had to be put in order: the line where it stands."""
+    trace = tmp_path / "a.csv"
+    trace.write_text(f"id,arrival_s,job_type,gpus,steps\n\n{line}\nshort,0,resnet50,1,9\n")
+    result = gavel("simulate", str(trace), "--cluster", "a100=4", "--repair")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"gavel simulate: {trace}:3: {said}"), result.stderr
+
+
+def test_a_type_without_any_rate_is_called_so(gavel: Gavel, tmp_path: Path) -> None:
+    """It is in the table; to ask whether it was meant helps nobody."""
+    trace, rates = tmp_path / "a.csv", tmp_path / "rates.csv"
+    trace.write_text("id,arrival_s,job_type,gpus,steps\na,0,resnet50,1,9\n")
+    rates.write_text("job_type,gpus,worker_type,steps_per_s\nresnet50,1,v100,0\ndlrm,1,v100,1\n")
+    result = gavel("simulate", str(trace), "--cluster", "v100=1", "--throughputs", str(rates))
+    words = f"{trace}:2: job_type: 'resnet50' has no rate above 0 in the throughput table; give one"
+    assert result.stderr.startswith(f"gavel simulate: {words}"), result.stderr
+
+
+def test_the_published_jobs_need_the_published_table(gavel: Gavel) -> None:
+    """The issue's own command, without the file: what is missing, and not a type that may be meant."""
+    options = ("--workload", "published-single", "--rate", "4", "--jobs", "5", "--cluster", "v100=36,p100=36")
+    result = gavel("simulate", *options)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(
+        "gavel simulate: --throughputs: is missing: the jobs of 'published-single' are"
+    )
+
+
+def test_failures_out_of_order_are_told(gavel: Gavel, tmp_path: Path) -> None:
+    """Times count, and a repair that was meant to come after its crash is seen to come before it."""
+    failures = tmp_path / "f.csv"
+    failures.write_text("t_s,node,event\n3600,a100-0,crash\n10,a100-0,repair\n5,t4-0,cut\n")
+    result = gavel("simulate", *TWELVE, "--failures", str(failures))
+    said = f"note: {failures}: line 3 is earlier than the one above: what counts is the time, not the line\n"
+    assert result.stderr.count("earlier") == 1
+    assert said in result.stderr
 
 
 @pytest.mark.parametrize(
