@@ -18,7 +18,6 @@ from scheduler.core.facts import (
     JobMoved,
     LeaseClosed,
     LeasesResumed,
-    LeasesStarted,
     NodeJoined,
     NodeMoved,
     NodeRemoved,
@@ -76,7 +75,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         for name in resumed:
             out.touched(state.leases[name])
         out.fact(LeasesResumed(leases=tuple(resumed)))
-    _started(out, tuple(started))
+    out.begun(started)
     out.dirty((spec.name,))
     out.wants_review = True
     on_rounds.kick(out)
@@ -110,12 +109,6 @@ def _goes_on(state: SchedulerState, holding: Holding) -> bool:
     )
 
 
-def _started(out: Outcome, leases: tuple[str, ...]) -> None:
-    if leases:
-        out.fact(LeasesStarted(leases=leases))
-        on_rounds.started(out, leases)
-
-
 def on_report(out: Outcome, message: NodeReport) -> None:
     """Starts, progress and exits."""
     state = out.state
@@ -140,11 +133,13 @@ def on_report(out: Outcome, message: NodeReport) -> None:
             p for p in message.progress if (h := held(p.lease)) is not None and _sane(p) and _newer(p, h)
         )
     if message.started or made:
-        said = dict.fromkeys((*message.started, *(p.lease for p in made)))  # who makes progress has started
-        _started(out, tuple(name for name in said if (h := held(name)) is not None and h.started_s is None))
+        said = (*message.started, *[p.lease for p in made])  # who makes progress has started
+        out.begun([name for name in said if (h := held(name)) is not None and h.started_s is None])
     if made:
         _saved(out, node, made)
         out.fact(ProgressMade(progress=made))
+    if message.exits:
+        out.settle_starts()
     for end in message.exits:
         holding = held(end.lease)
         if holding is None or message.node in holding.exited:
@@ -154,7 +149,9 @@ def on_report(out: Outcome, message: NodeReport) -> None:
             if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
                 _saved(out, node, (end,))
             _exited(out, message.node, holding, end)
-    broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
+    broken: tuple[int, ...] = ()
+    if message.broken_gpus:
+        broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
     if broken:
         out.fact(GpusBroken(node=message.node, gpus=broken))
     if old_news:

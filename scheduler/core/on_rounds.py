@@ -280,13 +280,6 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
     )
 
 
-def started(out: Outcome, leases: Iterable[str]) -> None:
-    """Leases began to run: limits that count running time start to count."""
-    state = out.state
-    if state.watched and any(state.leases[name].lease.job in state.watched for name in leases):
-        out.wake(out.now_s, "review")
-
-
 def watch_lapses(out: Outcome) -> None:
     """Wake up when the first of the leases that are ending has lapsed for certain."""
     stops = [h.stop_by_s for h in out.state.leases.values() if h.stop_by_s is not None]

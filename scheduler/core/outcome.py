@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from scheduler.core.apply import apply
 from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, WakeAt
-from scheduler.core.facts import Fact
+from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvalidSpec, Refused
@@ -19,7 +19,7 @@ class Outcome:
     """Facts and effects of one message. Its facts are one atomic record of the journal."""
 
     __slots__ = (
-        *("_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
+        *("_begun", "_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
         "wants_review",
     )
 
@@ -30,14 +30,33 @@ class Outcome:
         self.effects: list[Effect] = []
         self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
         self._renewed = False
+        self._begun: dict[str, None] = {}  # leases that run, of which there is no fact yet
         self.wants_review = False  # limits and dependencies are to be looked at, once for all messages
         self.untold: set[str] = set()  # leases that no node has been told of yet
         self.leases_stop = False  # the earliest lapse may have changed
 
     def fact(self, fact: Fact) -> None:
         """It has happened."""
+        if self._begun:
+            self.settle_starts()
         apply(self.state, self.now_s, fact)
         self.facts.append(fact)
+
+    def begun(self, leases: Iterable[str]) -> None:
+        """These run. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
+        for lease in leases:
+            self._begun[lease] = None
+
+    def settle_starts(self) -> None:
+        """What was said of starts is a fact now; limits that count running time start to count."""
+        if not self._begun:
+            return
+        leases = tuple(self._begun)
+        self._begun.clear()
+        self.fact(LeasesStarted(leases=leases))
+        state = self.state
+        if state.watched and any(state.leases[name].lease.job in state.watched for name in leases):
+            self.wake(self.now_s, "review")
 
     def effect(self, effect: Effect) -> None:
         """It is to be done, once the facts are durable."""
@@ -61,7 +80,8 @@ class Outcome:
 
     def dirty(self, nodes: Iterable[str]) -> None:
         """These nodes get their leases anew."""
-        self._dirty.update(dict.fromkeys(nodes))
+        for name in nodes:
+            self._dirty[name] = None
 
     def renew(self) -> None:
         """All leases that did not change go on to the end of the round."""
