@@ -146,7 +146,7 @@ def _run(
     found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
 ) -> Allocation:
     rows, columns = runnable(problem)
-    left_out = np.setdiff1d(np.arange(len(problem.jobs)), rows)
+    left_out = np.delete(np.arange(len(problem.jobs)), rows)
     notes: tuple[str, ...] = ()
     if left_out.size:
         ids = sorted(problem.jobs.ids[row] for row in left_out)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from worker_agent.exits import Exits
 from worker_agent.orders import (
@@ -51,7 +53,7 @@ WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
 ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """The newest attempt of a job that was ordered here, and the last exit of the job here."""
 
     token: Token

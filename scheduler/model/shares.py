@@ -81,16 +81,13 @@ class ShareTable:
         self.second = np.append(self.second, second)
         kinds = np.array([self._row(b[1], self.types, self.type_row) for b in new])
         self.worker_type = np.append(self.worker_type, kinds)
-        gpus = np.array([b[2] for b in new])
-        self.gpus = np.append(self.gpus, gpus)
+        self.gpus = np.append(self.gpus, np.array([b[2] for b in new]))
         self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
         self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
         self.entitled_s = np.append(self.entitled_s, np.zeros(k))
         self.received_s = np.append(self.received_s, np.zeros(k))
         self.backfill = np.append(self.backfill, np.full(k, backfill))
-        jobs, types, labels = _words(self.jobs), _words(self.types), _words([b[3] for b in new])
-        partners = np.where(second < 0, 0, jobs[second] + 1)
-        self.tie = np.append(self.tie, _mixed(jobs[first], partners, types[kinds], labels + gpus))
+        self.tie = np.append(self.tie, ties(new))
 
     @staticmethod
     def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
@@ -165,7 +162,14 @@ class ShareTable:
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
     """Numbers that have nothing to do with the order of ids, and are the same in every process."""
-    return ShareTable(bundles).tie
+    partners = np.array([_word(b[0][1]) + 1 if len(b[0]) > 1 else 0 for b in bundles], np.int64)
+    gpus = np.array([b[2] for b in bundles], np.int64)
+    jobs, types, labels = (
+        _words([b[0][0] for b in bundles]),
+        _words([b[1] for b in bundles]),
+        _words([b[3] for b in bundles]),
+    )
+    return _mixed(jobs, partners, types, labels + gpus)
 
 
 def _mixed(*parts: Ints) -> NDArray[np.uint64]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from scheduler.model.cluster import NodeSpec, NodeState
 
 SAMPLES_MAX = 4096  # of the time series; beyond it every other one is dropped, again and again
@@ -25,8 +27,7 @@ class Sample(NamedTuple):
     capacity_s: tuple[float, ...]
 
 
-@dataclass(slots=True, eq=False)
-class Tenure:
+class Tenure(msgspec.Struct, eq=False):
     """One lease's time on its GPUs."""
 
     gpus: tuple[str, ...]
@@ -34,8 +35,7 @@ class Tenure:
     cost_usd: float = 0.0
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct, eq=False):
     """GPUs that are in use, by one lease or by two."""
 
     since_s: float

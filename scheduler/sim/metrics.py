@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from scheduler.core import facts as f
 from scheduler.model.jobs import JobSpec, JobState, Move
 from scheduler.model.lease import GpuId, Lease
@@ -70,8 +72,7 @@ class _Open:
     granted: bool = False  # any lease, ever
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
+class _Held(msgspec.Struct, eq=False):
     """A lease that was granted."""
 
     job: _Open

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -31,6 +33,7 @@ from traces.trace import TraceJob
 from worker_agent.orders import Limits
 
 STORAGE = "shared"  # simulated nodes see each other's checkpoints
+COLLECT_EVERY = 100_000  # objects; what a run makes is freed without a search for cycles, nearly all of it
 STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
 STILL_ROUNDS = (
     50  # so many rounds in which nobody had a GPU, and nothing else was to come, will go on for ever
@@ -115,7 +118,8 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
     recorder = _Recorder(metrics, options.journal)
     watch = _Watch(options, metrics, progress)
     run = _run_ideal if options.ideal else _run_rounds
-    rounds, events, refused = run(options, recorder, watch)
+    with _rare_searches():
+        rounds, events, refused = run(options, recorder, watch)
     metrics.settle()
     return SimResult(
         metrics=metrics,
@@ -126,6 +130,17 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
         refused=refused,
         interrupted=watch.stopped,
     )
+
+
+@contextmanager
+def _rare_searches() -> Iterator[None]:
+    """Within this block the garbage collector looks for cycles less often."""
+    usual = gc.get_threshold()
+    gc.set_threshold(max(COLLECT_EVERY, usual[0]), *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Watch:

@@ -58,6 +58,7 @@ class SimWorld:
         self._sent: list[tuple[float, int, Event]] = []
         self._numbers = 0
         self._timers: dict[str, float] = {}
+        self._machines_due_s = INF
         self._said: list[Message] = []
         self._asked: dict[str, Arrival] = {}  # by call: requests on their way in
         self._ids: dict[str, str] = {}  # what jobs are known as: what the scheduler calls them
@@ -95,7 +96,7 @@ class SimWorld:
                 return self.now_s, batch
 
     def _next_s(self) -> float:
-        first_s = self.machines.next_s()
+        first_s = self._machines_due_s = self.machines.next_s()
         if self._sent and self._sent[0][0] < first_s:
             first_s = self._sent[0][0]
         if self._next_arrival is not None and self._next_arrival.at_s < first_s:
@@ -103,7 +104,7 @@ class SimWorld:
         return min(first_s, *self._timers.values()) if self._timers else first_s
 
     def _due(self, now_s: float) -> list[Message]:
-        batch: list[Message] = self.machines.advance(now_s)
+        batch: list[Message] = self.machines.advance(now_s) if self._machines_due_s <= now_s else []
         while self._sent and self._sent[0][0] <= now_s:
             event = heappop(self._sent)[2]
             if isinstance(event, Message):
