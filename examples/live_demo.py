@@ -8,6 +8,7 @@ their steps take as long as they would.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -33,18 +34,29 @@ SETTINGS = (
     *("scheduler.round_s=12", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
     *("scheduler.restart_cost_s=4", "scheduler.trust_after_s=10", "scheduler.reserve_after=1"),
 )
+KINDS = ("regression",) * 4 + ("digits",) * 3 + ("text",) * 3  # the last of these over two GPUs
 LIMIT_S = 290.0
 RESTART_AT = 0.35  # of all steps
 STEP_S = {"regression": 0.04, "digits": 0.05, "text": 0.06}  # on a GPU of speed 1
 
 
-def jobs() -> list[JobSpec]:
-    """Four regressions, three readers of digits, three of text; the last of these over two GPUs."""
-    names = ["regression"] * 4 + ["digits"] * 3 + ["text"] * 3
+@dataclass(frozen=True)
+class Plan:
+    """What is started, and what it trains."""
+
+    folder: Path = FOLDER
+    agents: tuple[str, ...] = AGENTS
+    settings: tuple[str, ...] = SETTINGS
+    kinds: tuple[str, ...] = KINDS
+    steps: int = 240  # of the shortest job
+
+
+def jobs(plan: Plan) -> list[JobSpec]:
+    """A training of each kind."""
     made = []
-    for number, name in enumerate(names):
-        steps = 240 + 20 * (number % 3)
-        gpus = 2 if number == len(names) - 1 else 1
+    for number, name in enumerate(plan.kinds):
+        steps = plan.steps + 20 * (number % 3)
+        gpus = 2 if number == len(KINDS) - 1 else 1
         script = ROOT / "examples" / "jobs" / f"{name}.py"
         command = [sys.executable, str(script), "--steps", str(steps), "--step-s", str(STEP_S[name])]
         made.append(
@@ -68,20 +80,22 @@ class Story:
     said: str = ""
 
 
-def main() -> int:
+def main(plan: Plan | None = None) -> int:
     """Start, submit, watch, check; the exit status."""
+    plan = plan or Plan()
     console = Console()
     began_s = time.monotonic()
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(plan.folder, ignore_errors=True)
+    gpus = ", ".join(agent.partition("=")[0].upper() for agent in plan.agents)
     console.print(
-        f"Starting a scheduler and {len(AGENTS)} agents (two with a V100, two with a K80, all declared) …"
+        f"Starting a scheduler and {len(plan.agents)} agents, with a GPU each ({gpus}; all declared) …"
     )
     with (
-        LocalCluster(FOLDER, AGENTS, settings=SETTINGS) as cluster,
+        LocalCluster(plan.folder, plan.agents, settings=plan.settings) as cluster,
         Client(cluster.address, retry_s=30) as client,
     ):
-        wait_for_nodes(client, len(AGENTS))
-        ids = client.submit(jobs())
+        wait_for_nodes(client, len(plan.agents))
+        ids = client.submit(jobs(plan))
         console.print(f"Submitted {len(ids)} training jobs; steps take their time on each type.\n")
         story = Story()
         done = watch(console, cluster, client, began_s, story)
@@ -100,7 +114,9 @@ def main() -> int:
             f"\nEvery job did its exact steps; {sum(job.preemptions for job in done)} preemptions, {moved} jobs ran on "
             f"both types; the scheduler was restarted after {story.restarted_s:.0f} s; its journal keeps every promise."
         )
-    console.print(f"{time.monotonic() - began_s:.0f} s in all. Logs and journal: {FOLDER.relative_to(ROOT)}")
+    console.print(
+        f"{time.monotonic() - began_s:.0f} s in all. Logs and journal: {os.path.relpath(plan.folder, ROOT)}"
+    )
     return 1 if faults else 0
 
 
