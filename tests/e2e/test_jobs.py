@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gavel.client import After, JobState
-from tests.e2e.cluster import Cluster, alive, eventually, gone, whole
+from tests.e2e.cluster import ROOT, Cluster, alive, eventually, gone, whole
 
 V100 = ("v100",)
 SOON = ("--ask-s", "5", "--grace-s", "2")  # that a job has to save and end, and to end after it was signalled
@@ -97,6 +98,16 @@ def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
     assert sorted(gang.nodes) == ["n1", "n2"]
     assert cluster.completed(job).steps_done == 60
     assert sorted((line["rank"], line["step"]) for line in cluster.told(job, "end")) == [(0, 60), (1, 60)]
+
+
+@pytest.mark.parametrize("name", ["upload", "two-ranks"])
+def test_an_example_runs_as_it_stands(cluster: Cluster, name: str) -> None:
+    """A job file that is there to be copied; `python` is that of these tests, which has PyTorch."""
+    file = ROOT / "examples" / "jobs" / f"{name}.yaml"
+    said = cluster.answer("submit", "--json", str(file), "--venv", sys.prefix, "-t", "v100")
+    (job,) = json.loads(said)["jobs"]
+    assert cluster.completed(job).steps_done == 200
+    assert {line["step"] for line in cluster.told(job, "end")} == {200}
 
 
 def test_two_ranks_stop_at_the_same_step_and_go_on_from_it(cluster: Cluster, go: Path) -> None:
