@@ -35,6 +35,7 @@ from worker_agent.wire import desired_of, renewed_of
 
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
+FIRST_SIGN_S = 5.0  # for which the scheduler is let speak first
 _CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")  # as by a port with TLS
 WELCOME_S = 45.0  # a proof of shared storage, or another agent of this name, may have to be waited for
 
@@ -324,7 +325,8 @@ _checking: set[asyncio.Task[None]] = set()
 async def _let_in(call: Any) -> str:
     """Wait for the scheduler's first sign, which comes before any message: why we are refused, or nothing."""
     await call.wait_for_connection()
-    await call.initial_metadata()
+    with contextlib.suppress(TimeoutError):  # one of before has none, or it is held back on the way
+        await asyncio.wait_for(call.initial_metadata(), FIRST_SIGN_S)
     return _words_of(await call.code(), await call.details()) if call.done() else ""
 
 

@@ -253,6 +253,7 @@ class Processes:
         run.packed = run.note != ALONE if run.note else bool(start.get("spec", {}).get("packed"))
         run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
         run.running = True  # the core takes what it is told of for that
+        run.gathers = bool(start.get("gathers"))
         run.look_at_progress()
         ran_s, progress = run.ran_s(self.clock()), run.progress or NOTHING
         order = msgspec.structs.replace(order, ends_s=run.moments.ask_s - self.limits.late_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,22 @@ async def test_a_part_that_waits_survives_its_agent(tmp_path: Path) -> None:
         second.agent.go("17", MEETING)
         assert second.agent.processes.ports("17") == (4000, 4001)
         await until((tmp_path / "ran").exists)
+
+
+@live
+async def test_a_part_that_did_not_wait_is_not_waited_for(tmp_path: Path) -> None:
+    """Ranks that an agent of before started at once: the next one tells no other node that they cannot start."""
+    async with LiveAgent(tmp_path) as first:
+        first.desire(part(tmp_path, launch={"setup": SETUP.format(go=tmp_path / "go")}))
+        await first.says("here")
+        (file,) = tmp_path.glob("**/start.json")
+        start = json.loads(file.read_text())
+        del start["gathers"]
+        file.write_text(json.dumps(start))
+    async with LiveAgent(tmp_path) as second:
+        second.agent.processes.kill("17")
+        await second.exit()
+        assert second.link.cannot == []
 
 
 @live

@@ -330,6 +330,26 @@ async def test_a_wrong_token_is_tried_again_and_said(caplog):
     assert "the token is refused: this token is not known here; see --token-file" in caplog.text
 
 
+@story
+async def test_a_scheduler_that_speaks_second_is_spoken_to(monkeypatch: pytest.MonkeyPatch):
+    """One of before, or behind a proxy that holds back what it says first: an upgrade may begin with the agents."""
+
+    class Earlier(agents_pb2_grpc.AgentsServicer):
+        heard: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()
+
+        async def Link(self, requests: Any, context: Any) -> None:
+            self.heard.set_result(await context.read())
+
+    monkeypatch.setattr("worker_agent.link.FIRST_SIGN_S", 0.05, raising=False)
+    server = aio.server()
+    agents_pb2_grpc.add_AgentsServicer_to_server(Earlier(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with linked(f"127.0.0.1:{port}"), asyncio.timeout(5.0):
+        assert (await Earlier.heard).hello.node == "n1"
+    await server.stop(None)
+
+
 class Wall:
     """Between both ends: lets everything through, or holds it back without a word."""
 
