@@ -108,9 +108,10 @@ def _held(job: Job) -> Finding:
     blocked = tuple(sorted(job.blocked_by))
     if blocked:
         tail += f" Once released, it waits for {jobs(blocked)}."
-    return Finding(
-        Reason.HELD, f"It is held{_by(job)} until somebody releases it.{tail}", blocked, (release,)
-    )
+    by = _by(job)
+    why = f": {job.why}" if job.why not in ("", "hold") and not by else ""
+    text = f"It is held{by} until somebody releases it{why}.{tail}"
+    return Finding(Reason.HELD, text, blocked, (release,))
 
 
 def _leased(scene: Scene) -> Finding:
