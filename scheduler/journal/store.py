@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,10 @@ BATCH_RECORDS = 1000  # to a transaction, when not durable
 BATCH_BYTES = 8 * 2**20
 COPY_PAGES, COPY_PAUSE_S = 256, 0.001  # a megabyte, then others may write
 _ROWS = "SELECT seq, now_s, version, payload, crc FROM records WHERE seq > ? ORDER BY seq"
+
+
+class CopyEnded(Exception):
+    """A copy was given up in the middle."""
 
 
 class SqliteJournal:
@@ -260,20 +264,24 @@ class SqliteJournal:
             if row.is_sound:
                 yield row
 
-    def copy_to(self, path: str | Path) -> None:
+    def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """A journal of its own with all that is in this one, as of the end of the copying; not synced.
 
         Takes some seconds per gigabyte. It may run in a thread while others append over the same connection: SQLite
-        copies part by part, and puts into the copy what is written in between.
+        copies part by part, and puts into the copy what is written in between. CopyEnded when nobody wants it any more.
         """
+
+        def pause(*_: int) -> None:
+            if not is_wanted():
+                raise CopyEnded(f"{path} is not wanted any more")
+            time.sleep(COPY_PAUSE_S)
+
         self.flush()
         with closing(sqlite3.connect(path)) as copy:
             copy.execute(
                 "PRAGMA synchronous=OFF"
             )  # else the last part holds everybody up until it is on disk
-            self._db.backup(
-                copy, pages=COPY_PAGES, progress=lambda *_: time.sleep(COPY_PAUSE_S), sleep=COPY_PAUSE_S
-            )
+            self._db.backup(copy, pages=COPY_PAGES, progress=pause, sleep=COPY_PAUSE_S)
 
     # The end
 

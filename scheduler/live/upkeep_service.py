@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec
@@ -31,9 +33,9 @@ class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
             with TemporaryDirectory(prefix="backup-", dir=self._folder) as folder:
                 archive = Path(folder) / "backup.tar.gz"
                 try:
-                    copied = Path(folder) / "journal.db"
-                    await _in_thread(self._journal.copy_to, copied)
-                    await _in_thread(self._pack, archive, request.packages, copied)
+                    copied, left = Path(folder) / "journal.db", threading.Event()
+                    await _in_thread(left, self._journal.copy_to, copied, lambda: not left.is_set())
+                    await _in_thread(left, self._pack, archive, request.packages, copied)
                 except (BackupError, OSError) as error:
                     raise CallFailed(REFUSED, str(error)) from None
                 with open(archive, "rb") as file:
@@ -45,11 +47,15 @@ class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
             backup(self._folder, archive, self._version, packages=packages, journal=copy)
 
 
-async def _in_thread(work: Callable[P, None], *args: P.args, **more: P.kwargs) -> None:
-    """To its end, also when the caller leaves: nobody takes the journal and the files away under it."""
+async def _in_thread(left: threading.Event, work: Callable[P, None], *args: P.args, **more: P.kwargs) -> None:
+    """To its end, also when the caller has `left`: nobody takes the journal and the files away under it."""
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
     try:
         await asyncio.shield(working)
     except asyncio.CancelledError:
-        await asyncio.wait({working})
+        left.set()
+        while not working.done():  # to stop, the scheduler says it once more
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({working})
+        working.exception()  # of interest to nobody
         raise

@@ -89,7 +89,7 @@ def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
     began, heard, done = threading.Event(), threading.Event(), []
 
     class Slow:
-        def copy_to(self, path: Path) -> None:
+        def copy_to(self, path: Path, is_wanted: object) -> None:
             began.set()
             assert heard.wait(20.0), "nobody else had a turn"
             path.write_bytes(b"")
@@ -107,6 +107,35 @@ def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
 
     asyncio.run(story())
     assert len(done) == 1
+    assert not list(folder.glob("backup-*"))
+
+
+def test_a_backup_nobody_waits_for_ends_before_its_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A caller may leave, and the scheduler stop, in the middle of it: the copying ends, then they take the rest."""
+    began, left, there = threading.Event(), threading.Event(), []
+
+    def pause(_: float) -> None:
+        began.set()
+        assert left.wait(20.0), "nobody left"
+        there.append(list(folder.glob("backup-*/journal.db")))
+
+    async def story() -> None:
+        parts = UpkeepService(journal, folder, "1.0").Backup(pb.BackupRequest(), None)  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(anext(parts))
+        await asyncio.to_thread(began.wait, 20.0)
+        for _ in range(2):  # by the caller, and by the port that closes
+            asking.cancel()
+            await asyncio.sleep(0)
+        left.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    monkeypatch.setattr(store, "COPY_PAGES", 1)
+    monkeypatch.setattr(store, "time", SimpleNamespace(sleep=pause))
+    with SqliteJournal(folder / "journal.db") as journal:
+        asyncio.run(story())
+    assert [len(found) for found in there] == [1], "one more step at most, and its file was there"
     assert not list(folder.glob("backup-*"))
 
 
