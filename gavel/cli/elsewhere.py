@@ -9,6 +9,7 @@ import click
 COMMANDS = {
     "sbatch": "submit",
     "srun": "submit --follow",
+    "salloc": "submit --follow",
     "run": "submit",
     "squeue": "queue",
     "list": "queue",
@@ -54,6 +55,8 @@ OPTIONS = {
         "--account": "--tenant",
         "--begin": "--start",
         "--nodelist": "--node",
+        "-w": "--node",
+        "--ntasks-per-node": "--ranks",
         "--constraint": "--label",
         "-C": "--label",
         "-D": "--workdir",

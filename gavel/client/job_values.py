@@ -98,6 +98,7 @@ def _number(*, zero: bool) -> Read:
 
 
 _AMOUNT = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")  # as Slurm has it
 _SIZE = re.compile(rf"{_AMOUNT}\s*([kKMGTP]i?)?B?", re.ASCII)
 _SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SIZES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("kMGTP", 1)} | {"K": 1e3, "Ki": 1024.0}
@@ -139,11 +140,18 @@ def _duration(node: yaml.Node) -> float:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
-        hint = (
-            f"; with its unit, {node.value}s" if type(value) in (int, float) and 0 < value < math.inf else ""
-        )
-        raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {shown(node)}{hint}")
+        raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
     return length_s
+
+
+def _meant(node: yaml.Node) -> str:
+    """A number without its unit, or a length of time as Slurm has it, with what it most likely means."""
+    value, said = scalar(node), shown(node)
+    if type(value) in (int, float) and 0 < value < math.inf:
+        return f"{said}; with its unit, {node.value}s"
+    parts = zip(clock.groups("0"), "dhms", strict=True) if (clock := _CLOCK.fullmatch(str(value))) else ()
+    words = "".join(f"{int(number)}{unit}" for number, unit in parts if int(number))
+    return f"{said}; here that is {words}" if words else said
 
 
 def _instant(node: yaml.Node) -> float | datetime:
@@ -155,13 +163,8 @@ def _instant(node: yaml.Node) -> float | datetime:
     try:
         return datetime.fromisoformat(value).astimezone() if isinstance(value, str) else _no_time()
     except (ValueError, OverflowError):
-        hint = (
-            f"; with its unit, {node.value}s" if type(value) in (int, float) and 0 < value < math.inf else ""
-        )
-        raise Wrong(
-            node,
-            f"must be a duration such as 2h, or a time such as 2030-12-31T18:00, got {shown(node)}{hint}",
-        ) from None
+        wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
+        raise Wrong(node, f"{wanted}, got {_meant(node)}") from None
 
 
 def _no_time() -> datetime:

@@ -204,7 +204,11 @@ WRONG = [
     ("start: '25:00'", "must be a duration such as 2h, or a time"),
     ("time_limit: .inf", "must be a duration above 0 such as 90m or 1h30m, got .inf"),
     ("time_limit: 90", "must be a duration above 0 such as 90m or 1h30m, got 90; with its unit, 90s"),
-    ("time_limit: 01:30:00", "must be a duration above 0 such as 90m or 1h30m"),
+    (
+        "time_limit: 01:30:00",
+        'must be a duration above 0 such as 90m or 1h30m, got "01:30:00"; here that is 1h30m',
+    ),
+    ("time_limit: 2-00:00:00", "here that is 2d"),
     ("time_limit: 1h30", "must be a duration"),
     ("min_run: -5m", "must be a duration"),
     ("min_run: 9999999w", "must be a duration"),
