@@ -239,12 +239,13 @@ class AgentCore:
         order = event.order
         if order.lease in self.runs:
             return
+        started_s = INF if event.ran_s is None else now_s - event.ran_s
         self.runs[order.lease] = Run(
             order=order,
             ends_s=order.ends_s,
-            phase=RUNNING,
-            started_s=now_s - event.ran_s,
-            said_s=now_s,
+            phase=STARTING if event.ran_s is None else RUNNING,
+            started_s=started_s,
+            said_s=max(now_s, started_s),
             steps=event.steps,
             saved=event.saved,
             stepping_s=event.stepping_s,

@@ -116,7 +116,7 @@ class ProcessFound(msgspec.Struct, frozen=True):
     """After the agent was restarted: processes of an order still run, and how far they were."""
 
     order: Order
-    ran_s: float = 0.0
+    ran_s: float | None = 0.0  # None: it is still being prepared
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0

@@ -252,10 +252,10 @@ class Processes:
         run.note = str(run.read_own(LEASE).get("note", ""))
         run.packed = run.note != ALONE if run.note else bool(start.get("spec", {}).get("packed"))
         run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
-        run.running = True  # the core takes what it is told of for that
+        run.running = run.read_own(SHIM).get("running") is not False  # it is where nobody says otherwise
         run.gathers = bool(start.get("gathers"))
         run.look_at_progress()
-        ran_s, progress = run.ran_s(self.clock()), run.progress or NOTHING
+        ran_s, progress = run.ran_s(self.clock()) if run.running else None, run.progress or NOTHING
         order = msgspec.structs.replace(order, ends_s=run.moments.ask_s - self.limits.late_s)
         self.live[order.lease] = run
         self.emit(ProcessFound(order, ran_s, progress.steps, progress.saved, progress.stepping_s))

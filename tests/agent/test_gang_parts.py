@@ -131,9 +131,12 @@ async def test_a_part_that_waits_survives_its_agent(tmp_path: Path) -> None:
         await until(lambda: first.link.are_ready)
     async with LiveAgent(tmp_path) as second:
         await until(lambda: second.link.are_ready)
+        ((held,),) = second.link.hellos
+        assert (held.lease, held.ran_s, second.started()) == ("17", 0.0, set()), "nothing of it runs"
         second.agent.go("17", MEETING)
         assert second.agent.processes.ports("17") == (4000, 4001)
         await until((tmp_path / "ran").exists)
+        await until(second.started)
 
 
 @live
