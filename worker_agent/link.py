@@ -326,7 +326,8 @@ async def _let_in(call: Any) -> str:
     """Wait for the scheduler's first sign, which comes before any message: why we are refused, or nothing."""
     await call.wait_for_connection()
     with contextlib.suppress(TimeoutError):  # one of before has none, or it is held back on the way
-        await asyncio.wait_for(call.initial_metadata(), FIRST_SIGN_S)
+        async with asyncio.timeout(FIRST_SIGN_S):  # wait_for may swallow that we are to stop
+            await call.initial_metadata()
     return _words_of(await call.code(), await call.details()) if call.done() else ""
 
 

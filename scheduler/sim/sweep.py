@@ -14,12 +14,14 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
@@ -150,7 +152,7 @@ class Processes:
         workers = min(self.count, len(runs))
         pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(parts,))
         try:
-            with _no_interrupts():
+            with no_interrupts():
                 numbers: dict[Future[Figures], int] = {
                     pool.submit(_carry_out_in_process, number, run): number for number, run in enumerate(runs)
                 }
@@ -165,13 +167,25 @@ class Processes:
 
 
 @contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Ctrl-C waits, here for a moment, and for good in processes that are started meanwhile: they would tell of it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def no_interrupts() -> Iterator[None]:
+    """Ctrl-C waits, here for a moment, and for good in processes that are started meanwhile: they would tell of it.
+
+    Processes inherit what this thread blocks. But other threads, those of numpy among them, still take the signal, and
+    Python would hand it to this one: so it is put off as well.
+    """
+    pressed: list[tuple[int, FrameType | None]] = []
+    handler = None
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if pressed and callable(handler):
+            handler(*pressed[0])
 
 
 _parts: SynchronizedArray[float] | None = None

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -15,6 +16,7 @@ import pytest
 
 from gavel.__main__ import run
 from scheduler.sim.summary import INTERRUPTED, KEYS
+from scheduler.sim.sweep import no_interrupts
 from tests.cli.conftest import Gavel
 
 RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", "--cluster", "t4=4,a100=8")
@@ -30,7 +32,7 @@ def pressed(*arguments: object, **options: object) -> None:
     [
         ("simulate", "prepare", ("simulate", *RUN)),
         ("sweep", "prepare", ("sweep", *RUN, "--policy", "las")),
-        ("generate", "default_throughputs", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
+        ("generate", "table_of", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
         ("replay", "read_history", ("replay", "a.db")),
         ("compare", "read_document", ("compare", "a.json", "b.json")),
         ("explain", "state_at", ("explain", "1", "--journal", "a.db")),
@@ -100,6 +102,27 @@ def test_processes_of_a_sweep_that_begin_say_nothing(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert said == f"interrupted with 0 of 2 runs in {tmp_path}; the same command goes on\n"
+
+
+def test_ctrl_c_among_starting_processes_comes_after_them() -> None:
+    """Whichever thread takes the signal: what is being started is started, then the interrupt is there."""
+    told = threading.Event()
+    taker = threading.Thread(target=told.wait)  # blocks nothing, as the threads of numpy
+    taker.start()
+    reached = []
+
+    def starting() -> None:
+        with no_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            told.wait(0.1)
+            reached.append(True)
+
+    try:
+        pytest.raises(KeyboardInterrupt, starting)
+    finally:
+        told.set()
+        taker.join()
+    assert reached
 
 
 def children(pid: int) -> list[int]:

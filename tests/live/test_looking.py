@@ -134,8 +134,8 @@ async def test_page_tokens_are_checked(live: Live) -> None:
 
 @with_daemon()
 async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -> None:
-    """Half a megabyte of script each: pages stay below the size of a message, and all are reached."""
-    large = spec(launch=pb.Launch(script="x" * 500_000))
+    """Half a megabyte of arguments each: pages stay below the size of a message, and all are reached."""
+    large = spec(launch=pb.Launch(command=["x" * 100_000] * 5))
     for _ in range(2):
         await submitted(live, *[large] * 12)
     seen, token = 0, ""
