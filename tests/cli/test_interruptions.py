@@ -118,7 +118,8 @@ def test_ctrl_c_among_starting_processes_comes_after_them() -> None:
             reached.append(True)
 
     try:
-        pytest.raises(KeyboardInterrupt, starting)
+        with pytest.raises(KeyboardInterrupt):
+            starting()
     finally:
         told.set()
         taker.join()
