@@ -28,8 +28,7 @@ def joining(
         NodeSpec(name=request.node, worker_type="any", gpus=1).checked()
         signed = await asyncio.to_thread(keys.sign_node, request.certificate_request_pem, request.node)
         try:
-            await asyncio.to_thread(access.consume_join, request.token, request.node)
-            await asyncio.to_thread(access.certified, request.node, signed.certificate_pem)
+            await asyncio.to_thread(access.consume_join, request.token, request.node, signed.certificate_pem)
         except BadToken as error:
             failures.take("all")
             raise CallFailed(UNAUTHENTICATED, str(error), "token") from None

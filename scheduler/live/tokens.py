@@ -177,10 +177,11 @@ class Access:
             )
         return secret, now_s + valid_s
 
-    def consume_join(self, secret: str, node: str) -> None:
+    def consume_join(self, secret: str, node: str, certificate_pem: bytes) -> None:
         """Use a one-time token up for this node; BadToken where it is none, for another node, or used already.
 
-        Of many who try at the same time, one succeeds.
+        Of many who try at the same time, one succeeds. The certificate that it gets counts from now on, whatever was
+        revoked before.
         """
         with self._lock:
             row = self._db.execute(
@@ -196,6 +197,10 @@ class Access:
             )
             if used.rowcount != 1:
                 raise BadToken("this join token has expired or was used already: make another")
+            if node in self._again:
+                fingerprint = fingerprint_of(certificate_pem)
+                self._db.execute("INSERT INTO certified_again VALUES (?, ?)", (fingerprint, node))
+                self._again[node].add(fingerprint)
 
     def revoke_node(self, node: str) -> None:
         """No certificate or join token that this node has got so far counts any more."""
@@ -206,14 +211,6 @@ class Access:
                 self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
                 self._db.execute("DELETE FROM joining WHERE node = ? AND used_by IS NULL", (node,))
             self._again[node] = set()
-
-    def certified(self, node: str, certificate_pem: bytes) -> None:
-        """This node has joined, and gets this certificate: it counts, whatever was revoked before."""
-        with self._lock:
-            if node in self._again:
-                fingerprint = fingerprint_of(certificate_pem)
-                self._db.execute("INSERT INTO certified_again VALUES (?, ?)", (fingerprint, node))
-                self._again[node].add(fingerprint)
 
     def is_revoked(self, node: str, certificate_pem: bytes) -> bool:
         """Whether this certificate of a node counts no more."""

@@ -148,7 +148,7 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
         assert await refused(scheduler.address, keys, old)
         new = certificates(keys, "n1", tmp_path / "new")
         assert await refused(scheduler.address, keys, new)  # whoever made it, it was not by joining again
-        again.certified("n1", (new / "node.pem").read_bytes())
+        again.consume_join(again.create_join("n1")[0], "n1", (new / "node.pem").read_bytes())
         async with linked(scheduler.address, target=Target(address=scheduler.address, certificates=new)):
             await until(lambda: scheduler.links.linked("n1"))
         assert await refused(scheduler.address, keys, old)

@@ -170,3 +170,22 @@ def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
 
     asyncio.run(story())
     access.close()
+
+
+def test_a_node_that_is_revoked_while_it_joins_is_revoked(tmp_path: Path) -> None:
+    """Its token was used before, so the certificate that it gets for it was got before, too."""
+    keys, access = made(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
+    access.revoke_node("n1")
+    use = access.consume_join
+
+    def at_once(*given: Any) -> None:
+        use(*given)
+        access.revoke_node("n1")
+
+    access.consume_join = at_once  # type: ignore[method-assign]
+    asked = agents_pb2.JoinRequest(
+        node="n1", token=access.create_join("n1")[0], certificate_request_pem=request()[0]
+    )
+    answer = asyncio.run(joining(access, keys, lambda: "sched:7071")(asked))
+    assert access.is_revoked("n1", answer.certificate_pem)
+    access.close()
