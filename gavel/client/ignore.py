@@ -1,4 +1,6 @@
-"""Which files of a work directory stay at home: patterns as in .gitignore, in a file .gavelignore at its top.
+"""Which files of a work directory stay at home: those that its .gavelignore names, or, without one, its .gitignore.
+
+Only the file at the top is read.
 
 A line is a pattern; the last one that fits decides, and `!` brings back what an earlier one ignored. A pattern with a
 slash at its beginning or inside is meant from the top, any other one at every depth; with one at its end it means
@@ -10,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 FILE = ".gavelignore"
+ELSE = ".gitignore"  # what is not worth keeping is seldom worth sending: data, caches, secrets
 ALWAYS = (".git", ".hg", ".svn", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
 
@@ -35,6 +39,11 @@ class Ignore:
             if (is_directory or not rule.directories) and rule.pattern.fullmatch(path):
                 ignored = not rule.back
         return ignored
+
+
+def ignore_file(folder: Path) -> Path | None:
+    """The file with the patterns, if there is one."""
+    return next((path for path in (folder / FILE, folder / ELSE) if path.is_file()), None)
 
 
 def _rule(line: str) -> _Rule | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from gavel.client.ignore import FILE, Ignore
+from gavel.client.ignore import FILE, Ignore, ignore_file
 from gavel.client.job_errors import objection
 from gavel.client.specs import JobSpec
 
@@ -58,16 +58,17 @@ class Package:
 
 def entries(folder: Path) -> list[Entry]:
     """What goes along, sorted by name. TooLarge where it cannot."""
-    ignore_file = folder / FILE
+    patterns = ignore_file(folder)
+    named = FILE if patterns is None else patterns.name
     try:
-        lines = ignore_file.read_text("utf-8").splitlines() if ignore_file.is_file() else []
+        lines = [] if patterns is None else patterns.read_text("utf-8").splitlines()
         found = list(_walk(folder, "", Ignore(lines)))
     except UnicodeError:
-        raise TooLarge(f"a file name in it, or {FILE}, is not UTF-8") from None
+        raise TooLarge(f"a file name in it, or {named}, is not UTF-8") from None
     except OSError as error:
         raise TooLarge(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     except re.error as error:
-        raise TooLarge(f"{FILE}: a pattern cannot be read: {error}") from None
+        raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
     if len(found) > FILES_MAX:
         raise TooLarge(f"has {len(found):,} files, {FILES_MAX:,} are possible; {_ADVICE}")
     files = [entry for entry in found if stat.S_ISREG(entry.status.st_mode)]

@@ -95,6 +95,15 @@ def test_an_ignore_file(project: Path) -> None:
     ]
 
 
+def test_what_git_ignores_stays_at_home(project: Path) -> None:
+    """As long as no file of ours says otherwise: a project seldom has one, and its secrets are named there."""
+    (project / ".gitignore").write_text("data/\n.env\n")
+    (project / ".env").write_text("TOKEN=x\n")
+    assert not {".env", "data", "data/small.csv"} & set(names(project))
+    (project / ".gavelignore").write_text("")
+    assert {".env", "data", "data/small.csv"} <= set(names(project))
+
+
 @pytest.mark.parametrize(
     ("pattern", "path", "directory", "ignored"),
     [
