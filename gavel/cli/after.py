@@ -24,12 +24,15 @@ class Unclear(ValueError):
     """Nobody can say which job is meant."""
 
 
-def with_ids(client: Client, specs: Sequence[JobSpec], *, by_flag: bool) -> tuple[JobSpec, ...]:
+def with_ids(
+    client: Client, specs: Sequence[JobSpec], *, by_flag: bool, keyed: bool = False
+) -> tuple[JobSpec, ...]:
     """The jobs, each name that they wait for replaced by the id of the only unfinished job that has it.
 
-    `by_flag`: the names come from the command line, whatever a file says.
+    `by_flag`: the names come from the command line, whatever a file says. `keyed`: the submission may be said again,
+    when a name means another job, or none; so there only ids will do.
     """
-    names, together = _Names(client), Counter(spec.name for spec in specs)
+    names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
     found = []
     for spec in specs:
         try:
@@ -48,8 +51,8 @@ def with_ids(client: Client, specs: Sequence[JobSpec], *, by_flag: bool) -> tupl
 class _Names:
     """Each is looked up once, and told once."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, keyed: bool) -> None:
+        self._client, self._keyed = client, keyed
         self._caller = ""
         self._ids: dict[tuple[str, str], str] = {}
 
@@ -60,6 +63,10 @@ class _Names:
         if beside:
             raise Unclear(
                 f"'{printable(job)}' is submitted together with this job and has no id yet: submit it before"
+            )
+        if self._keyed:
+            raise Unclear(
+                f"must be the id of a job beside --key: the name '{printable(job)}' may mean another job next time"
             )
         if not user:
             user = self._caller = self._caller or self._client.who_am_i().user

@@ -57,7 +57,7 @@ def submit(
         _warn_of_secrets(specs)
         _warn_of_memory(client, specs)
         _warn_of_deadlines(client, specs)
-        specs = with_ids(client, specs, by_flag=bool(flags["after"]))
+        specs = with_ids(client, specs, by_flag=bool(flags["after"]), keyed=key is not None)
         if dry_run:
             sys.exit(preview(client, specs, as_json))
         with Bar("packing") as bar:

@@ -49,6 +49,16 @@ def test_a_name_in_a_job_file(live: LiveThread, gavel: Gavel, tmp_path: Path) ->
     assert len(live.daemon.world.state.jobs) == 2
 
 
+def test_a_name_beside_a_key(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """The same submission may be said again when the name means another job: an id is wanted."""
+    gavel("submit", "-n", "train", "--start", "1h", *RUN)
+    said = gavel("submit", "--key", "k", "--after", "train", *RUN)
+    words = "must be the id of a job beside --key: the name 'train' may mean another job next time"
+    assert (said.exit_code, said.stderr) == (2, f"gavel submit: --after: {words}\n")
+    for _ in range(2):
+        assert gavel("submit", "--key", "k", "--after", "1", *RUN).stdout == "submitted job 2\n"
+
+
 def test_a_name_that_nobody_has(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """What may have been meant is listed, by id and name."""
     words = (
