@@ -54,6 +54,12 @@ def _look(config: DaemonConfig, client: Client | None) -> Iterator[Finding]:
 
 
 def _sqlite() -> Finding:
+    if sqlite3.threadsafety < 3:  # a backup is copied by a thread, beside the one that appends
+        return Finding(
+            "bad",
+            f"SQLite {sqlite3.sqlite_version} of this Python was built so that threads may not share a connection",
+            "use a Python whose SQLite was built with SQLITE_THREADSAFE=1, as nearly all are",
+        )
     if sqlite3.sqlite_version_info >= SQLITE_SOUND:
         return Finding("ok", f"SQLite {sqlite3.sqlite_version}")
     sound = ".".join(map(str, SQLITE_SOUND))

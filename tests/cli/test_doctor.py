@@ -67,7 +67,11 @@ def test_sqlite_is_what_it_is(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, version: str, level: str
 ) -> None:
     """The version that is linked; one that can damage a log is a note with what to do, and no fault of this machine."""
-    fields = {"sqlite_version": version, "sqlite_version_info": tuple(map(int, version.split(".")))}
+    fields = {
+        "sqlite_version": version,
+        "sqlite_version_info": tuple(map(int, version.split("."))),
+        "threadsafety": 3,
+    }
     monkeypatch.setattr(doctor_module, "sqlite3", SimpleNamespace(**fields))
     code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     told = {
@@ -76,6 +80,15 @@ def test_sqlite_is_what_it_is(
     assert (code, [how for how, some in told.items() if some]) == (0, [level])
     ((what, remedy),) = told[level]
     assert ("it alone writes its files" in what, "no other program" in remedy) == ((level == "note"),) * 2
+
+
+def test_an_sqlite_that_threads_may_not_share(
+    tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault: backups are copied beside the appends."""
+    monkeypatch.setattr(doctor_module.sqlite3, "threadsafety", 1)
+    code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
+    assert (code, "SQLITE_THREADSAFE=1" in found["bad"][0][1]) == (1, True)
 
 
 def test_a_taken_port(tmp_path: Path, gavel: Gavel, port: socket.socket) -> None:
