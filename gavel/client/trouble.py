@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from gavel.client.errors import GavelError, NotReachable
@@ -16,6 +17,8 @@ class Trouble:
     def __init__(self, tell: Tell | None, address: str) -> None:
         self.tell, self._address = tell, address
         self.last: GavelError | None = None
+        self._answered = False
+        self._one_at_a_time = threading.Lock()  # silence is told by a timer's thread
 
     def waits(self, error: GavelError, left_s: float) -> None:
         """It is tried again."""
@@ -25,11 +28,14 @@ class Trouble:
 
     def silent(self, left_s: float) -> None:
         """No answer, and no error either: a network that swallows what it is sent, or a long answer."""
-        if self.last is None:
-            self.waits(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
+        with self._one_at_a_time:
+            if self.last is None and not self._answered:
+                self.waits(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
 
     def works(self) -> None:
         """An answer came."""
-        last, self.last = self.last, None
-        if last is not None and self.tell is not None:
-            self.tell(None, 0.0)
+        with self._one_at_a_time:
+            self._answered = True
+            last, self.last = self.last, None
+            if last is not None and self.tell is not None:
+                self.tell(None, 0.0)

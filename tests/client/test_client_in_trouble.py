@@ -12,6 +12,7 @@ import pytest
 from gavel import AsyncClient, Client, JobSpec
 from gavel.client import errors as e
 from gavel.client.results import Role
+from gavel.client.trouble import Trouble
 from scheduler.live.callers import Role as LiveRole
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.tls import Keys
@@ -222,3 +223,12 @@ def test_over_tls(tmp_path: Path) -> None:
             )
         with Client(live.address, token=secret, retry_s=0.0) as client, pytest.raises(e.NotReachable):
             client.status()
+
+
+def test_silence_that_is_noticed_with_the_answer_is_not_told() -> None:
+    """Its timer may fire while the answer is taken: nobody would take the remark back."""
+    told: list[object] = []
+    trouble = Trouble(lambda error, left_s: told.append(error), "127.0.0.1:1")
+    trouble.works()
+    trouble.silent(10.0)
+    assert told == []
