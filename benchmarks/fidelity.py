@@ -1,11 +1,16 @@
 """How true a simulation is: the same jobs live and simulated, and how long each took in either.
 
-    python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 0.8] [--folder DIR]
+    python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 0.8]
+                                [--others 20] [--folder DIR]
 
 Paced jobs of three types on a real scheduler and four real agents, two GPUs of speed 1 and two of speed 0.4. Then the
 same arrivals and settings in virtual time, with the rates, and the time lost per turn, that the live run's journal
 tells. Steps wait instead of computing, so that this machine's cores decide nothing. `--again DIR` simulates an earlier
 live run once more.
+
+Whose turn it is hangs on hundredths of seconds: no two live runs are alike, and neither are two simulations of which
+one has its arrivals a little later. So there are `--others` more of them, with arrivals moved by up to `SHIFT_S`: how
+far their means lie apart is what one pair of runs cannot tell.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import argparse
 import math
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -35,6 +40,7 @@ REPORT_S = 2.0
 GOAL = 0.05
 WARM_UP = "warm-up"
 WARM_UP_ROUNDS = 3.0  # until the others come: then no round is going on any more
+SHIFT_S = 0.5  # about as much as one live run differs from the next
 FIRST_S = 1.0  # virtual time of the first arrival: the nodes are there by then
 
 
@@ -126,15 +132,16 @@ def simulated(
     wanted: Sequence[live.Paced],
     scheduling: Mapping[str, Any],
     gpus: Sequence[str] = GPUS,
+    shift: Callable[[], float] = lambda: 0.0,
 ) -> live.Story:
-    """The same in virtual time: arrivals as they were, rates and costs as measured."""
+    """The same in virtual time: arrivals as they were (and `shift` later), rates and costs as measured."""
     believed = live.rates(wanted)
     first_s = min(told.submitted_s.values())
     order = sorted(told.submitted_s, key=int)
     trace = [
         TraceJob(
             id=job,
-            arrival_s=FIRST_S + told.submitted_s[job] - first_s,
+            arrival_s=FIRST_S + told.submitted_s[job] - first_s + shift(),
             job_type=paced.job_type,
             steps=float(paced.steps),
         )
@@ -183,6 +190,27 @@ def table(wanted: Sequence[live.Paced], told: live.Story, again: live.Story, see
     return "\n".join(lines)
 
 
+def spread(
+    told: live.Story, seen: Measured, wanted: Sequence[live.Paced], scheduling: Mapping[str, Any], others: int
+) -> str:
+    """Simulated again and again with arrivals a little later: the mean of the means, and how far they reach."""
+    chance = Random(0)
+    counted = [
+        job
+        for job, paced in zip(sorted(told.submitted_s, key=int), wanted, strict=True)
+        if paced.job_type != WARM_UP
+    ]
+    live_s = statistics.mean(told.jct_s(job) for job in counted)
+    off = []
+    for _ in range(others):
+        again = simulated(told, seen, wanted, scheduling, shift=lambda: chance.uniform(0.0, SHIFT_S))
+        off.append(statistics.mean(again.jct_s(job) for job in counted) / live_s - 1)
+    return (
+        f"{others} more simulations, arrivals up to {SHIFT_S} s later: {statistics.mean(off):+.1%} on average, "
+        f"from {min(off):+.1%} to {max(off):+.1%}"
+    )
+
+
 def main() -> None:
     """Run, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -190,6 +218,7 @@ def main() -> None:
     parser.add_argument("--arrivals-s", type=float, default=60.0)
     parser.add_argument("--round-s", type=float, default=10.0)
     parser.add_argument("--scale", type=float, default=0.8, help="of the length of all jobs")
+    parser.add_argument("--others", type=int, default=20, help="simulations with arrivals a little later")
     parser.add_argument("--folder", type=Path, help="keep everything there")
     parser.add_argument("--again", type=Path, metavar="DIR", help="of a run with the same options")
     options = parser.parse_args()
@@ -202,6 +231,8 @@ def main() -> None:
         told = live.story(folder)
     seen = measured(told)
     print(table(wanted, told, simulated(told, seen, wanted, scheduling), seen))
+    if options.others:
+        print(spread(told, seen, wanted, scheduling, options.others))
     print("; ".join(wrong) or f"all {options.jobs} jobs did their exact steps")
 
 
