@@ -211,6 +211,17 @@ def spread(
     )
 
 
+def held(told: live.Story, again: live.Story) -> str:
+    """For how long GPUs were held in either, and for how much of it jobs made steps: that does not hang on turns."""
+    words = []
+    for name, story in (("live", told), ("simulated", again)):
+        turns = [turn for turn in story.turns.values() if turn.exit is not None]
+        held_s = sum(turn.closed_s - turn.sent_s for turn in turns)
+        stepping_s = sum(turn.exit.stepping_s for turn in turns if turn.exit is not None)
+        words.append(f"{name} {held_s:.1f} s in {len(turns)} turns, {stepping_s:.1f} s of it making steps")
+    return "GPUs held: " + "; ".join(words)
+
+
 def main() -> None:
     """Run, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -230,7 +241,9 @@ def main() -> None:
         wrong = [] if options.again else run_live(folder, wanted, scheduling)
         told = live.story(folder)
     seen = measured(told)
-    print(table(wanted, told, simulated(told, seen, wanted, scheduling), seen))
+    again = simulated(told, seen, wanted, scheduling)
+    print(table(wanted, told, again, seen))
+    print(held(told, again))
     if options.others:
         print(spread(told, seen, wanted, scheduling, options.others))
     print("; ".join(wrong) or f"all {options.jobs} jobs did their exact steps")
