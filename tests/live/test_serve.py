@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -27,31 +26,25 @@ START_S = 60.0
 USER = (("x-gavel-user", "ann"),)
 
 
+LIMITED = (
+    "import os, resource, sys\n"
+    "most = int(sys.argv[1])\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
 class Process:
     """A daemon in a process of its own."""
 
     def __init__(self, folder: Path, *options: str, file_bytes_max: int | None = None) -> None:
-        def limit() -> None:
-            if file_bytes_max is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
-
         self.folder = folder
         (folder / "daemon.json").unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "scheduler",
-                "--data-dir",
-                str(folder),
-                "--listen",
-                "127.0.0.1:0",
-                *options,
-            ],
-            stderr=subprocess.PIPE,
-            preexec_fn=limit,  # noqa: PLW1509 - nothing here runs in threads
-        )
+        # the limit is set by a process that then becomes the daemon: a fork in this one, where other tests may have
+        # started gRPC, need not come to its end
+        limited = [sys.executable, "-c", LIMITED, str(file_bytes_max)] if file_bytes_max is not None else []
+        command = [sys.executable, "-m", "scheduler", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen([*limited, *command, *options], stderr=subprocess.PIPE)
 
     def address(self) -> str:
         """Where it listens, once it does."""
