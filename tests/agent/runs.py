@@ -70,13 +70,23 @@ class ShimRun:
         times = {"ask_s": now_s + ask_in_s, "signal_s": now_s + signal_in_s, "kill_s": now_s + kill_in_s}
         self.run.write(LEASE, {"lease": self.lease_id, "epoch": 1, "attempt": 1, "why": why, **times})
 
-    def start(self, **popen: Any) -> ShimRun:
-        """Start the shim, as the agent does."""
+    def start(self, first: str = "") -> ShimRun:
+        """Start the shim, as the agent does. `first`: a statement for the process that becomes it.
+
+        Not by a fork in this process: where other tests have started gRPC in it, that need not come to its end.
+        """
         argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
+        if first:
+            argv = [
+                sys.executable,
+                "-c",
+                f"{first}\nimport os, sys; os.execv(sys.argv[1], sys.argv[1:])",
+                *argv,
+            ]
         environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
         # no pipe: whoever holds its other end would be waited for
         self.err = tempfile.TemporaryFile()  # noqa: SIM115
-        self.shim = subprocess.Popen(argv, env=environ, start_new_session=True, stderr=self.err, **popen)
+        self.shim = subprocess.Popen(argv, env=environ, start_new_session=True, stderr=self.err)
         return self
 
     def running(self) -> dict[str, Any]:

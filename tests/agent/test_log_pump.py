@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +83,7 @@ def test_a_limit_on_file_sizes_costs_output_only(tmp_path: Path) -> None:
     """What the disk refuses is lost; the job never notices, and its exit is there."""
     run = ShimRun(tmp_path, python(FLOOD))
     try:
-        run.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
+        run.start("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))")
         assert run.ended()["codes"] == {"0": 0}
         assert sizes(run.path / "logs") == {"rank-0.log": 65536}
     finally:

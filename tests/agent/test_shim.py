@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -285,15 +286,11 @@ def test_leaders_die_with_their_shim(tmp_path: Path) -> None:
 
 def test_the_kernel_rather_takes_a_job_than_its_agent(tmp_path: Path) -> None:
     """For want of memory: an agent that is kept from it, and its shims, keep that to themselves."""
-
-    def dear() -> None:
-        Path("/proc/self/oom_score_adj").write_text("-500")
-
-    try:
-        run = ShimRun(tmp_path, python("print('mine is', open('/proc/self/oom_score_adj').read())"))
-        run.start(preexec_fn=dear)
-    except subprocess.SubprocessError:
+    dear = "open('/proc/self/oom_score_adj', 'w').write('-500')"
+    if subprocess.run([sys.executable, "-c", dear], check=False, capture_output=True).returncode:
         pytest.skip("only root may do that")
+    run = ShimRun(tmp_path, python("print('mine is', open('/proc/self/oom_score_adj').read())"))
+    run.start(dear)
     try:
         run.ended()
         assert run.log().strip() == "mine is 0"
