@@ -40,7 +40,7 @@ REPORT_S = 2.0
 GOAL = 0.05
 WARM_UP = "warm-up"
 WARM_UP_ROUNDS = 3.0  # until the others come: then no round is going on any more
-SHIFT_S = 0.5  # about as much as one live run differs from the next
+SHIFT_S = 0.5  # an assumption: more than a start takes, much less than a round
 FIRST_S = 1.0  # virtual time of the first arrival: the nodes are there by then
 
 

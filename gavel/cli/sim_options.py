@@ -40,14 +40,13 @@ def file(name: str, field: str, text: str) -> Callable[[Command], Command]:
     )
 
 
+def whose(name: str, text: str) -> Callable[[Command], Command]:
+    """An option that chooses among the sources that a file holds."""
+    return click.option(name, default="", callback=not_empty, metavar="NAME", help=text)
+
+
 THROUGHPUTS = options(
-    click.option(
-        "--measured",
-        default="",
-        callback=not_empty,
-        metavar="NAME",
-        help="Whose measurements, of a throughput table that holds several.",
-    ),
+    whose("--measured", "Whose measurements, of a throughput table that holds several."),
     file("--pairs", "pairs", "Rates of pairs, for throughput tables that keep them in a second file."),
 )
 WORKLOAD = options(
@@ -138,13 +137,7 @@ WORLD = options(
         "--prices", type=Prices(), metavar="TYPE=USD,…", help="Per GPU and hour, instead of the table's."
     ),
     file("--prices-file", "prices_file", "Prices over time: t_s, worker_type, price_per_gpu_hour."),
-    click.option(
-        "--cloud",
-        default="",
-        callback=not_empty,
-        metavar="NAME",
-        help="Whose prices, of a file that holds several clouds'; else the cheapest.",
-    ),
+    whose("--cloud", "Whose prices, of a file that holds several clouds'; else the cheapest."),
     file("--capacity-file", "capacity_file", "GPUs over time: t_s, worker_type, gpus."),
     seconds(
         "--notice", "notice_s", "How long before nodes of the capacity file leave it is known.  [default: 0]"

@@ -5,7 +5,8 @@
 2. a guess comes before what is known, so that it stops being a guess;
 3. who is more than a round behind its due comes first, the furthest behind before the others;
 4. who is more than a round ahead comes last;
-5. priority = entitled / received, then entitled - received, then the hash of the bundle. Of what a column received,
+5. priority = entitled / received, then entitled - received, then `tie`: a hash of the bundle, dealt by arrival among
+   those that nothing is due to yet. Of what a column received,
    the last `stay_s` do not count while it runs: turns of two rounds serve shares as well as turns of one, with half
    as many jobs that have to move.
 
