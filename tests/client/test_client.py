@@ -173,11 +173,11 @@ def test_watching(live: LiveThread, client: Client) -> None:
 
 def test_logs(live: LiveThread, client: Client) -> None:
     """As they are kept; before the first attempt there are none, which is no lost connection."""
-    (job,) = client.submit(JobSpec(command=("a",), nodes=("n1",)))
-    client.hold(job)
+    # To be held after its submission is not enough: idle GPUs are given at once.
+    (later,) = client.submit(JobSpec(command=("a",), earliest_start_s=86_400.0))
     with pytest.raises(e.Refused, match="has not run yet; follow to wait for it"):
-        list(client.logs(job))
-    client.release(job)
+        list(client.logs(later))
+    (job,) = client.submit(JobSpec(command=("a",), nodes=("n1",)))
     live.do(live.daemon.run_job(job))
     live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"hello\n", node="n1")]
     (chunk,) = client.logs(job, tail=5)
