@@ -9,9 +9,9 @@ from tests.cli.live import finish, live  # noqa: F401
 from tests.support.live_thread import LiveThread
 
 
-def array(gavel: Gavel, indices: str = "0-2") -> None:
+def array(gavel: Gavel, indices: str = "0-2", *options: str) -> None:
     """The array 1, called `sweep`."""
-    gavel("submit", "-n", "sweep", "--array", indices, "--", "true")
+    gavel("submit", "-n", "sweep", "--array", indices, *options, "--", "true")
 
 
 def chunk(job: str, data: bytes = b"", **more: Any) -> jobs_pb2.LogChunk:
@@ -21,7 +21,7 @@ def chunk(job: str, data: bytes = b"", **more: Any) -> jobs_pb2.LogChunk:
 
 def test_unfinished_members_are_explained(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """By name or by id; those that have ended are told of by number; programs get a list."""
-    array(gavel)
+    array(gavel, "0-2", "--gpus", "2")  # there is room for the first of them alone
     gavel("hold", "1_1")
     finish(live, "1_0")
     for asked in ("sweep", "1"):
@@ -37,7 +37,7 @@ def test_unfinished_members_are_explained(live: LiveThread, gavel: Gavel) -> Non
 
 def test_few_of_many_members_are_explained(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """Ten, and how many there are besides; of an array that has ended, how."""
-    array(gavel, "0-11")
+    array(gavel, "0-11", "--start", "1h")
     assert gavel("explain", "sweep").stderr == "\n2 other members: `gavel show sweep` lists all\n"
     gavel("cancel", "sweep")
     assert gavel("explain", "sweep").stdout.startswith("job 1_0: cancelled\n")

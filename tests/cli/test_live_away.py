@@ -2,35 +2,37 @@
 
 import os
 import signal
-import socket
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from protos.gavel.v1 import jobs_pb2
 from tests.cli.conftest import Gavel
 from tests.cli.test_live_terminal import Terminal
-from tests.support.live_thread import LiveThread
+from tests.support.live import Nodes
+from tests.support.live_thread import LiveThread, own_port
 
 WAITING = "the connection was refused; trying"
 
 
 @pytest.fixture
-def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """On which nobody listens yet, and where GAVEL_ADDRESS points."""
     for name in ("GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number = int(found.getsockname()[1])
-    monkeypatch.setenv("GAVEL_ADDRESS", f"127.0.0.1:{number}")
-    return number
+    with own_port() as number:
+        monkeypatch.setenv("GAVEL_ADDRESS", f"127.0.0.1:{number}")
+        yield number
 
 
 def test_a_wait_is_announced(port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it, what is waited for and for how long; then what to check, and exit code 4."""
-    monkeypatch.setattr("gavel.cli.connecting.RETRY_S", 1.5)
+    slept: list[float] = []  # no time is lost but in waiting
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr("gavel.client.transport.time", clock)
     said = gavel("queue")
     waiting, error = said.stderr.splitlines()
     assert (said.exit_code, said.stdout) == (4, "")
@@ -47,18 +49,23 @@ def test_a_wait_with_a_good_end(port: int, tmp_path: Path, monkeypatch: pytest.M
         assert terminal.end() == 0
 
 
+def printed(data: bytes, offset: int = 0) -> jobs_pb2.LogChunk:
+    """By job 1."""
+    return jobs_pb2.LogChunk(job="1", attempt=1, data=data, offset=offset)
+
+
 @pytest.mark.parametrize("command", [("queue", "-w"), ("logs", "-f", "1")], ids=" ".join)
 def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]) -> None:
     """It says that nobody answers, and that somebody does again; Ctrl-C ends it as any other command."""
     with LiveThread(tmp_path, port=port) as live:
         gavel("submit", "-n", "before", "--start", "1h", "--", "true")
-        live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job="1", attempt=1, data=b"before")]
+        live.daemon.nodes.chunks = [printed(b"before")]
         journal = live.daemon.journal
         terminal = Terminal(*command)
         terminal.read_until("before")
     terminal.read_until("trying until it answers (Ctrl-C ends this)")
-    with LiveThread(tmp_path, port=port, journal=journal) as live:
-        live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job="1", attempt=1, data=b" behind", offset=6)]
+    nodes = Nodes([printed(b" behind", offset=6)])  # there before who follows can be back
+    with LiveThread(tmp_path, port=port, journal=journal, nodes=nodes):
         terminal.read_until("it works again")
         gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
         terminal.read_until("behind")

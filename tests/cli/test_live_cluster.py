@@ -2,9 +2,9 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from scheduler.live.callers import Role
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from tests.cli.conftest import Gavel
 from tests.cli.live import finish, live  # noqa: F401
-from tests.support.live_thread import LiveThread
+from tests.support.live_thread import LiveThread, own_port
 
 
 def keys(kind: Any) -> set[str]:
@@ -35,14 +35,14 @@ def test_nodes(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     gavel("submit", "-g", "2", "--", "true")
     live.do(live.daemon.run_job("1"))
     seen = NodeSeen(
-        heard_s=live.daemon.world.now_s(),
+        heard_s=live.daemon.world.now_s() - 60.5 * 3600,  # which is the same for the next half hour
         agent_version="0.1.0",
         gpus={0: GpuSeen(name="V100", memory_gb=16.0, memory_used_gb=3.5, temperature_c=60.0)},
     )
     live.daemon.nodes.news["n1"] = seen
     lines = gavel("nodes").stdout.splitlines()
     assert lines[0].split() == ["node", "type", "state", "busy", "CPUs", "memory", "heard", "jobs,", "why"]
-    assert lines[1].split() == ["n1", "v100", "up", "2/2", "32", "128", "GB", "0s", "ago", "1"]
+    assert lines[1].split() == ["n1", "v100", "up", "2/2", "32", "128", "GB", "2d12h", "ago", "1"]
     assert lines[2].split() == ["n2", "a100", "up", "0/1"]
     text = gavel("nodes", "n1").stdout
     assert "n1: agent 0.1.0\n" in text
@@ -224,16 +224,14 @@ def test_a_node_is_revoked(live: LiveThread, gavel: Gavel, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An address at which nobody answers."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
-    monkeypatch.setenv("GAVEL_ADDRESS", address)
     monkeypatch.setattr("gavel.cli.connecting.RETRY_S", 0.1)
     monkeypatch.setattr("gavel.cli.connecting.CHANGE_RETRY_S", 0.1)
-    return address
+    with own_port() as port:
+        monkeypatch.setenv("GAVEL_ADDRESS", f"127.0.0.1:{port}")
+        yield f"127.0.0.1:{port}"
 
 
 COMMANDS = [
@@ -283,12 +281,10 @@ def test_with_nothing_said_the_way_to_try_it_is_named(
     monkeypatch.delenv("GAVEL_ADDRESS", raising=False)
     monkeypatch.delenv("GAVEL_CONTEXT", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    monkeypatch.setattr("gavel.client.settings.ADDRESS", f"127.0.0.1:{port}")
-    monkeypatch.setattr("gavel.cli.connecting.ADDRESS", f"127.0.0.1:{port}")
-    said = gavel("queue")
+    with own_port() as port:
+        monkeypatch.setattr("gavel.client.settings.ADDRESS", f"127.0.0.1:{port}")
+        monkeypatch.setattr("gavel.cli.connecting.ADDRESS", f"127.0.0.1:{port}")
+        said = gavel("queue")
     assert said.exit_code == 4
     assert (
         "; `gavel up` starts one here for trying things, GAVEL_ADDRESS or `gavel login` names another"
@@ -322,8 +318,9 @@ def test_trouble_with_a_certificate_is_one_line(tmp_path: Path, nobody: str) -> 
         text=True,
         check=False,
     )
-    waiting, error = said.stderr.splitlines()
-    assert (said.returncode, waiting.startswith("no ")) == (4, True)
+    *waiting, error = said.stderr.splitlines()
+    assert said.returncode == 4
+    assert [line[:3] for line in waiting] in (["no "], [])  # on a slow machine there is no time left to wait
     assert error.startswith("gavel status: no ")
 
 

@@ -50,7 +50,7 @@ def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel) -> None
 def test_who_stopped_a_job(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     """Who cancelled or holds it, without the word twice."""
     for action in ("cancel", "hold"):
-        gavel("submit", "--", "true")
+        gavel("submit", "--start", "1h", "--", "true")
         gavel(action, "1" if action == "cancel" else "2")
     titles = [gavel("show", job).stdout.splitlines()[0] for job in ("1", "2")]
     assert titles == [f"job 1 cancelled (by {USER})", f"job 2 held (by {USER})"]

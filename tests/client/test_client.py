@@ -122,11 +122,12 @@ def test_many_jobs_are_previewed_in_parts(client: Client) -> None:
 
 def test_commands(live: LiveThread, client: Client) -> None:
     """Hold, release, cancel, requeue; what cannot be done as things stand is refused."""
-    (job,) = client.submit(JobSpec(command=("a",), after=()))
+    (busy,) = client.submit(JobSpec(command=("a",), gpus=2))
+    live.do(live.daemon.run_job(busy))
+    (job,) = client.submit(JobSpec(command=("a",), after=()))  # which has to wait for it
     assert ((job,), JobState.HELD) == (client.hold(job), client.get(job).state)
     assert ((job,), JobState.QUEUED) == (client.release(job), client.get(job).state)
-    live.do(live.daemon.run_job(job))
-    assert (job,) == client.requeue(job)
+    assert (busy,) == client.requeue(busy)
     assert ((job,), JobState.CANCELLED) == (client.cancel(job), client.get(job).state)
     with pytest.raises(e.Refused):
         client.hold(job)

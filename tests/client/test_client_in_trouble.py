@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -16,21 +18,27 @@ from gavel.client.trouble import Trouble
 from scheduler.live.callers import Role as LiveRole
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.tls import Keys
-from tests.support.live_thread import LiveThread
+from tests.support.live import DEADLINE_S
+from tests.support.live_thread import LiveThread, own_port
 
 RUN = JobSpec(command=("true",), steps=100.0)
 
 
-def free_port() -> int:
-    """One on which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of this test alone."""
+    with own_port() as port:
+        yield port
 
 
-def test_nobody_answers() -> None:
+@pytest.fixture
+def address(port: int) -> str:
+    """At which nobody listens."""
+    return f"127.0.0.1:{port}"
+
+
+def test_nobody_answers(address: str) -> None:
     """Told with the address, once patience is over."""
-    address = f"127.0.0.1:{free_port()}"
     with Client(address, retry_s=0.3) as client:
         with pytest.raises(
             e.NotReachable, match=f"no scheduler answers at {address}: the connection was refused"
@@ -40,31 +48,34 @@ def test_nobody_answers() -> None:
             next(iter(client.watch()))
 
 
-def test_a_caller_hears_what_is_waited_for() -> None:
+def test_a_caller_hears_what_is_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The address, and for how long it is still tried; of the asynchronous client too."""
-    address = f"127.0.0.1:{free_port()}"
-    heard: list[tuple[str, bool]] = []
+    heard: list[tuple[str, float]] = []
+    clock = SimpleNamespace(monotonic=lambda: 0.1 * len(heard), sleep=lambda _: None)
+    monkeypatch.setattr("gavel.client.transport.time", clock)  # time goes by with each word, and only so
 
     def hear(error: e.GavelError | None, left_s: float) -> None:
-        heard.append((str(error), 0.0 < left_s <= 0.3))
+        heard.append((str(error), round(left_s, 3)))
 
     async def ask() -> None:
-        async with AsyncClient(address, retry_s=0.3, on_trouble=hear) as client:
+        async with AsyncClient(address, retry_s=0.25, on_trouble=hear) as client:
             with pytest.raises(e.NotReachable, match=address):
                 await client.status()
 
-    with Client(address, retry_s=0.3, on_trouble=hear) as client, pytest.raises(e.NotReachable):
+    with Client(address, retry_s=0.25, on_trouble=hear) as client, pytest.raises(e.NotReachable):
         client.status()
     first = len(heard)
     asyncio.run(ask())
     words = f"no scheduler answers at {address}: the connection was refused"
-    assert 0 < first < len(heard)
-    assert {(words, True)} == set(heard)
+    assert {words} == {said for said, _ in heard}
+    for left in ([left_s for _, left_s in heard[:first]], [left_s for _, left_s in heard[first:]]):
+        assert left == [0.25, 0.15, 0.05][: len(left)]
+        assert left
 
 
 def test_silence_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that swallows everything makes no error for a long time."""
-    monkeypatch.setattr("gavel.client.transport.SILENT_S", 0.05)
+    monkeypatch.setattr("gavel.client.transport.SILENT_S", 0.0)  # long before any call is given up
     heard: list[str] = []
 
     def hear(error: e.GavelError | None, left_s: float) -> None:
@@ -88,11 +99,11 @@ def test_silence_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [f"no answer from {address} yet"] * 2 == heard
 
 
-def test_who_watches_begins_anew_when_the_scheduler_is_back(tmp_path: Path) -> None:
+def test_who_watches_begins_anew_when_the_scheduler_is_back(tmp_path: Path, port: int) -> None:
     """With patience: what is there is told again, then changes; it is said that nobody answered, and that it works."""
     heard: list[e.GavelError | None] = []
-    with LiveThread(tmp_path) as live:
-        journal, port = live.daemon.journal, live.daemon.port
+    with LiveThread(tmp_path, port=port) as live:
+        journal = live.daemon.journal
         client = Client(live.address, on_trouble=lambda error, left_s: heard.append(error))
         (first,) = client.submit(RUN)
         events = client.watch(skip_present=True, patience_s=60.0)
@@ -100,23 +111,23 @@ def test_who_watches_begins_anew_when_the_scheduler_is_back(tmp_path: Path) -> N
     with ThreadPoolExecutor(1) as pool, client:
         again = pool.submit(lambda: [next(events), next(events)])
         with LiveThread(tmp_path, journal=journal, port=port):
-            there, all_there = again.result(20)
+            there, all_there = again.result(DEADLINE_S)
         events.close()
     assert (there.job and there.job.id, there.present, all_there.all_present) == (first, True, True)
     assert isinstance(heard[0], e.NotReachable)
     assert heard[-1] is None
 
 
-def test_a_scheduler_that_comes_back_is_waited_for(tmp_path: Path) -> None:
+def test_a_scheduler_that_comes_back_is_waited_for(tmp_path: Path, port: int) -> None:
     """A submission goes through, once, when the scheduler is there again."""
-    with LiveThread(tmp_path) as live:
-        journal, port = live.daemon.journal, live.daemon.port
-        with Client(live.address, retry_s=20.0) as client:
+    with LiveThread(tmp_path, port=port) as live:
+        journal = live.daemon.journal
+        with Client(live.address, retry_s=DEADLINE_S) as client:
             (first,) = client.submit(RUN, key="k")
-    with ThreadPoolExecutor(1) as pool, Client(f"127.0.0.1:{port}", retry_s=20.0) as client:
+    with ThreadPoolExecutor(1) as pool, Client(f"127.0.0.1:{port}", retry_s=DEADLINE_S) as client:
         again = pool.submit(client.submit, RUN, "k")
         with LiveThread(tmp_path, journal=journal, port=port):
-            assert again.result(20) == (first,)
+            assert again.result(DEADLINE_S) == (first,)
             assert [first] == [job.id for job in client.list()]
 
 
@@ -142,7 +153,7 @@ def test_what_is_not_safe_is_asked_once(live: LiveThread) -> None:
             return ()
 
     _Lost = _Failed()
-    with Client(live.address, retry_s=5.0) as client:
+    with Client(live.address, retry_s=60.0) as client:
         channel = client._wire._channel
         client._wire._channel = grpc.intercept_channel(channel, Flaky())
         with pytest.raises(e.NotReachable):
@@ -156,7 +167,7 @@ def test_what_is_not_safe_is_asked_once(live: LiveThread) -> None:
 def test_too_much_at_once(tmp_path: Path) -> None:
     """A limit is waited out where that helps soon; else it is told, with how long it would take."""
     config = PeopleConfig(submissions_per_s=20.0, submissions_burst=2, jobs_unfinished_max=4)
-    with LiveThread(tmp_path, config=config) as live, Client(live.address, retry_s=5.0) as client:
+    with LiveThread(tmp_path, config=config) as live, Client(live.address, retry_s=30.0) as client:
         for _ in range(4):
             client.submit(RUN)
         with pytest.raises(e.TooMany, match="would have 5 unfinished jobs, 4 are allowed") as raised:
@@ -185,11 +196,11 @@ def test_without_a_token_or_with_too_small_a_role(tmp_path: Path) -> None:
                 revoked.status()
 
 
-def test_nobody_answers_the_asynchronous_client() -> None:
+def test_nobody_answers_the_asynchronous_client(address: str) -> None:
     """The same error."""
 
     async def run() -> None:
-        async with AsyncClient(f"127.0.0.1:{free_port()}", retry_s=0.1) as client:
+        async with AsyncClient(address, retry_s=0.1) as client:
             with pytest.raises(e.NotReachable, match="the connection was refused"):
                 await client.status()
 

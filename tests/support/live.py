@@ -37,7 +37,7 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
 from scheduler.solving import answer
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0  # only ever a limit of waiting
 
 
 def spec(**fields: Any) -> jobs_pb2.JobSpec:
@@ -107,8 +107,8 @@ async def problem_of(call: Awaitable[Any]) -> Problem:
 class Nodes:
     """In the place of the links: logs and news of nodes that a test makes up."""
 
-    def __init__(self) -> None:
-        self.chunks: list[jobs_pb2.LogChunk] = []
+    def __init__(self, chunks: list[jobs_pb2.LogChunk] | None = None) -> None:
+        self.chunks = chunks or []
         self.asked: list[tuple[Any, ...]] = []
         self.news: dict[str, NodeSeen] = {}
         self.sent: list[Any] = []
@@ -182,12 +182,13 @@ class Live:
         credentials: grpc.ServerCredentials | None = None,
         clock: Clock | None = None,
         port: int = 0,
+        nodes: Nodes | None = None,
     ) -> None:
         self.port = port
         self.folder, self.auth = folder, auth
         self.config = config or PeopleConfig()
         self.journal = MemoryJournal() if journal is None else journal
-        self.nodes = Nodes()
+        self.nodes = nodes or Nodes()
         self._credentials = credentials
         self._clock = clock
         self._closing = AsyncExitStack()

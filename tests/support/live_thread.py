@@ -8,14 +8,25 @@ with LiveThread(folder) as live:
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.support.live import DEADLINE_S, Live
 
 T = TypeVar("T")
+
+
+@contextmanager
+def own_port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile: calls to it are refused, until a server of the test listens there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who says so too may listen beside it
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 class LiveThread:
