@@ -248,8 +248,14 @@ class GrpcLink:
     async def _watch(self) -> str:
         """Say something now and then, and notice when nothing is heard."""
         while True:
-            await asyncio.sleep(min(1.0, self._silence_s / 10))
+            pause_s = min(1.0, self._silence_s / 10)
+            due_s = self._clock() + pause_s
+            await asyncio.sleep(pause_s)
             now_s, outgoing = self._clock(), self._outgoing
+            if now_s > due_s + pause_s:
+                self._heard_s += (
+                    now_s - due_s
+                )  # it was we who did not listen: what was said may wait to be read
             if now_s - self._heard_s > self._silence_s:
                 return f"nothing was heard for {self._silence_s:g} s"
             if self._welcomed and outgoing is not None and now_s - outgoing.said_s > self._silence_s / 3:

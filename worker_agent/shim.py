@@ -71,12 +71,10 @@ class Shim:
         """Set up, run, end, and say how."""
         error = ""
         self._say_who()
-        for text in self.start.get("notes") or ():
-            self.note(text)
         try:
             self._set_up()
             meeting = self._meet() if self._may_start() else {}
-            if self._may_start():
+            if self._may_start() and not self._is_too_late("the lease was over before it could start"):
                 self._start_ranks(meeting)
         except CannotStart as reason:
             error = str(reason)
@@ -87,6 +85,16 @@ class Shim:
 
     def _may_start(self) -> bool:
         return not self.signalled and not self.killed
+
+    def _is_too_late(self, why: str) -> bool:
+        """Whether the lease is over before the ranks run: then they never do, and the log says why."""
+        now_s = time.monotonic()  # before the look, as in _watch
+        self._look_at_lease()
+        if now_s < self.moments.ask_s:
+            return False
+        self.signalled = True
+        self.note(f"nothing was started: {self.moments.why or why}")
+        return True
 
     def _set_up(self) -> None:
         setup = self.start.get("setup")
@@ -99,10 +107,7 @@ class Shim:
             return
         if self.codes.get(rank):
             raise CannotStart(f"setup ended with {_ending(self.codes[rank])}: nothing was started")
-        if time.monotonic() >= self.moments.ask_s:
-            self.signalled = True
-            self.note("the lease was over before the setup was")
-        else:
+        if not self._is_too_late("the lease was over before the setup was"):
             self.codes.clear()
 
     def _meet(self) -> dict[str, str]:
@@ -125,12 +130,8 @@ class Shim:
             go = self.run.read(run_directory.GO, owner=os.geteuid(), size_bytes_max=1 << 16)
             if go is not None and go.get("lease") == self.lease:
                 return {str(name): str(value) for name, value in dict(go.get("env") or {}).items()}
-            if time.monotonic() >= self.moments.ask_s:
-                self.signalled = True
-                self.note(f"nothing was started: {self.moments.why or 'not all nodes were ready in time'}")
-            else:
+            if not self._is_too_late("not all nodes were ready in time"):
                 self._wait()
-                self._look_at_lease()
         return {}
 
     def _start_ranks(self, meeting: dict[str, str]) -> None:
@@ -143,8 +144,9 @@ class Shim:
         """Until no process is left: reap, look at the lease, obey it."""
         while True:
             self._reap()
+            now_s = time.monotonic()  # before the look: were we stopped in between, a renewal would be missed
             self._look_at_lease()
-            if self._obey(time.monotonic()):
+            if self._obey(now_s):
                 return
             self._wait()
 
@@ -269,12 +271,14 @@ class Shim:
             sources[read] = PiecewiseLog(logs, f"rank-{rank}.log", bytes_max, files_max)
         notes, self._notes = os.pipe()
         os.set_blocking(self._notes, False)  # a stuck disk must not hold up the shim
-        sources[notes] = next(iter(sources.values()))
+        first = sources[notes] = next(iter(sources.values()))
         pid = os.fork()
         if not pid:
             try:
                 for fd in (*self._out.values(), self._notes, self._exit_fd, self._lock):
                     os.close(fd)
+                for text in self.start.get("notes") or ():  # here, so that no output overtakes them
+                    first.write(_line(text))
                 names, env = self.start.get("spec", {}).get("secrets", ()), self.start["ranks"][0]["env"]
                 pump(sources, [env[name] for name in names])
             finally:
@@ -286,7 +290,7 @@ class Shim:
     def note(self, text: str) -> None:
         """A line of ours in the log of the first rank."""
         with contextlib.suppress(OSError):
-            os.write(self._notes, f"[gavel: {text}]\n".encode())
+            os.write(self._notes, _line(text))
 
     # --------------------------------------------------------------------------------------------------- words
 
@@ -354,6 +358,10 @@ class Shim:
             raise FileNotFoundError(f"{_EXIT_ASIDE} is another file")
         os.rename(_EXIT_ASIDE, run_directory.EXIT, src_dir_fd=self.run.fd, dst_dir_fd=self.run.fd)
         os.fsync(self.run.fd)
+
+
+def _line(note: str) -> bytes:
+    return f"[gavel: {note}]\n".encode()
 
 
 def _ending(code: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.agent.runs import python
+from tests.agent.runs import PATIENCE_S, python
 from worker_agent import process_tree
 from worker_agent.launch import Details, NodeFacts
 from worker_agent.orders import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
@@ -25,6 +25,7 @@ from worker_agent.users import Users
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+ENDS = "import os, sys, time\nwhile not os.path.exists('{go}'): time.sleep(0.01)\nsys.exit({code})"
 # does as gavel.training does: says how far it is, and ends by itself when the lease asks
 WORKER = """
 import json, os, sys, time
@@ -45,7 +46,7 @@ for step in range(1, 100_000):
 """
 
 LIMITS = Limits(report_interval_s=0.3, late_s=0.1, ask_s=1.0, grace_s=0.5)
-PATIENCE_S = 20.0
+PATIENT = Limits(report_interval_s=0.3, late_s=0.1, ask_s=60.0, grace_s=60.0)  # with jobs that end when asked
 T = TypeVar("T")
 
 
@@ -179,9 +180,17 @@ def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -
     )
 
 
+async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:
+    """As that of runs.py: a story that has to be told within so many seconds; False: it was late."""
+    within_s = first_s
+    while not await story(within_s):
+        within_s *= 5
+        assert within_s < PATIENCE_S, "it was late each time"
+
+
 def end_all(tmp_path: Path) -> None:
     """Whatever a failed test has left behind."""
-    for path in (tmp_path / "state" / "runs").glob("*"):
+    for path in tmp_path.glob("**/state/runs/*"):
         for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
             process_tree.send(process, signal.SIGKILL)
 
@@ -200,7 +209,7 @@ async def lonely(tmp_path: Path) -> None:
     """An agent with two jobs, to be killed: says their pids, and stays."""
     async with LiveAgent(tmp_path) as node:
         stays = job("import time; time.sleep(600)", "goes on")
-        ends = job("import sys, time; time.sleep(0.7); sys.exit(9)", "ends", gpus=(1,))
+        ends = job(ENDS.format(go=tmp_path / "go", code=9), "ends", gpus=(1,))
         node.desire(stays, ends)
         print(await node.runs("goes on"), await node.runs("ends"), flush=True)
         await asyncio.sleep(600)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.live_agents import LiveAgent, end_all, job, live, until
+from tests.agent.live_agents import PATIENT, LiveAgent, end_all, job, live, until
 from worker_agent.launch import Details
 from worker_agent.orders import Order
 from worker_agent.rendezvous import Rendezvous
@@ -113,7 +113,7 @@ async def test_a_gang_starts_nowhere_when_one_node_cannot(tmp_path: Path) -> Non
 @live
 async def test_a_setup_that_is_in_vain_is_ended(tmp_path: Path) -> None:
     """Nobody waits for it, and the other nodes know already."""
-    async with LiveAgent(tmp_path) as node:
+    async with LiveAgent(tmp_path, limits=PATIENT) as node:
         node.desire(part(tmp_path, launch={"setup": "echo here; exec sleep 600"}))
         await node.says("here")
         node.agent.nobody_starts("17", "n2: no such user")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from grpc import aio
 
@@ -17,7 +18,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
-from tests.support.linked import QUICK, Remembering, Scheduler, story, until
+from tests.support.linked import CALM, Remembering, Scheduler, story, until
 from worker_agent.link import Dismissed, GrpcLink
 from worker_agent.orders import (
     Desired,
@@ -33,6 +34,8 @@ from worker_agent.orders import (
 )
 from worker_agent.rendezvous import Rendezvous
 from worker_agent.targets import Target, TargetError
+
+LOOSE_S = 20.0  # for moments that are looked at later, on a machine that may stand still in between
 
 
 def hello(name: str = "n1", **fields: Any) -> pb.Hello:
@@ -70,7 +73,7 @@ async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
         assert (order.lease, order.job, order.attempt, order.token) == ("1", "1", 1, (1, 1))
         assert (order.gpus, order.nodes, order.world_size) == ((0,), 1, 1)
         left_s = scheduler.state.round.ends_s - scheduler.world.now_s()
-        assert order.ends_s == pytest.approx(time.monotonic() + left_s, abs=3.0)
+        assert order.ends_s == pytest.approx(time.monotonic() + left_s, abs=LOOSE_S)
         details = node.details["1"]
         assert (details.name, details.user, details.gpus_total) == ("resnet", "ann", 1)
         assert details.launch == {"command": ["a"], "env_from": {"K": "secret:key"}}
@@ -150,33 +153,6 @@ async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
             assert len(node.of(LinkUp)) == 2
 
 
-@story
-async def test_a_partition_is_noticed_from_both_ends_and_healed():
-    """The stream hangs without an error: silence ends it, and the next connection carries on."""
-    async with (
-        Scheduler(pace=QUICK) as scheduler,
-        Wall(scheduler.port) as wall,
-        linked(wall.address) as (_, node),
-    ):
-        await until(lambda: node.of(Desired))
-        wall.hold = True
-        await until(lambda: node.of(LinkDown))
-        await until(lambda: scheduler.state.nodes["n1"].state != NodeState.UP)
-        wall.hold = False
-        await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)
-        assert len(node.of(LinkUp)) >= 2
-
-
-@story
-async def test_an_idle_link_stays_up():
-    """Nothing to say for many times the silence: signs of life go both ways, and nobody gives up."""
-    async with Scheduler(pace=QUICK) as scheduler, linked(scheduler.address) as (_, node):
-        await until(lambda: node.of(Desired))
-        await asyncio.sleep(2.5 * QUICK.silence_s)
-        assert not node.of(LinkDown)
-        assert scheduler.state.nodes["n1"].state == NodeState.UP
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"), [({"protocol": 9}, "version"), ({"lease_grace_s": 1e6}, "refused")]
 )
@@ -207,7 +183,7 @@ async def test_a_renewal_moves_the_end_on_our_clock():
         await until(lambda: node.of(Renewed))
         (renewed,) = node.of(Renewed)
         assert (renewed.generation, renewed.round_number) == (2, 9)
-        assert renewed.ends_s == pytest.approx(time.monotonic() + 50.0, abs=2.0)
+        assert renewed.ends_s == pytest.approx(time.monotonic() + 50.0, abs=LOOSE_S)
 
 
 @story
@@ -222,13 +198,17 @@ async def test_what_was_read_late_lasts_no_longer_for_it():
             await until(lambda: node.of(Desired))
             sent_s = time.monotonic()
             scheduler.links.renew_leases(RenewLeases(1, 9, scheduler.world.now_s() + 50.0, {"n1": 2}))
-            shift_s = 30.0  # as if 30 s had gone by before it was read
+            shift_s = 300.0  # as if 300 s had gone by before it was read
             await until(lambda: node.of(Renewed))
-            assert node.of(Renewed)[0].ends_s == pytest.approx(sent_s + 50.0, abs=2.0)
+            assert node.of(Renewed)[0].ends_s == pytest.approx(sent_s + 50.0, abs=LOOSE_S)
             del link
 
 
 # ------------------------------------------------------------------------------------------------------- gangs
+
+
+# no part is given up because it was slow to speak
+PATIENT = msgspec.structs.replace(CALM, gang_s=60.0)
 
 
 def order(rank: int, lease: str = "1") -> Order:
@@ -239,7 +219,7 @@ def order(rank: int, lease: str = "1") -> Order:
 @story
 async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
     """Both get the same place to meet, although the scheduler was killed after the first had spoken."""
-    first = Scheduler()
+    first = Scheduler(pace=PATIENT)
     await first.__aenter__()
     async with (
         linked(first.address, "n1", hello={"address": "10.0.0.1"}) as (one, node_one),
@@ -254,7 +234,7 @@ async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
         lead.ready(order(0), (2001, 2002))
         await asyncio.sleep(0.1)
         await first.die()
-        async with Scheduler(journal=first.journal, port=first.port):
+        async with Scheduler(pace=PATIENT, journal=first.journal, port=first.port):
             await until(lambda: len(node_one.of(LinkUp)) > 1 and len(node_two.of(LinkUp)) > 1)
             other.ready(order(1), ())
             await until(lambda: node_one.gangs and node_two.gangs)
@@ -266,7 +246,7 @@ async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
 async def test_one_part_that_cannot_start_stops_the_others():
     """The reason of the one is what the other is told, ready or not."""
     async with (
-        Scheduler() as scheduler,
+        Scheduler(pace=PATIENT) as scheduler,
         linked(scheduler.address, "n1") as (one, node_one),
         linked(scheduler.address, "n2") as (two, node_two),
     ):
@@ -345,44 +325,6 @@ async def test_a_scheduler_that_speaks_second_is_spoken_to(monkeypatch: pytest.M
     agents_pb2_grpc.add_AgentsServicer_to_server(Earlier(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with linked(f"127.0.0.1:{port}"), asyncio.timeout(5.0):
+    async with linked(f"127.0.0.1:{port}"), asyncio.timeout(30.0):
         assert (await Earlier.heard).hello.node == "n1"
     await server.stop(None)
-
-
-class Wall:
-    """Between both ends: lets everything through, or holds it back without a word."""
-
-    def __init__(self, port: int) -> None:
-        self._port, self.hold = port, False
-        self.address = ""
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Wall:
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        for source, sink in ((reader, their_writer), (their_reader, writer)):
-            task = asyncio.create_task(self._pour(source, sink))
-            self._tasks.add(task)
-
-    async def _pour(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(65536):
-                while self.hold:
-                    await asyncio.sleep(0.02)
-                sink.write(data)
-                await sink.drain()
-        except ConnectionError:
-            pass
-        finally:
-            sink.close()

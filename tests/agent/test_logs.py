@@ -267,4 +267,4 @@ def test_logs_that_cannot_be_opened_leave_nothing_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for run in (gone, odd):
         assert last_lines(run.path) == ""
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # others of this process may have closed theirs

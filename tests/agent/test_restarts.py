@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.live_agents import DEAF, SLEEP, WORKER, LiveAgent, end_all, job, live, until
+from tests.agent.live_agents import DEAF, ENDS, SLEEP, WORKER, LiveAgent, end_all, in_time, job, live, until
 from tests.agent.runs import ROOT, gone
 from worker_agent.orders import LinkUp, Taken
 from worker_agent.runtime import StateLocked
@@ -54,8 +54,9 @@ async def test_a_restarted_agent_finds_its_jobs(tmp_path: Path) -> None:
 async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> None:
     """P7: the shim has written it; the next agent says it, until the scheduler knows."""
     async with LiveAgent(tmp_path) as node:
-        node.desire(job("import sys, time; time.sleep(0.5); sys.exit(7)"))
+        node.desire(job(ENDS.format(go=tmp_path / "go", code=7)))
         await node.runs()
+    (tmp_path / "go").touch()
     await until((tmp_path / "state" / "runs" / "17" / "exit.json").exists)
     for _ in range(2):  # twice: nobody has taken it
         async with LiveAgent(tmp_path) as node:
@@ -72,16 +73,23 @@ async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> No
 @live
 async def test_a_lease_ends_while_the_agent_is_away(tmp_path: Path) -> None:
     """Nobody is there to stop the job; it is gone all the same (P4, P8)."""
-    async with LiveAgent(tmp_path) as node:
-        node.desire(job(DEAF, ends_in_s=2.0))
-        leader = await node.runs()
-        await node.says("here")
-    begun_s = time.monotonic()
-    await until(lambda: gone(leader))
-    assert time.monotonic() - begun_s < 8
-    async with LiveAgent(tmp_path) as node:
-        exit = await node.exit()
-        assert (exit.outcome, exit.code) == ("yielded", -9)
+
+    async def story(within_s: float) -> bool:
+        folder = tmp_path / f"{within_s}"
+        async with LiveAgent(folder) as node:
+            order, details = job(DEAF, ends_in_s=within_s)
+            node.desire((order, details))
+            await until(lambda: node.log() or time.monotonic() > order.ends_s)
+            was_in_time = "here" in node.log() and time.monotonic() < order.ends_s
+        if was_in_time:
+            leader = json.loads((folder / "state" / "runs" / "17" / "shim.json").read_text())["pids"][0]
+            await until(lambda: gone(leader))
+            async with LiveAgent(folder) as node:
+                exit = await node.exit()
+                assert (exit.outcome, exit.code) == ("yielded", -9)
+        return was_in_time
+
+    await in_time(story, first_s=2.0)
 
 
 @live
@@ -142,11 +150,13 @@ async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> Non
 @live
 async def test_a_job_that_keeps_stopping_its_shim(tmp_path: Path) -> None:
     """Where all users are one, a job can do that; then the agent kills it by itself."""
-    code = "import signal, os, time; signal.signal(15, signal.SIG_IGN)\nprint('here', flush=True); time.sleep(0.3)\n"
+    code = "import signal, os, time; signal.signal(15, signal.SIG_IGN)\nprint('here', flush=True)\n"
+    code += f"while not os.path.exists('{tmp_path}/go'): time.sleep(0.01)\n"
     code += "while True: os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.001)"
     async with LiveAgent(tmp_path) as node:
         node.desire(job(code))
         leader = await node.runs()
+        (tmp_path / "go").touch()
         node.desire()
         assert (await node.exit()).outcome == "yielded"
         assert gone(leader)
@@ -162,6 +172,7 @@ async def test_an_agent_that_is_killed(tmp_path: Path) -> None:
     first.kill()
     first.wait()
     first.stdout.close()
+    (tmp_path / "go").touch()
     async with LiveAgent(tmp_path) as node:
         assert {held.lease for held in node.link.hellos[0]} == {"goes on", "ends"}
         assert await node.runs("goes on") == leaders[0]

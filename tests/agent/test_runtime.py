@@ -10,10 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.agent.live_agents import DEAF, WORKER, LiveAgent, end_all, job, live, until
-from tests.agent.runs import gone
+from tests.agent.live_agents import (
+    DEAF,
+    LIMITS,
+    PATIENT,
+    WORKER,
+    LiveAgent,
+    end_all,
+    in_time,
+    job,
+    live,
+    until,
+)
+from tests.agent.runs import PATIENCE_S, gone
 from tests.agent.test_packages import archive, digest, entry
 from worker_agent.orders import Renewed
 
@@ -35,7 +47,7 @@ async def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
         node.desire(job("print('done')"))
         exit = await node.exit()
         assert (exit.outcome, exit.code) == ("finished", 0)
-        assert 0 < exit.ran_s < 10
+        assert 0 < exit.ran_s < PATIENCE_S
         assert node.started() == {"17"}
         assert node.log() == "done\n"
         assert node.agent.core.running == ()
@@ -54,7 +66,7 @@ async def test_a_job_that_fails_says_with_what(tmp_path: Path) -> None:
 @live
 async def test_progress_is_reported_and_asking_is_enough(tmp_path: Path) -> None:
     """Steps are said at the interval; a job that is not wanted any more stops by itself, with what it saved."""
-    async with LiveAgent(tmp_path) as node:
+    async with LiveAgent(tmp_path, limits=PATIENT) as node:
         node.desire(job(WORKER))
         said = await until(lambda: next((r.progress[0] for r in node.link.reports if r.progress), None))
         assert (said.lease, said.saved) == ("17", said.steps - said.steps % 5)
@@ -69,7 +81,8 @@ async def test_progress_is_reported_and_asking_is_enough(tmp_path: Path) -> None
 @live
 async def test_who_does_not_listen_is_signalled_then_killed(tmp_path: Path) -> None:
     """ask_s later SIGTERM to the leader, grace_s later everything; it has yielded, and did not fail."""
-    async with LiveAgent(tmp_path) as node:
+    limits = msgspec.structs.replace(LIMITS, grace_s=4.0)  # in which a shim that is stopped can still signal
+    async with LiveAgent(tmp_path, limits=limits) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
         await node.says("here")
@@ -77,7 +90,7 @@ async def test_who_does_not_listen_is_signalled_then_killed(tmp_path: Path) -> N
         node.desire()
         exit = await node.exit()
         assert (exit.outcome, exit.code) == ("yielded", -9)
-        assert 1.4 < time.monotonic() - asked_s < 10
+        assert time.monotonic() - asked_s >= limits.ask_s + limits.grace_s
         assert gone(leader)
         lines = node.log().splitlines()
         assert lines[1:] == [
@@ -94,7 +107,7 @@ async def test_steps_after_the_last_checkpoint_are_lost_with_a_kill(tmp_path: Pa
     )
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import signal; signal.signal(15, signal.SIG_IGN)\n" + code))
-        await until(lambda: any(r.progress for r in node.link.reports))
+        await until(lambda: any(said.saved for r in node.link.reports for said in r.progress))
         node.desire()
         exit = await node.exit()
         assert exit.outcome == "yielded"
@@ -106,28 +119,38 @@ async def test_steps_after_the_last_checkpoint_are_lost_with_a_kill(tmp_path: Pa
 async def test_a_lease_that_nobody_renews_ends(tmp_path: Path) -> None:
     """Without a word from anybody, at its end and a little more."""
     async with LiveAgent(tmp_path) as node:
-        node.desire(job(WORKER, ends_in_s=0.8))
-        begun_s = time.monotonic()
+        order, details = job(WORKER, ends_in_s=0.8)
+        node.desire((order, details))
         assert (await node.exit()).outcome == "yielded"
-        assert 0.8 < time.monotonic() - begun_s < 10
+        assert time.monotonic() > order.ends_s
 
 
 @live
 async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
     """The file is written again when the end has moved, and only then."""
-    async with LiveAgent(tmp_path) as node:
-        node.desire(job("import time; time.sleep(1.5); print('done')", ends_in_s=0.7))
-        await node.runs()
-        lease = node.agent.processes.path("17") / "lease.json"
-        first = lease.stat().st_ino
-        node.agent.tell(Renewed(1, 1, 0, time.monotonic() + 60))  # of no later round: says nothing
-        assert lease.stat().st_ino == first
-        node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
-        second = lease.stat().st_ino
-        assert json.loads(lease.read_text())["ask_s"] > time.monotonic() + 50
-        node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
-        assert lease.stat().st_ino == second
-        assert (await node.exit()).outcome == "finished"
+
+    async def story(within_s: float) -> bool:
+        async with LiveAgent(tmp_path / f"{within_s}") as node:
+            order, details = job(f"import time; time.sleep({within_s} + 0.8)", ends_in_s=within_s)
+            node.desire((order, details))
+            await until(lambda: node.started() or time.monotonic() > order.ends_s)
+            if time.monotonic() > order.ends_s:
+                return False
+            lease = node.agent.processes.path("17") / "lease.json"
+            first = lease.stat().st_ino
+            node.agent.tell(Renewed(1, 1, 0, time.monotonic() + 60))  # of no later round: says nothing
+            assert lease.stat().st_ino == first
+            node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
+            if time.monotonic() > order.ends_s:
+                return False
+            second = lease.stat().st_ino
+            assert json.loads(lease.read_text())["ask_s"] > order.ends_s + 30
+            node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
+            assert lease.stat().st_ino == second
+            assert (await node.exit()).outcome == "finished"
+            return True
+
+    await in_time(story, first_s=0.7)
 
 
 @live
@@ -272,4 +295,4 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         for lease in ("1", "2", "3"):
             node.desire(job("pass", lease))
             assert (await node.exit(lease)).outcome == "node_failed"
-        assert len(os.listdir("/proc/self/fd")) == before
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
