@@ -28,7 +28,7 @@ from scheduler.config import ConfigError
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import RecordsLost
-from scheduler.core.messages import Configure, GiveRates, SetPrices
+from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
 from scheduler.drive import drive
 from scheduler.journal.errors import JournalError
 from scheduler.journal.keeping import Keeper
@@ -102,7 +102,6 @@ class Daemon:
         await self._open_ports(closing)
         for effect in outcome.effects:
             world.perform(effect)
-        self._configure(is_first)
         keeper = Keeper(
             journal,
             core.state.snapshot,
@@ -112,6 +111,7 @@ class Daemon:
         )
         self._loop = asyncio.create_task(self._drive(keeper), name="core")
         self._loop.add_done_callback(self._core_ended)
+        await self._configure(is_first)
         self._say_where(closing)
         log.info(
             "epoch %(epoch)d: %(jobs)d jobs, %(nodes)d nodes; listening on %(listen)s",
@@ -209,18 +209,44 @@ class Daemon:
                 "this directory was restored from a backup: what was done after it was made is not known"
             )
 
-    def _configure(self, is_first: bool) -> None:
-        """What the file says holds once, when it has changed: what people have set since then stays."""
-        config, world = self.config, self.world
-        if _changed(self.folder / "settings.json", config.scheduler):
-            world.tell(Configure(settings=config.scheduler, user="config file"))
-        given = {"throughputs": config.throughputs, "prices": config.prices}
-        if _changed(self.folder / "rates.json", given) or is_first:
+    async def _configure(self, is_first: bool) -> None:
+        """What the file says holds once, when it has changed: what people have set since then stays.
+
+        It is in force before anybody is told that we run, and noted when it is durable: a start that ends before leaves
+        it to the next one.
+        """
+        config, messages = self.config, list[Message]()
+        settings, rates = self.folder / "settings.json", self.folder / "rates.json"
+        new = {
+            settings: _changed(settings, config.scheduler),
+            rates: _changed(rates, {"throughputs": config.throughputs, "prices": config.prices}),
+        }
+        if new[settings]:
+            messages.append(Configure(settings=config.scheduler, user="config file"))
+        if new[rates] or is_first:
             table = _table(config.throughputs)
-            world.tell(GiveRates(**table.rows()))
+            messages.append(GiveRates(**table.rows()))
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
-                world.tell(SetPrices(price_per_gpu_hour=prices))
+                messages.append(SetPrices(price_per_gpu_hour=prices))
+        if await self._durable(messages):
+            for path, digest in new.items():
+                if digest:
+                    path.write_text(digest)
+
+    async def _durable(self, messages: Sequence[Message]) -> bool:
+        """Tell the core this, and wait; False if the core has ended before it was durable."""
+        if not messages:
+            return True
+        assert self._loop is not None
+        durable = asyncio.Event()
+        for message in messages[:-1]:
+            self.world.tell(message)
+        self.world.tell(messages[-1], durable.set)
+        waiting = asyncio.create_task(durable.wait())
+        await asyncio.wait({waiting, self._loop}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return durable.is_set()
 
     async def ended(self) -> None:
         """Wait until somebody calls `stop`, or the core cannot go on: then its error is raised."""
@@ -278,14 +304,13 @@ def _table(path: str) -> Throughputs:
     return load_throughputs(path) if path else default_throughputs()
 
 
-def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> bool:
-    """Whether this is something else than at the last start; noted for the next."""
+def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
+    """The digest of this, to be noted there, if it is something else than at the last start; empty: it is the same."""
     digest = hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
     with suppress(OSError):
         if path.read_text() == digest:
-            return False
-    path.write_text(digest)
-    return True
+            return ""
+    return digest
 
 
 def serve(config: DaemonConfig) -> int:

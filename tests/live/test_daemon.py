@@ -19,7 +19,7 @@ from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import RESTORED, restore
 from scheduler.live.daemon_config import DaemonConfig
-from scheduler.live.serve import STOP_S, Daemon
+from scheduler.live.serve import Daemon
 from scheduler.model.settings import Settings
 from tests.support.linked import Peer, until
 from tests.support.live import problem_of, spec
@@ -69,11 +69,46 @@ def test_what_people_set_stays_until_the_file_says_something_else(tmp_path: Path
     assert asyncio.run(story()) == ["fifo", "las", "las", "makespan"]
 
 
+def broken(*_: object) -> None:
+    """In the place of the core's work."""
+    raise KeyError("a fault of ours")
+
+
+def test_what_the_file_says_is_in_force_before_anybody_is_told_that_it_runs(tmp_path: Path):
+    """Whoever waited for the start finds the policy, and the first job its rates."""
+
+    async def story() -> tuple[str, bool]:
+        async with running(tmp_path, policy="fifo") as daemon:
+            state = daemon.world.state
+            return state.settings.policy, bool(state.rates.solo)
+
+    assert asyncio.run(story()) == ("fifo", True)
+
+
+def test_a_start_that_breaks_off_does_not_swallow_what_the_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing is taken for told that is not durable: the next start tells it."""
+
+    async def breaks_off() -> None:
+        async with running(tmp_path, policy="fifo") as daemon:
+            with pytest.raises(KeyError, match="a fault of ours"):
+                await asyncio.wait_for(daemon.ended(), START_S)
+
+    async def goes_on() -> str:
+        async with running(tmp_path, policy="fifo") as daemon:
+            return await policy(daemon)
+
+    with monkeypatch.context() as for_now:
+        for_now.setattr("scheduler.core.core.Core.handle_all", broken)
+        asyncio.run(breaks_off())
+    assert asyncio.run(goes_on()) == "fifo"
+
+
 def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The daemon ends with the error; who waited learns at once that it was not acknowledged, and asks again."""
 
-    def broken(*_: object) -> None:
-        raise KeyError("a fault of ours")
+    monkeypatch.setattr("scheduler.live.serve.STOP_S", START_S)
 
     async def story() -> float:
         async with running(tmp_path) as daemon:
@@ -87,11 +122,14 @@ def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkey
                 await asyncio.wait_for(daemon.ended(), START_S)
             return waited_s
 
-    assert asyncio.run(story()) < STOP_S / 2
+    assert asyncio.run(story()) < START_S / 2
 
 
-def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(tmp_path: Path):
+def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Jobs, rounds, a log, health: each stream ends at once, and says that it is worth coming back."""
+    monkeypatch.setattr("scheduler.live.serve.STOP_S", START_S)
 
     async def story() -> tuple[list[tuple[str, str]], float]:
         daemon = running(tmp_path)
@@ -117,7 +155,7 @@ def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(tmp_pat
 
     said, took_s = asyncio.run(story())
     assert said == [("UNAVAILABLE", "stopping")] * 4
-    assert took_s < STOP_S / 2
+    assert took_s < START_S / 2
 
 
 def test_a_scheduler_that_stops_misses_no_node(tmp_path: Path, caplog: pytest.LogCaptureFixture):
