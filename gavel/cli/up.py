@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -75,10 +75,11 @@ class LocalCluster:
         where = self.folder / "scheduler" / "daemon.json"
         where.unlink(missing_ok=True)
         options = [f"--set={setting}" for setting in self._settings]
-        self.scheduler = self._started(
-            "scheduler",
-            ["-m", "scheduler", "--data-dir", str(where.parent), "--listen", self._listen, *options],
-        )
+        with _signals_wait():
+            self.scheduler = self._started(
+                "scheduler",
+                ["-m", "scheduler", "--data-dir", str(where.parent), "--listen", self._listen, *options],
+            )
         give_up_s = time.monotonic() + START_S
         while time.monotonic() < give_up_s:
             if self.scheduler.poll() is not None:
@@ -91,19 +92,19 @@ class LocalCluster:
 
     def start_agent(self, name: str, gpus: str, *options: str) -> None:
         """An agent with these GPUs; agents share a checkpoint directory, as they would on a cluster."""
-        self.nodes[name] = self._started(
-            name,
-            [
-                *("-m", "worker_agent", "--scheduler", self.address, "--name", name, "--gpus", gpus),
-                *(
-                    "--state-dir",
-                    str(self.folder / name),
-                    "--checkpoint-dir",
-                    str(self.folder / "checkpoints"),
-                ),
-                *("--address", "127.0.0.1", "--single-user", "--drain-on-stop", *options),
-            ],
+        places = (
+            *("--state-dir", str(self.folder / name)),
+            *("--checkpoint-dir", str(self.folder / "checkpoints")),
         )
+        with _signals_wait():
+            self.nodes[name] = self._started(
+                name,
+                [
+                    *("-m", "worker_agent", "--scheduler", self.address, "--name", name, "--gpus", gpus),
+                    *places,
+                    *("--address", "127.0.0.1", "--single-user", "--drain-on-stop", *options),
+                ],
+            )
 
     def log(self, name: str) -> Path:
         """Where one of them writes."""
@@ -173,6 +174,23 @@ class LocalCluster:
         return found
 
 
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Until a process that is being started is known: one that comes before would leave it to nobody, for good."""
+    waiting: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # others get none, and may set nothing
+        for number in STOPS:
+            handlers[number] = signal.signal(number, lambda number, frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for came in waiting[:1]:
+            signal.raise_signal(came)
+
+
 def _check(folder: Path, agents: Sequence[str]) -> None:
     """What would end it a moment after it has started, or harm the one that runs, is refused before."""
     try:
@@ -200,8 +218,14 @@ def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]
             cluster.hurried.set()
         ended.set()
 
+    def stop_starting(number: int, frame: FrameType | None) -> None:
+        ended.set()
+        for other in STOPS:
+            signal.signal(other, stop)
+        raise KeyboardInterrupt
+
     for number in STOPS:  # while it starts, each of them is a Ctrl-C: what was started is stopped
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, stop_starting)
     with cluster:
         for number in STOPS:
             signal.signal(number, stop)

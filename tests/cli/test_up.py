@@ -11,9 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
+from gavel.cli.up import LocalCluster
 from gavel.client import Client, JobSpec, JobState
 from scheduler.journal.store import SqliteJournal
 from tests.e2e.cluster import MARK, PATIENCE_S, eventually, processes_of
@@ -23,7 +26,7 @@ from worker_agent import process_tree
 class Up:
     """The command, in a process of its own, as in a terminal."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [
@@ -33,7 +36,7 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, MARK: str(folder)},
+            env={**os.environ, MARK: str(folder), **environ},
         )
 
     def address(self) -> str:
@@ -151,12 +154,45 @@ def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_can_be_stopped_while_it_starts(folder: Path, number: signal.Signals) -> None:
     """Ctrl-C, kill and a terminal that closes, before the scheduler answers: nothing is left running."""
-    up = Up(folder, "--listen", "127.0.0.1:0")
+    site = folder.parent / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys, time\nif 'scheduler' in sys.orig_argv: time.sleep(600)\n"  # it does not come to answering
+    )
+    up = Up(folder, "--listen", "127.0.0.1:0", PYTHONPATH=f"{site}:{os.environ.get('PYTHONPATH', '')}")
     eventually((folder / "logs" / "scheduler.log").exists, "the scheduler is started")
     up.process.send_signal(number)
     code, said = up.ended()
     assert (code, said.splitlines()[-1]) == (130, "gavel: interrupted"), said
     assert processes_of(folder) == []
+
+
+class Pressed:
+    """In the place of a process: while it is started, somebody presses Ctrl-C."""
+
+    terminated = False
+    made: ClassVar[Pressed]
+
+    def __init__(self, *_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        Pressed.made = self
+
+    def poll(self) -> int | None:
+        """Whether it has ended."""
+        return 0 if self.terminated else None
+
+    def terminate(self) -> None:
+        """It ends."""
+        self.terminated = True
+
+
+def test_what_is_just_being_started_is_stopped_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between the birth of a process and the moment when its number is known leaves no orphan."""
+    monkeypatch.setattr("gavel.cli.up.subprocess", SimpleNamespace(Popen=Pressed, DEVNULL=subprocess.DEVNULL))
+    with pytest.raises(KeyboardInterrupt), LocalCluster(folder, ["v100=1"]):
+        pass
+    assert Pressed.made.terminated
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_agent_that_cannot_start_is_named(folder: Path) -> None:
