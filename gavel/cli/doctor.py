@@ -137,7 +137,10 @@ def _keys(config: DaemonConfig) -> Iterator[Finding]:
 def _scheduler(client: Client) -> Iterator[Finding]:
     address = client.connection.address
     try:
-        status, nodes = client.status(), client.nodes()
+        asked_s = time.time()
+        status = client.status()
+        answered_s = time.time()
+        nodes = client.nodes()
     except (NotAuthenticated, NotAllowed) as error:
         yield Finding(
             "bad",
@@ -149,21 +152,23 @@ def _scheduler(client: Client) -> Iterator[Finding]:
         yield Finding("bad", f"the scheduler at {address} does not answer: {error}", "look at its log")
         return
     yield Finding("ok", f"the scheduler at {address} answers: version {status.version}, epoch {status.epoch}")
-    yield from _agreement(status)
+    yield from _agreement(status, asked_s, answered_s)
     for line in status.warnings:
         yield Finding("note", line)
     for node in nodes:
         yield from _node(node, status)
 
 
-def _agreement(status: Status) -> Iterator[Finding]:
+def _agreement(status: Status, asked_s: float, answered_s: float) -> Iterator[Finding]:
+    """`asked_s`, `answered_s`: what this clock showed then. In between is when the scheduler looked at its own."""
     if status.version != gavel.__version__:
         yield Finding(
             "note",
             f"the scheduler runs {status.version}, this command is {gavel.__version__}",
             "install the same release on both",
         )
-    off_s = time.time() - status.now.timestamp() if status.now is not None else 0.0
+    theirs_s = status.now.timestamp() if status.now is not None else asked_s
+    off_s = min(max(theirs_s, asked_s), answered_s) - theirs_s
     if abs(off_s) > CLOCK_S:
         yield Finding(
             "note", f"this clock is {off_s:+.0f} s from the scheduler's", "check time synchronisation"

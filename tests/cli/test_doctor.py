@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from gavel.cli import doctor as doctor_module
+from gavel.client import Client
 from scheduler.core.messages import NodeReport, NodeSilent
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from scheduler.live.tls import Keys
@@ -190,10 +192,36 @@ def test_a_clock_that_is_off(
 ) -> None:
     """Compared with the scheduler's."""
     now_s = time.time
-    monkeypatch.setattr(doctor_module.time, "time", lambda: now_s() + 90)
+    monkeypatch.setattr(doctor_module, "time", SimpleNamespace(time=lambda: now_s() + 90))
     code, found = findings(gavel, "doctor")
-    assert ("this clock is +90 s from the scheduler's", "check time synchronisation") in found["note"]
-    assert code == 0
+    ((what, remedy),) = [one for one in found["note"] if one[0].startswith("this clock is ")]
+    assert (code, remedy) == (0, "check time synchronisation")
+    told = re.fullmatch(r"this clock is \+(\d+) s from the scheduler's", what)
+    assert told
+    assert 60 < int(told[1]) <= 90  # less by what the answer was on its way
+
+
+def test_a_slow_answer_is_no_clock_that_is_off(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long the scheduler takes to tell the time, or its nodes after that."""
+    now_s, later_s = time.time, [0.0]
+    monkeypatch.setattr(doctor_module, "time", SimpleNamespace(time=lambda: now_s() + later_s[0]))
+
+    def slow(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            later_s[0] += 30
+            return call(*arguments)
+
+        return called
+
+    for name in ("status", "nodes"):
+        monkeypatch.setattr(Client, name, slow(getattr(Client, name)))
+    _, found = findings(gavel, "doctor")
+    assert later_s[0] >= 60
+    assert [what for what, _ in found["note"] if "clock" in what] == []
 
 
 def test_a_scheduler_of_another_release(
