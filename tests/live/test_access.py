@@ -23,7 +23,7 @@ from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role
 from scheduler.live.log_source import NodeSeen
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access, BadToken
-from tests.support.live import Live, problem_of, spec, with_daemon
+from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 
 Code = grpc.StatusCode
 HOUR_S = 3600.0
@@ -210,7 +210,7 @@ async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(liv
     assert problem.code == Code.NOT_FOUND
 
 
-@with_daemon(auth="tokens")
+@with_daemon(auth="tokens", clock=SetClock(1e9))
 async def test_who_guesses_is_slowed_and_nobody_else(live: Live) -> None:
     """After ten wrong secrets for one token from one address, not even the right one is looked at for a while."""
     good, other = token(live, "ann", Role.USER), token(live, "bob", Role.USER)

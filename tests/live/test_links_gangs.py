@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.gangs import Gangs, Go, Ready
-from tests.support.linked import Scheduler, story, until
+from tests.support.linked import CALM, PATIENCE_S, Scheduler, story, until
 
 NODES = ("a", "b", "c")
 
@@ -94,8 +96,9 @@ def test_a_lease_that_is_over_or_of_others_starts_nobody():
 @story
 async def test_two_nodes_meet_at_the_address_of_the_first():
     """GangReady from both, in any order; GangGo to both, with where the first node is reached."""
+    waits = msgspec.structs.replace(CALM, gang_s=PATIENCE_S)
     async with (
-        Scheduler() as scheduler,
+        Scheduler(pace=waits) as scheduler,
         scheduler.peer("n1") as one,
         scheduler.peer("n2") as two,
     ):

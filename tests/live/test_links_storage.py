@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.storage import prove, standing
 from scheduler.model.cluster import NodeSpec
-from tests.support.linked import Peer, Scheduler, story
+from tests.support.linked import CALM, PATIENCE_S, Peer, Scheduler, story
 from worker_agent.storage import CheckpointStorage, StorageError
 
 ID = "0123456789abcdef"
+WAITS = msgspec.structs.replace(CALM, proof_s=PATIENCE_S)  # for a node that answers, however slowly
 
 
 def node(name: str, storage: str) -> NodeSpec:
@@ -64,7 +66,7 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
     (tmp_path / "b" / ".gavel-storage").write_text(claim)
     assert copied.identity() == claim
     async with (
-        Scheduler() as scheduler,
+        Scheduler(pace=WAITS) as scheduler,
         scheduler.peer("n1") as one,
         scheduler.peer("n2") as two,
         scheduler.peer("n3") as three,
@@ -96,7 +98,7 @@ async def test_a_node_that_does_not_answer_the_challenge_is_welcome_without_shar
 @story
 async def test_a_proof_stands_when_the_link_or_the_scheduler_is_new():
     """No challenge for a node whose claim is the one that was proved: a restart moves no job."""
-    first = Scheduler()
+    first = Scheduler(pace=WAITS)
     async with first, first.peer("n1") as one, first.peer("n2") as two:
         await one.join(storage_id=ID)
         two_acts = asyncio.create_task(say_yes(one)), asyncio.create_task(say_yes(two))

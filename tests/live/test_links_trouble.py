@@ -13,7 +13,7 @@ from scheduler.core.effects import SendLeases
 from scheduler.core.messages import NodeCommand
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
-from tests.support.linked import QUICK, Scheduler, story, until
+from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
 
 
 @story
@@ -38,16 +38,18 @@ async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_
 @story
 async def test_an_agent_that_is_started_again_at_once_was_never_silent():
     """A short absence is no fact: no lease is recalled, and another agent process carries on with it."""
-    async with Scheduler() as scheduler:
+    waits = msgspec.structs.replace(CALM, away_s=PATIENCE_S)
+    async with Scheduler(pace=waits) as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
             await scheduler.submit()
             (order,) = await peer.orders()
             await peer.report(started=[order.lease])
             await peer.next("taken")
+        await until(lambda: "n1" in scheduler.links._away)
         async with scheduler.peer("n1", incarnation="started again") as peer:
             await peer.join(held=(order.lease,))
-            await asyncio.sleep(2 * scheduler.pace.away_s)
+            await until(lambda: scheduler.links._away == {})  # forgotten: it is not told later, either
             assert [one.lease for one in await peer.orders()] == [order.lease]
         facts = {type(fact).__name__ for _, fact in scheduler.journal.read()}
         assert not {"NodeMoved", "LeaseRecalled", "LeasesResumed"} & facts
@@ -56,20 +58,21 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
 @story
 async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
     """After the silence the link of a mute agent is closed; signs of life keep the other one."""
+    slower = msgspec.structs.replace(QUICK, silence_s=3.0)  # in which a slow machine answers, too
     async with (
-        Scheduler(pace=QUICK) as scheduler,
+        Scheduler(pace=slower) as scheduler,
         scheduler.peer("mute") as mute,
         scheduler.peer("idle") as idle,
     ):
-        await mute.join()
-        await idle.join()
 
         async def answers() -> None:
             while True:
                 await idle.next("alive")
                 await idle.say(alive=pb.Alive())
 
+        await idle.join()
         answering = asyncio.create_task(answers())
+        await mute.join()
         await mute.ended()
         await until(lambda: scheduler.state.nodes["mute"].state != NodeState.UP)
         assert scheduler.state.nodes["idle"].state == NodeState.UP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from typing import Any
 
 import grpc
@@ -276,19 +277,18 @@ async def test_what_nobody_foresaw_is_a_number_and_nothing_else(live: Live) -> N
 
 @with_daemon()
 async def test_ten_thousand_jobs_do_not_stop_the_loop(live: Live) -> None:
-    """While a list of 10,000 is made, everybody else has a turn every few milliseconds."""
+    """While a list of 10,000 is made, everybody else has a turn every few milliseconds of work."""
     await submitted(live, *[spec(name=f"job-{i}", array=range(100)) for i in range(100)])
     pauses: list[float] = []
 
     async def beat() -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            before = loop.time()
+            before_s = time.thread_time()  # what others do on this machine is not counted
             await asyncio.sleep(0)
-            pauses.append(loop.time() - before)
+            pauses.append(time.thread_time() - before_s)
 
     beating = asyncio.create_task(beat())
     page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_000, brief=True), timeout=DEADLINE_S)
     beating.cancel()
     assert (len(page.jobs), page.total) == (10_000, 10_000)
-    assert sorted(pauses)[-3] < 0.5  # of a loaded machine; what it takes on a quiet one is in the benchmark
+    assert sorted(pauses)[-3] < 0.5  # on a slow machine; what it takes on a quiet one is in the benchmark

@@ -14,23 +14,11 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit
 from scheduler.journal.memory import MemoryJournal
-from scheduler.live.clock import Clock
 from scheduler.live.usage import DAY_S, Usage
 from scheduler.live.views import stamp
-from tests.support.live import Live, problem_of, spec, with_daemon
+from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 
 MIDNIGHT_S = 20_000 * DAY_S
-
-
-class SetClock(Clock):
-    """A clock that a test sets."""
-
-    def __init__(self, at_s: float) -> None:
-        self.at_s = at_s
-
-    def now_s(self) -> float:
-        """As set."""
-        return self.at_s
 
 
 async def used(live: Live, **asked: Any) -> dict[str, tuple[dict[str, float], float, int, int, int]]:

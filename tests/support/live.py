@@ -169,6 +169,17 @@ class _Solver:
         self._world.tell(answer(question))
 
 
+class SetClock(Clock):
+    """A clock that a test sets."""
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+
+    def now_s(self) -> float:
+        """As set."""
+        return self.at_s
+
+
 class Live:
     """A daemon. `journal` of an earlier one: it goes on from there."""
 
