@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import get_type_hints
 
 import click
@@ -82,15 +83,18 @@ def test_what_the_units_promise() -> None:
 
 def test_the_scheduler_says_when_it_is_ready(tmp_path: Path) -> None:
     """What Type=notify waits for."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
+    with (
+        TemporaryDirectory() as short,  # the name of a socket has to be
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        manager.bind(f"{short}/notify")
         manager.settimeout(60)
         daemon = subprocess.Popen(
             [
                 *(sys.executable, "-m", "gavel", "serve", "--data-dir", str(tmp_path / "data")),
                 *("--listen", "127.0.0.1:0"),
             ],
-            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+            env={**os.environ, "NOTIFY_SOCKET": f"{short}/notify"},
             stderr=subprocess.PIPE,
         )
         try:

@@ -18,7 +18,7 @@ import pytest
 
 from scheduler.live.tls import Keys
 from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
-from tests.e2e.test_joining import two_ports
+from tests.support.ports import free_port
 from worker_agent import process_tree
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ class Sandbox:
     """One machine that is scheduler, node and terminal."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, two_ports()
+        self.folder, self.port = folder, free_port(in_a_row=2)
         (folder / "bin").mkdir()
         for name, body in PLAYED.items():
             path = folder / "bin" / name

@@ -151,6 +151,11 @@ class Cluster(LocalCluster):
             job, lambda it: it.placement is not None and it.placement.phase == "running", "runs"
         )
 
+    def runs_of(self, job: str) -> list[Path]:
+        """The run directories of all its parts, on all nodes."""
+        starts = self.folder.glob("*/runs/*/start.json")
+        return sorted(path.parent for path in starts if json.loads(path.read_text()).get("job") == job)
+
     def ended(self, job: str) -> Job:
         """Wait until it has ended for good."""
         return self.until(job, lambda it: it.state.is_final, "has ended")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,18 @@ import pytest
 from gavel.client import JobSpec, JobState
 from tests.e2e.cluster import Cluster, eventually
 
-SOON = ("--ask-s", "5", "--grace-s", "2")
+GANG_S = 6
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with a GPU each, of which only the second has secrets; a gang's first word is waited for 2 s."""
+    """Two nodes with a GPU each, of which only the second has secrets; a gang's first word is waited for a little."""
     folder = tmp_path_factory.mktemp("gangs")
     secrets = folder / "secrets"
     secrets.mkdir()
     (secrets / "token").write_text("s3cret")
-    settings = ("scheduler.round_s=600", "agents.gang_s=2")
-    with Cluster(folder, {"n1": "v100=1"}, settings, *SOON) as cluster:
+    settings = ("scheduler.round_s=600", f"agents.gang_s={GANG_S}")
+    with Cluster(folder, {"n1": "v100=1"}, settings) as cluster:
         cluster.agent("n2", "v100=1", "--secrets-dir", str(secrets))
         cluster.linked("n1", "n2")
         yield cluster
@@ -44,7 +45,10 @@ def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
     cluster: Cluster, tmp_path: Path, rank: int
 ) -> None:
     """The job fails with the code of the setup; both logs say what happened."""
-    job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then sleep 1; exit 7; fi")
+    fails = f"until [ -e {tmp_path}/fail ]; do sleep 0.1; done; exit 7"
+    job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then {fails}; fi")
+    eventually(lambda: any(map(is_ready, cluster.runs_of(job))), "the other one is ready")
+    (tmp_path / "fail").touch()
     ended = cluster.ended(job)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 7)
     assert ranks(tmp_path) == []
@@ -53,6 +57,12 @@ def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
         "[gavel: setup ended with exit code 7: nothing was started]",
         f"[gavel: nothing was started: {ended_on(said)}: setup ended with exit code 7: nothing was started]",
     ]
+
+
+def is_ready(run: Path) -> bool:
+    """Whether this part of a gang waits for the others."""
+    shim = run / "shim.json"
+    return shim.exists() and bool(json.loads(shim.read_text())["ready"])
 
 
 def ended_on(said: str) -> str:
@@ -71,7 +81,7 @@ def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(cluster: Cluster, 
 
 def test_nodes_wait_for_the_setup_of_the_slowest(cluster: Cluster, tmp_path: Path) -> None:
     """Longer than a word is waited for; then both ranks run."""
-    job = submit(cluster, tmp_path, setup="if [ $NODE_RANK = 0 ]; then sleep 5; fi")
+    job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = 0 ]; then sleep {GANG_S + 2}; fi")
     done = cluster.completed(job)
     assert (done.attempt, done.node_failures) == (1, 0)
     assert ranks(tmp_path) == ["ran-0", "ran-1"]

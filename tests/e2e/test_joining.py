@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.cluster import ROOT, eventually
-
-
-def two_ports() -> int:
-    """A port that is free, and so is the next one."""
-    while True:
-        with ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
+from tests.e2e.cluster import PATIENCE_S, ROOT, eventually
+from tests.support.ports import free_port
 
 
 class Operator:
     """Somebody at a terminal, with a token after `init`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, two_ports()
+        self.folder, self.port = folder, free_port(in_a_row=2)
         self.data = folder / "data"
         self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -44,7 +30,7 @@ class Operator:
             cwd=self.folder,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == code, done.stderr
@@ -62,7 +48,7 @@ class Operator:
             yield log
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
     def sign_in(self) -> None:
         """Use what `init` has made."""

@@ -9,6 +9,7 @@ import pytest
 from examples.live_demo import SETTINGS, Plan, main
 from tests.e2e.cluster import processes_of
 
+STEPS = 360  # enough for some rounds, also where one job is slow to start
 ROUNDS = ("scheduler.round_s=8", "scheduler.stay_rounds=1", "scheduler.restart_cost_s=1")
 
 
@@ -18,7 +19,7 @@ def test_the_demo_keeps_its_word(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """
     folder = tmp_path / "demo"
     agents = ("v100=1:speed=1.0", "k80=1:speed=0.5")
-    plan = Plan(folder, agents, (*SETTINGS, *ROUNDS), ("regression",) * 2)
+    plan = Plan(folder, agents, (*SETTINGS, *ROUNDS), ("regression",) * 2, STEPS)
     status = main(plan)
     shown = capsys.readouterr().out
     assert status == 0, shown

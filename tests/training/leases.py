@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -87,13 +86,6 @@ def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(holds: Callable[[], Any], within_s: float = 120.0) -> Any:

@@ -103,12 +103,12 @@ def test_a_held_loop_goes_on_with_the_decision() -> None:
     """At its promise a loop waits, and no longer than the decision takes."""
     gate = Gate()
     gate.looping = True
-    promised = gate.promise(30.0, then_stop=True)
+    promised = gate.promise(600.0, then_stop=True)
     gate.done = promised
     threading.Timer(0.02, gate.decide, (3, True)).start()
     began_s = time.monotonic()
     assert gate.arrive(promised) == GO_ON
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 300
     assert gate.limit == 3
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gavel.training import StaleAttempt
-from tests.training.leases import RunDirectory, eventually, free_port, under_a_lease
+from tests.support.ports import free_port
+from tests.training.leases import RunDirectory, eventually, under_a_lease
 
 NEEDED = ("torch", "transformers", "accelerate")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]

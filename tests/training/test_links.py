@@ -17,7 +17,7 @@ from gavel.training.environment import Run
 from gavel.training.gate import FOREVER, Gate
 from gavel.training.lines import LINE_BYTES_MAX, hello
 from gavel.training.links import STRANGERS_MAX, ChairLink, MemberLink
-from tests.training.leases import free_port
+from tests.support.ports import free_port
 
 
 class Gang:
@@ -47,7 +47,7 @@ class Gang:
                 heed,
             )
 
-    def until(self, holds: Callable[[], object], within_s: float = 20.0, skip_s: float = 0.0) -> None:
+    def until(self, holds: Callable[[], object], within_s: float = 60.0, skip_s: float = 0.0) -> None:
         """Let everybody speak until it holds. `skip_s`: the time that all clocks are ahead."""
         until_s = time.monotonic() + within_s
         while not holds():
@@ -58,7 +58,7 @@ class Gang:
 
     def connect(self) -> socket.socket:
         """A connection to rank 0 that is none of ours."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     @property
     def chair(self) -> ChairLink:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.leases import Process, RunDirectory, alone_on_path, eventually, free_port
+from tests.support.ports import free_port
+from tests.training.leases import LONG_S, Process, RunDirectory, alone_on_path, eventually
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 JOBS = Path(__file__).parent / "jobs"
@@ -123,7 +124,7 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
     """Preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
     alone = torch_job.without_gavel(50, kind, workers)
     for after in ends:
-        torch_job.attempt(50, kind, workers)
+        torch_job.attempt(50, kind, workers, HOLD_AT=after)
         assert torch_job.end_after(after) == [0]
         done = len(torch_job.steps_of())
         assert after <= done < 50
@@ -142,7 +143,7 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
 def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
     """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
     alone = torch_job.without_gavel(24, world=2)
-    torch_job.attempt(24, world=2)
+    torch_job.attempt(24, world=2, HOLD_AT=6)
     assert torch_job.end_after(6) == [0, 0]
     stopped = [torch_job.run.progress(rank) for rank in range(2)]
     assert stopped[0]["steps"] == stopped[1]["steps"] == stopped[0]["saved"] == stopped[1]["saved"] < 24
@@ -162,14 +163,29 @@ def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
 
 def test_a_renewed_lease_does_not_stop_the_loop(job: Job) -> None:
     """A lease that is always about to end and always renewed in time changes nothing."""
-    job.attempt(700, step_s=0.01)
-    eventually(job.steps_of)
-    while job.processes[0].popen.poll() is None:
-        job.run.lease(ask_in_s=4.0)  # 700 steps take 7 s
-        time.sleep(0.05)
+    for ask_in_s in (4.0, 20.0, 60.0):
+        steps = int(175 * ask_in_s)  # take almost twice as long as the lease
+        done = len(job.steps_of())
+        job.attempt(done + steps, step_s=0.01)
+        eventually(lambda done=done: len(job.steps_of()) > done)
+        if renewed_in_time(job, ask_in_s):
+            break
     assert job.processes[0].wait() == 0
-    assert len(job.steps_of()) == 700
+    assert len(job.steps_of()) == done + steps
     assert job.run.progress()["state"] == "finished"
+
+
+def renewed_in_time(job: Job, ask_in_s: float) -> bool:
+    """Renew the lease of a job until it has ended; False when a renewal came too late."""
+    until_s = time.monotonic() + LONG_S
+    while job.processes[0].popen.poll() is None:
+        job.run.lease(ask_in_s=ask_in_s)
+        if (now_s := time.monotonic()) >= until_s:
+            job.processes[0].wait()
+            return False
+        until_s = now_s + ask_in_s - 0.5  # the job may have read it a moment before
+        time.sleep(0.05)
+    return True
 
 
 @pytest.mark.parametrize("slower", [1, 7])
@@ -187,7 +203,7 @@ def test_ranks_that_are_not_in_lock_step_stop_at_one_step(job: Job, slower: int)
 
 def test_a_rank_that_has_finished_binds_the_others(job: Job) -> None:
     """One rank has done all its steps when the lease ends: the slow one does its own, and the job is finished."""
-    job.attempt(40, world=2, step_s=0.001, SLOWER=100)
+    job.attempt(40, world=2, step_s=0.001, SLOWER=100, HOLD_AT=5)
     eventually(lambda: len(job.steps_of(0)) == 40)
     assert len(job.steps_of(1)) < 40
     job.run.lease(ask_in_s=0.0, signal_after_s=60.0)
@@ -201,7 +217,7 @@ def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
     job.attempt(100_000, world=2)
     eventually(lambda: len(job.steps_of(1)) > 5)
     job.processes[0].kill()
-    job.run.lease(ask_in_s=0.0, signal_after_s=2.0, kill_after_s=4.0)
+    job.run.lease(ask_in_s=0.0, signal_after_s=2.0, kill_after_s=6.0)
     assert job.processes[1].wait() == 0
     words = job.run.progress(1)
     assert (words["state"], words["saved"]) == ("yielded", 0)
@@ -210,7 +226,7 @@ def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
 
 def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:
     """What the shim sends at `signal_s` ends the script after a checkpoint, not before."""
-    job.attempt(500)
+    job.attempt(100_000)
     eventually(lambda: len(job.steps_of()) >= 5)
     job.processes[0].popen.send_signal(signal.SIGTERM)
     assert job.processes[0].wait() == 0

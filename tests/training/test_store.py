@@ -150,7 +150,7 @@ def test_all_ranks_go_on_from_what_rank_0_chose(tmp_path: Path) -> None:
     waiting = threading.Thread(target=lambda: found.append(late.choose()))
     waiting.start()
     mine = store(tmp_path, 2, rank=0, world=2).choose()
-    waiting.join(10)
+    waiting.join(60)
     assert found == [mine]
     assert mine is not None
     assert (mine.step, mine.world) == (10, 2)
@@ -172,7 +172,7 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
     save(ranks[2], 10)
     over.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     words = json.loads(next(tmp_path.rglob("COMPLETE")).read_text())
     assert sorted(words["files"]) == ["rank-0.pt", "rank-1.pt", "rank-2.pt"]

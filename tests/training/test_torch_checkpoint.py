@@ -221,7 +221,7 @@ def test_another_number_of_ranks_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     for rank in range(world):
         common, own = Own(), Own("as it was")
         assert rank_of(rank, world, common, own).load() == 7

@@ -8,8 +8,7 @@ import time
 
 state = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "state.txt"
 go = pathlib.Path(sys.argv[1])
-count = int(state.read_text()) if state.exists() else 0
-print("from", count, flush=True)
+begun = count = int(state.read_text()) if state.exists() else 0
 
 
 def save(number: int, frame: object) -> None:
@@ -20,6 +19,8 @@ def save(number: int, frame: object) -> None:
 
 
 signal.signal(signal.SIGTERM, save)
+count += 1
+print("from", begun, flush=True)
 while not go.exists():
     count += 1
     time.sleep(0.02)

@@ -7,9 +7,10 @@ Every step is a line in `samples-RANK.txt`.
 
 import os
 import sys
+import time
 from pathlib import Path
 
-from gavel.training import LeasedIterator, pace, session
+from gavel.training import LeasedIterator, pace, session, time_left_s
 from gavel.training.environment import ranks_of, run_of
 from gavel.training.store import Store, Token
 
@@ -38,6 +39,8 @@ class Count:
 
 def main() -> None:
     """Count."""
+    # the rank that is held waits in this step for the end of its lease
+    hold_at = int(os.environ.get("HOLD_AT", "0")) if os.environ.get("RANK") == "1" else 0
     slow = float(os.environ.get("SLOWER", "1")) if os.environ.get("RANK") == "1" else 1.0
     batches = LeasedIterator(range(10), checkpoint=Count(), steps=int(sys.argv[1]))
     print("begins at", batches.step, flush=True)
@@ -45,6 +48,8 @@ def main() -> None:
         for batch in batches:
             print(batches.epoch, batch, file=samples, flush=True)
             pace(float(os.environ.get("STEP_S", "0")) * slow)
+            while batches.step + 1 == hold_at and time_left_s():
+                time.sleep(0.01)
     print("finished" if batches.finished else "stopped", "at", batches.step)
 
 

@@ -9,16 +9,18 @@ import hashlib
 import os
 import random
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pace
+from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pace, time_left_s
 
 
 def main() -> None:
     """Train."""
     given = dict(enumerate(sys.argv))
+    hold_at = int(os.environ.get("HOLD_AT", "0"))  # in this step, the end of the lease is waited for
     steps, kind, workers = int(given[1]), given.get(2, "resumable"), int(given.get(3, "0"))
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(rank)
@@ -48,6 +50,8 @@ def main() -> None:
             scheduler.step()
             print(batches.epoch, *indices.tolist(), file=samples, flush=True)
             pace(float(os.environ.get("STEP_S", "0")))
+            while batches.step + 1 == hold_at and time_left_s():
+                time.sleep(0.01)
     if batches.finished:
         print("digest", digest(model, optimizer))
     else:
