@@ -27,7 +27,7 @@ from worker_agent import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "jobs"
-PATIENCE_S = 90.0  # of a test on a machine that is busy with others; on an idle one nothing takes so long
+PATIENCE_S = 180.0  # of a test on a machine that is busy with others; on an idle one nothing takes so long
 MARK = "GAVEL_TEST_CLUSTER"  # by which our processes are known, whatever became of their parents
 T = TypeVar("T")
 

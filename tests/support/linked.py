@@ -39,7 +39,7 @@ from worker_agent.launch import Details
 from worker_agent.orders import Desired, Event
 from worker_agent.rendezvous import Rendezvous
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 QUICK = Pace(report_interval_s=0.2, silence_s=0.9, away_s=0.1, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
 CALM = Pace(report_interval_s=10.0, silence_s=60.0, away_s=0.4, duplicate_s=0.3, gang_s=0.5, proof_s=1.0)
 
@@ -51,7 +51,7 @@ def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(**fixtures), 60.0))
+        asyncio.run(asyncio.wait_for(test(**fixtures), 3 * PATIENCE_S))
 
     run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
     return run

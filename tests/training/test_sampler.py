@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
 from typing import Any
 
@@ -68,11 +69,19 @@ def test_each_sample_once_over_preemptions_and_widths(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_was_fetched_and_not_used_comes_again(workers: int) -> None:
-    """Loaders fetch ahead; the position is that of the loop. Over three leases each epoch is exact."""
+    """Loaders fetch ahead; the position is that of the loop. Over three leases each epoch is exact.
+
+    The workers are no forks of this process: where other tests have started gRPC, these need not come to their end.
+    """
+    more: dict[str, Any] = {}
+    if workers:
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(["torch.utils.data"])
+        more = {"num_workers": workers, "multiprocessing_context": server}
     keeping, seen = Keeping(), []
     for until in (3, 4, 12):
         data = list(range(20))
-        loader = DataLoader(data, batch_size=4, sampler=ResumableSampler(data, seed=1), num_workers=workers)
+        loader = DataLoader(data, batch_size=4, sampler=ResumableSampler(data, seed=1), **more)
         steps = LeasedIterator(loader, checkpoint=keeping, steps=until)
         assert steps.step == keeping.step
         seen += [sample for batch in steps for sample in batch.tolist()]
