@@ -17,10 +17,12 @@ import stat
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from scheduler.core.state import SchedulerState
+from scheduler.live.in_thread import in_thread
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.status import TOO_MANY, UNAVAILABLE, CallFailed
 from scheduler.live.wire_launch import is_digest
@@ -97,13 +99,13 @@ class Packages:
                 size += len(sent.data)
                 self._arriving += len(sent.data)
                 self._check_size(size)
-                await asyncio.to_thread(_write, file, sum_, sent.data)
+                await in_thread(partial(_write, file, sum_, sent.data))
             if not digest:
                 raise InvalidSpec("digest", "is missing: the first message names the package")
             found = f"sha256:{sum_.hexdigest()}"
             if found != digest:
                 raise InvalidSpec("data", f"is not what its digest says: it is {found}; send it again")
-            await asyncio.to_thread(self._keep, file, part, digest)
+            await in_thread(partial(self._keep, file, part, digest))
             self._sizes[digest] = size
             return size
         except BaseException:
@@ -134,7 +136,7 @@ class Packages:
             raise NotFound(f"there is no package {digest}")
         file = os.open(_name(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
         try:
-            while data := await asyncio.to_thread(os.read, file, CHUNK_BYTES):
+            while data := await in_thread(partial(os.read, file, CHUNK_BYTES)):
                 yield data
         finally:
             os.close(file)

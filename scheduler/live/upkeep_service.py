@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ParamSpec
+from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import BackupError, backup
+from scheduler.live.in_thread import in_thread
 from scheduler.live.status import REFUSED, CallFailed
 
 CHUNK_BYTES = 1 << 20
-P = ParamSpec("P")
 
 
 class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
@@ -34,28 +34,15 @@ class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
                 archive = Path(folder) / "backup.tar.gz"
                 try:
                     copied, left = Path(folder) / "journal.db", threading.Event()
-                    await _in_thread(left, self._journal.copy_to, copied, lambda: not left.is_set())
-                    await _in_thread(left, self._pack, archive, request.packages, copied)
+                    wanted = partial(self._journal.copy_to, copied, lambda: not left.is_set())
+                    await in_thread(wanted, left)  # nobody takes the journal and the files away under it
+                    await in_thread(partial(self._pack, archive, request.packages, copied), left)
                 except (BackupError, OSError) as error:
                     raise CallFailed(REFUSED, str(error)) from None
                 with open(archive, "rb") as file:
-                    while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    while data := await in_thread(partial(file.read, CHUNK_BYTES)):
                         yield pb.BackupData(data=data)
 
     def _pack(self, archive: Path, packages: bool, journal: Path) -> None:
         with SqliteJournal(journal, strict=True) as copy:
             backup(self._folder, archive, self._version, packages=packages, journal=copy)
-
-
-async def _in_thread(left: threading.Event, work: Callable[P, None], *args: P.args, **more: P.kwargs) -> None:
-    """To its end, also when the caller has `left`: nobody takes the journal and the files away under it."""
-    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        left.set()
-        while not working.done():  # to stop, the scheduler says it once more
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({working})
-        working.exception()  # of interest to nobody
-        raise

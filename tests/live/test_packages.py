@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +20,7 @@ from scheduler.live.limits import PeopleConfig
 from scheduler.live.packages import Packages, needed
 from scheduler.live.status import CallFailed
 from scheduler.model.errors import NotFound
-from tests.support.live import Live, problem_of, spec, with_daemon
+from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
 Code = grpc.StatusCode
 SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_keep_s=100.0)
@@ -94,6 +96,38 @@ def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CallFailed, match="nothing came"):
         asyncio.run(packages.receive(stuck()))
     assert list(tmp_path.iterdir()) == []
+    packages.close()
+
+
+def test_an_upload_that_is_left_writes_into_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may come late: its file stays open until then, so that no other one has got its number."""
+    began, left, write = threading.Event(), threading.Event(), module._write
+    (tmp_path / "packages").mkdir()
+    packages, journal = Packages(tmp_path / "packages", SMALL), tmp_path / "journal"
+
+    def late(*given: Any) -> None:
+        began.set()
+        assert left.wait(DEADLINE_S)
+        write(*given)
+
+    async def story() -> None:
+        sending = asyncio.create_task(packages.receive(pieces(b"some bytes")))
+        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        for _ in range(2):  # by the caller, and by the port that closes
+            sending.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        with open(journal, "wb"):
+            left.set()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    monkeypatch.setattr(module, "_write", late)
+    asyncio.run(story())
+    assert (journal.read_bytes(), list((tmp_path / "packages").iterdir())) == (b"", [])
     packages.close()
 
 
