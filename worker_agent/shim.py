@@ -29,7 +29,7 @@ from worker_agent.run_directory import RunDirectory
 
 LOOK_INTERVAL_S = 0.05
 GRACE_S = 5.0  # from one rank's death, or a signal to the shim, to the killing of what is left
-DRAIN_S = 5.0  # for the output of a job that has ended to reach its log
+DRAIN_S, DRAIN_WAITS = 0.005, 1000  # for the output of a job that has ended to reach its log
 EXIT_RETRY_S = 60.0
 
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -324,9 +324,11 @@ class Shim:
         for fd in (*self._out.values(), self._notes):
             os.close(fd)
         end_s = time.monotonic()
-        while self._pump and time.monotonic() < end_s + DRAIN_S:
+        for _ in range(DRAIN_WAITS):  # counted, not timed: if the machine stands still, so does the pump
             self._reap()
-            signal.sigtimedwait(OUR_SIGNALS, 0.005)
+            if not self._pump:
+                break
+            signal.sigtimedwait(OUR_SIGNALS, DRAIN_S)
         said = {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "first": self.first,

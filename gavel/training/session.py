@@ -31,7 +31,8 @@ from gavel.training.progress import Progress
 log = logging.getLogger("gavel.training")
 
 LOOK_S = 0.05
-FLUSH_S = 0.5  # how long the last word may take to reach the other ranks
+FLUSH_S = 0.25  # the last word of this rank to the others is waited for so long,
+FLUSH_WAITS = 20  # and so often: when the machine stands still, that is one time only
 AFTER_SIGNAL_S = 5.0  # what is left after a SIGTERM of which the lease says nothing
 
 
@@ -122,7 +123,7 @@ class Session:
             self._ended_at = steps
             with contextlib.suppress(OSError):
                 self._wake.send(b"!")
-            self._said.wait(FLUSH_S)
+            any(self._said.wait(FLUSH_S) for _ in range(FLUSH_WAITS))
         self._leave_sigterm()
 
     def close(self) -> None:

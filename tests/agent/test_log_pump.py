@@ -90,6 +90,26 @@ def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
         run.close()
 
 
+def test_the_end_of_the_output_is_waited_for_however_long_the_machine_stood_still(tmp_path: Path) -> None:
+    """exit.json says that the log is whole: a clock that has jumped is no reason to write it sooner."""
+    jumps = (
+        "import itertools, sys, time, types\nimport worker_agent.shim as shim\nat_once = shim.pump\n"
+        "shim.pump = lambda *what: (time.sleep(0.3), at_once(*what))\n"
+        "def finish(self, error, rest=shim.Shim._finish):\n"
+        "    clock = itertools.count(time.monotonic(), 100.0)\n"
+        "    shim.time = types.SimpleNamespace(monotonic=lambda: next(clock))\n"
+        "    rest(self, error)\n"
+        "    shim.os._exit(0)\n"
+        "shim.Shim._finish = finish\nshim.main(sys.argv[1])"
+    )
+    run = ShimRun(tmp_path / "runs", python("print('the last words')"))
+    try:
+        run.start_by(jumps).ended()
+        assert run.log() == "the last words\n"
+    finally:
+        run.close()
+
+
 def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
     """Its log is the last of its output, in so many files of such a size, and not a line of these is missing."""
     with shim_run(tmp_path, python(FLOOD), log_bytes_max=50_000, log_files_max=3) as run:

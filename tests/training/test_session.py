@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,6 +147,25 @@ def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
         eventually(lambda: watching._alone_s is not None)
         run.lease(ask_in_s=-1.0, signal_after_s=1.2)
         eventually(lambda: watching.gate.stopping)
+
+
+def test_the_last_word_is_said_by_a_thread_that_is_slow(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that is through does not leave before the others can know, however long a look at the lease takes."""
+    with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
+        looking, go_on = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            looking.set()
+            go_on.wait(60.0)
+
+        monkeypatch.setattr(watching._file, "read", slow)
+        assert looking.wait(60.0)
+        threading.Timer(0.8, go_on.set).start()
+        watching.end(finished=True, steps=3)
+        assert watching._said.is_set()
+        assert "ended" in watching._link._to_say
 
 
 def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
