@@ -234,7 +234,8 @@ def test_an_agent_that_is_told_to_stop_waits_for_its_jobs_unless_told_again(
     cluster.linked("n1")
     agent = cluster.nodes["n1"]
     agent.terminate()
-    eventually(lambda: "when the jobs here have ended" in cluster.last_line("n1"), "it waits")
+    said = "stopping when the jobs here have ended"
+    eventually(lambda: cluster.log("n1").read_text().count(said) == 2, "it waits, as the first one did")
     go.touch()
     assert agent.wait(PATIENCE_S) == 0
     done = cluster.completed(job)
