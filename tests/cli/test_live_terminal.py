@@ -18,7 +18,7 @@ from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
 from tests.support.live_thread import LiveThread
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 class Terminal:

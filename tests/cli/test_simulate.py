@@ -301,7 +301,7 @@ def test_control_c_leaves_what_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel", "simulate", "--workload", "mixed-day", "--rate", "8"]
     command += ["--measure", "100000:100001", *CLUSTER, "--json", str(path), "--journal", str(journal)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for _ in range(600):
+    for _ in range(2400):
         if journal.exists() and journal.stat().st_size > 20_000:
             break
         time.sleep(0.1)

@@ -118,7 +118,7 @@ def test_control_c_keeps_what_is_finished(tmp_path: Path) -> None:
     command += ["--rate", "0.01,500", "--policy", "las", "--cluster", "a100=8", "--processes", "2"]
     command += ["--results", str(tmp_path), "--ideal", "--seed", "0,1,2,3,4,5,6,7,8,9"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for _ in range(600):
+    for _ in range(2400):
         if list(tmp_path.glob("*.json")) or process.poll() is not None:
             break
         time.sleep(0.1)
