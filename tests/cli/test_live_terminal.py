@@ -1,5 +1,6 @@
 """What only a terminal has: colour, keys, Ctrl-C; and a pipe whose reader has seen enough."""
 
+import codecs
 import os
 import pty
 import select
@@ -39,6 +40,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(side)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
         self.text = ""
 
     def press(self, keys: str) -> None:
@@ -67,7 +69,7 @@ class Terminal:
                 return
             if ready and not data:
                 return
-            self.text += data.decode("utf-8", "replace")
+            self.text += self._decoder.decode(data)
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """`gavel logs` of a job that printed nothing says how it ended, in the words of `gavel show`."""
 
-import getpass
-
 import pytest
 
+from gavel.client.transport import user_name
 from tests.cli.conftest import Gavel
 from tests.cli.live import finish, live  # noqa: F401
 from tests.support.live_thread import LiveThread
 
-USER = getpass.getuser()
+USER = user_name()
 NOT_STARTED = "[gavel: launch.venv: '/none' is not there]"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from pathlib import Path
 
@@ -25,15 +26,16 @@ def nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on; with the next one free, too."""
+    """A port that nobody listens on; with the next one free, too. None that others are given who do not mind which."""
     while True:
+        number = random.randrange(20_000, 32_000)
         with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
             try:
-                other.bind(("127.0.0.1", one.getsockname()[1] + 1))
+                one.bind(("127.0.0.1", number))
+                other.bind(("127.0.0.1", number + 1))
             except OSError:
                 continue
-            return int(one.getsockname()[1])
+            return number
 
 
 def directory(folder: Path, *facts: Fact) -> Path:

@@ -16,6 +16,7 @@ from gavel.client.results import JobState, NodeState, Role
 from gavel.client.transport import user_name
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit, Progress
+from tests.support.live import DEADLINE_S
 from tests.support.live_thread import LiveThread
 
 RUN = JobSpec(command=("true",), steps=100.0)
@@ -51,7 +52,7 @@ def test_a_job_from_submission_to_its_end(live: LiveThread, client: Client) -> N
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.wait, job, hear=heard.append)
         live.do(live.daemon.report("n1", exits=(Exit(lease, "finished", 100.0, 100.0, 9.0, 10.0, 0),)))
-        (done,) = waiting.result(20)
+        (done,) = waiting.result(DEADLINE_S)
     assert (done.state, done.progress, done.time_s) == (JobState.COMPLETED, 1.0, {"v100": 10.0})
     assert done.submitted
     assert done.ended
@@ -268,7 +269,7 @@ def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> C
     def test(live: LiveThread) -> None:
         async def run() -> None:
             async with AsyncClient(live.address, retry_s=5.0) as client:
-                await asyncio.wait_for(story(client, live), 30)
+                await asyncio.wait_for(story(client, live), DEADLINE_S)
 
         asyncio.run(run())
 
