@@ -16,7 +16,8 @@ from typing import ClassVar
 
 import pytest
 
-from gavel.cli.up import LocalCluster
+from gavel.cli.up import STOPS
+from gavel.cli.up import up as start
 from gavel.client import Client, JobSpec, JobState
 from scheduler.journal.store import SqliteJournal
 from tests.e2e.cluster import MARK, PATIENCE_S, eventually, processes_of
@@ -168,31 +169,47 @@ def test_it_can_be_stopped_while_it_starts(folder: Path, number: signal.Signals)
 
 
 class Pressed:
-    """In the place of a process: while it is started, somebody presses Ctrl-C."""
+    """In the place of a process that does not come to answering: at these moments of it somebody presses Ctrl-C."""
 
-    terminated = False
+    moments: tuple[str, ...] = ()
     made: ClassVar[Pressed]
 
     def __init__(self, *_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        self.left, self.terminated = list(self.moments), False
+        self._now("born")
         Pressed.made = self
+
+    def _now(self, moment: str) -> None:
+        if moment in self.left:
+            self.left.remove(moment)
+            signal.raise_signal(signal.SIGINT)
 
     def poll(self) -> int | None:
         """Whether it has ended."""
+        self._now("waited for")
         return 0 if self.terminated else None
 
     def terminate(self) -> None:
         """It ends."""
+        self._now("stopped")
         self.terminated = True
 
 
-def test_what_is_just_being_started_is_stopped_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between the birth of a process and the moment when its number is known leaves no orphan."""
+@pytest.mark.parametrize("moments", [("born",), ("born", "stopped"), ("waited for", "stopped")], ids=" ".join)
+def test_no_moment_of_its_start_leaves_an_orphan(
+    folder: Path, moments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that between the birth of a process and when its number is known, nor a second Ctrl-C while it stops."""
+    monkeypatch.setattr(Pressed, "moments", moments)
     monkeypatch.setattr("gavel.cli.up.subprocess", SimpleNamespace(Popen=Pressed, DEVNULL=subprocess.DEVNULL))
-    with pytest.raises(KeyboardInterrupt), LocalCluster(folder, ["v100=1"]):
-        pass
-    assert Pressed.made.terminated
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = {number: signal.getsignal(number) for number in STOPS}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start(folder, ["v100=1"], "127.0.0.1:0", (), 1.0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (Pressed.made.terminated, Pressed.made.left) == (True, [])
 
 
 def test_an_agent_that_cannot_start_is_named(folder: Path) -> None:
