@@ -15,6 +15,8 @@ from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
 
+SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)  # in which a slow machine answers, too
+
 
 @story
 async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_is_back():
@@ -58,9 +60,8 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
 @story
 async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
     """After the silence the link of a mute agent is closed; signs of life keep the other one."""
-    slower = msgspec.structs.replace(QUICK, silence_s=3.0)  # in which a slow machine answers, too
     async with (
-        Scheduler(pace=slower) as scheduler,
+        Scheduler(pace=SLOWER) as scheduler,
         scheduler.peer("mute") as mute,
         scheduler.peer("idle") as idle,
     ):
@@ -82,12 +83,12 @@ async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not(
 @story
 async def test_who_does_not_listen_calls_nobody_silent():
     """A disk that held the scheduler up for longer than the silence costs no link: words of agents still wait."""
-    async with Scheduler(pace=QUICK) as scheduler, scheduler.peer("n1") as peer:
+    async with Scheduler(pace=SLOWER) as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
-        await asyncio.sleep(QUICK.away_s)
+        await asyncio.sleep(SLOWER.away_s)
         link = scheduler.links.linked("n1")
         await peer.report()
-        time.sleep(1.5 * QUICK.silence_s)
+        time.sleep(1.5 * SLOWER.silence_s)
         await peer.next("taken")
         assert scheduler.links.linked("n1") is link
         assert not link.closed.done()
