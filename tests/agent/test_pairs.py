@@ -50,7 +50,7 @@ def packed(one: tuple[Order, Details], is_packed: bool = True) -> tuple[Order, D
 @live
 async def test_who_joins_a_running_job_takes_turns_with_it(tmp_path: Path) -> None:
     """It runs without MPS and cannot change that: both logs say so, once, also over a restart of the agent."""
-    with TemporaryDirectory() as root:
+    with TemporaryDirectory(dir="/tmp") as root:
         old, new = job(ECHO, "old"), job(ECHO, "new")
         async with Node(tmp_path, Path(root)) as node:
             node.desire(old)
@@ -72,7 +72,7 @@ async def test_who_joins_a_running_job_takes_turns_with_it(tmp_path: Path) -> No
 @live
 async def test_who_starts_together_runs_under_mps_until_both_have_ended(tmp_path: Path) -> None:
     """The next agent knows it: its daemon serves who stays and who comes, and quits with the last of them."""
-    with TemporaryDirectory() as root:
+    with TemporaryDirectory(dir="/tmp") as root:
         one, two, three = packed(job(ECHO, "one")), packed(job(ECHO, "two")), packed(job(ECHO, "three"))
         async with Node(tmp_path, Path(root)) as node:
             node.desire(one, two)

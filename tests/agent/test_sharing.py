@@ -61,7 +61,7 @@ class Control:
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A folder in which a socket's name fits, wherever the tests run."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 

@@ -84,7 +84,7 @@ def test_what_the_units_promise() -> None:
 def test_the_scheduler_says_when_it_is_ready(tmp_path: Path) -> None:
     """What Type=notify waits for."""
     with (
-        TemporaryDirectory() as short,  # the name of a socket has to be
+        TemporaryDirectory(dir="/tmp") as short,  # the name of a socket has to be
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
     ):
         manager.bind(f"{short}/notify")
