@@ -104,7 +104,12 @@ class MpsDaemons:
     def quit_unused(self) -> None:
         """Daemons that an earlier agent has started, and nobody uses any more."""
         with self._mutex:
-            for path in self.root.iterdir() if self.root.is_dir() else ():
+            try:
+                found = list(self.root.iterdir()) if self.root.is_dir() else []
+            except OSError as trouble:  # they cost a little memory; jobs are worth more than ending over that
+                LOG.warning("cannot look for unused MPS daemons: %s", trouble)
+                return
+            for path in found:
                 if path not in self._users:
                     self._quit(path)
 

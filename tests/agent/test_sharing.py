@@ -101,6 +101,12 @@ def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
     assert control.said()[1:] == [("quit", pipes["old"])]
 
 
+def test_a_directory_that_cannot_be_read_ends_no_agent(caplog: pytest.LogCaptureFixture) -> None:
+    """Unused daemons are left where they are, and that is said."""
+    MpsDaemons(Path("/tmp", "x" * 300), "/bin/mps", Control()).quit_unused()
+    assert "cannot look for unused MPS daemons" in caplog.text
+
+
 def test_a_daemon_that_does_not_start(short_path: Path) -> None:
     """Is an error with its words; one that runs already is not."""
     with pytest.raises(OSError, match="ended with 1: no driver"):
