@@ -274,6 +274,8 @@ def test_what_is_said_elsewhere_goes_over_the_file(tmp_path: Path) -> None:
         ),
         (Said("inner.size", "big", "--size"), "inner.size is 'big' in --size; must be a whole number"),
         (Said("inner.sise", "3", "--set"), "unknown key 'inner.sise' in --set; did you mean 'size'?"),
+        (Said("size", "3", "--set"), "unknown key 'size' in --set; did you mean 'inner.size'?"),
+        (Said("outer.size", "3", "--set"), "unknown key 'outer' in --set; there are name, kinds, inner"),
         (Said("name.first", "a", "--set"), "name is no table, so it has no name.first in --set"),
         (Said("inner", "3", "OUR_INNER"), "inner is 3 in OUR_INNER; must be a table of keys and values"),
     ],

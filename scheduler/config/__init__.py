@@ -60,6 +60,8 @@ def load_config(kind: type[M], path: str | Path | None, over: tuple[Said, ...] =
         at, advice = tuple(error.field.split(".")), ""
         what, line = f"{error.field} {error.problem}", line_of(lines, at)
     by = next((told_by[at[:n]] for n in range(len(at), 0, -1) if at[:n] in told_by), "")
+    if not by and line is None:  # a table that nobody wrote, but for a key in it
+        by = next((whose for key, whose in told_by.items() if key[: len(at)] == at), "")
     if len(at) == 1 and by.endswith(str(at[0]).upper()) and (right := meant(kind, by, str(at[0]))):
         advice = f"did you mean {right}?"
     where = by or (f"{name}, line {line}" if line else name)

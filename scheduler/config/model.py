@@ -35,14 +35,22 @@ def _check_table(kind: type[msgspec.Struct], value: Any, place: Place) -> None:
     hints = get_type_hints(kind)
     for key, part in value.items():
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(hints)}"
-            raise Fault((*place, key), f"unknown key '{words((*place, key))}'", advice)
+            raise Fault((*place, key), f"unknown key '{words((*place, key))}'", _advice(str(key), hints))
         check(hints[key], part, (*place, key))
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in value:
             must = f"it must be {kind_words(hints[field.name])}"
             raise Fault(place, f"{words(place)} has no '{field.name}'", must)
+
+
+def _advice(key: str, hints: dict[str, Any]) -> str:
+    """What may have been meant by a key that is not there: one that is spelt much alike, or stands a table deeper."""
+    if near := difflib.get_close_matches(key, hints, n=1):
+        return f"did you mean '{near[0]}'?"
+    for table, kind in hints.items():
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and key in kind.__struct_fields__:
+            return f"did you mean '{table}.{key}'?"
+    return f"there are {', '.join(hints)}"
 
 
 def _expect(kind: type, value: Any, place: Place) -> None:
