@@ -176,33 +176,30 @@ class Problem:
             ("second", columns.second, n, "job row"),
             ("worker_type", columns.worker_type, t, "worker type"),
         ):
-            bad = np.flatnonzero((rows >= size) | (rows < (ALONE if field == "second" else 0)))
-            if bad.size:
+            least = ALONE if field == "second" else 0
+            if len(rows) and not least <= rows.min() <= rows.max() < size:
+                bad = np.flatnonzero((rows >= size) | (rows < least))
                 named = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
                     f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
-        own = (
-            (columns.second == columns.first) & (self.jobs.count[columns.first] < 2)
-            if n
-            else np.zeros(0, bool)
-        )
-        if own.any():
-            row = int(np.flatnonzero(own)[0])
+        own = (columns.second == columns.first) if self.any_pairs else np.zeros(0, bool)
+        if own.any() and (own := own & (self.jobs.count[columns.first] < 2)).any():
+            row = int(own.argmax())
             raise ProblemError(
                 f"column {row}: pairs job '{self.jobs.ids[columns.first[row]]}' with itself, "
                 "which only a row that stands for two or more jobs can do"
             )
-        stray = np.flatnonzero(~columns.is_pair & (columns.second_rate != 0))
-        if stray.size:
+        stray = (columns.second == ALONE) & (columns.second_rate != 0)
+        if stray.any():
+            at = int(stray.argmax())
             raise ProblemError(
-                f"column {stray[0]}, {self.describe(int(stray[0]))}: "
-                f"second_rate is {columns.second_rate[stray[0]]}, but second is -1"
+                f"column {at}, {self.describe(at)}: second_rate is {columns.second_rate[at]}, but second is -1"
             )
-        key = self.column_key
-        if key.size and not np.all(np.diff(key) > 0):
+        if not self.in_order:
+            key = self.column_key
             order = np.argsort(key, kind="stable")
             twice = np.flatnonzero(np.diff(key[order]) == 0)
             if twice.size:
@@ -219,6 +216,11 @@ class Problem:
                 raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
 
     # What follows is derived: once, sparse, and never part of what a caller passes in.
+
+    @cached_property
+    def any_pairs(self) -> bool:
+        """Whether any column is a pair."""
+        return bool((self.columns.second != ALONE).any())
 
     @cached_property
     def label_code(self) -> Ints:
@@ -243,13 +245,21 @@ class Problem:
     def column_key(self) -> Ints:
         """One number per column; two columns of one key are the same column. Its order is the canonical order."""
         columns, n = self.columns, len(self.jobs)
-        low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
-        low, high = np.where(columns.is_pair, low, columns.first), np.where(columns.is_pair, high, ALONE)
+        low, high = columns.first, columns.second
+        if self.any_pairs:
+            pair = columns.is_pair
+            low, high = np.where(pair, np.minimum(low, high), low), np.where(pair, np.maximum(low, high), ALONE)
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
         if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
             ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
         return np.asarray((low * (n + 1) + high + 1) * ways + way)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the columns come in their canonical order, each of them once."""
+        key = self.column_key
+        return bool((key[1:] > key[:-1]).all())
 
     @cached_property
     def solo_column(self) -> Ints:
@@ -260,7 +270,8 @@ class Problem:
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         told = np.full(shape, ALONE, dtype=np.int64)
-        solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
+        works = columns.first_rate > 0
+        solo = np.flatnonzero(works & ~columns.is_pair if self.any_pairs else works)
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
         plain = np.ones(len(solo), dtype=bool)
         if any(columns.label):
@@ -272,26 +283,37 @@ class Problem:
         return told
 
     @cached_property
+    def solo_rate(self) -> Floats:
+        """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+        told, columns = self.solo_column, self.columns
+        if not len(columns):
+            return np.zeros(told.shape)
+        rate = columns.first_rate[told] * (self.jobs.gpus[:, None] / columns.gpus[told])
+        return np.where(told == ALONE, 0.0, rate)
+
+    @cached_property
     def rates(self) -> Sparse:
         """[n × k] steps per second that each column gives to each row."""
-        columns, k = self.columns, np.arange(len(self.columns))
-        pair = columns.is_pair
-        return from_entries(
-            np.concatenate([columns.first_rate, columns.second_rate[pair]]),
-            np.concatenate([columns.first, columns.second[pair]]),
-            np.concatenate([k, k[pair]]),
-            (len(self.jobs), len(columns)),
-        )
+        columns, (rows, places) = self.columns, self._entries
+        values = columns.first_rate
+        if self.any_pairs:
+            values = np.concatenate([values, columns.second_rate[columns.is_pair]])
+        return from_entries(values, rows, places, (len(self.jobs), len(columns)))
 
     @cached_property
     def membership(self) -> Sparse:
         """[n × k] how many members of the row a column occupies: 1, or 2 for a pair within one group."""
+        rows, places = self._entries
+        return from_entries(np.ones(len(rows)), rows, places, (len(self.jobs), len(self.columns)))
+
+    @cached_property
+    def _entries(self) -> tuple[Ints, Ints]:
+        """The row of each job in a column, and that column: of all the first ones, then of partners."""
         columns, k = self.columns, np.arange(len(self.columns))
+        if not self.any_pairs:
+            return columns.first, k
         pair = columns.is_pair
-        rows = np.concatenate([columns.first, columns.second[pair]])
-        return from_entries(
-            np.ones(len(rows)), rows, np.concatenate([k, k[pair]]), (len(self.jobs), len(columns))
-        )
+        return np.concatenate([columns.first, columns.second[pair]]), np.concatenate([k, k[pair]])
 
     @cached_property
     def occupancy(self) -> Sparse:
@@ -320,6 +342,8 @@ class Problem:
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
         """Only these job rows and only these columns (whose jobs must all be among the rows), in this order."""
+        if _all_of(rows, len(self.jobs)) and _all_of(columns, len(self.columns)):
+            return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
         new_row[rows] = np.arange(len(rows))
         kept = self.columns.take(columns)
@@ -394,6 +418,11 @@ class Allocation:
 
 
 Policy = Callable[[Problem], Allocation]
+
+
+def _all_of(rows: Ints, size: int) -> bool:
+    """Whether these are all the rows that there are, in their order."""
+    return len(rows) == size and bool((rows == np.arange(size)).all())
 
 
 def _store(table: object, field: str, value: object) -> None:
