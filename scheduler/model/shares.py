@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -68,43 +70,53 @@ class ShareTable:
 
     def extend(self, bundles: Iterable[Bundle], share: Sequence[float] = (), backfill: bool = True) -> None:
         """Add columns that are not there yet, with nothing received."""
-        new = [bundle for bundle in bundles if bundle not in self.row_of]
-        if not new:
-            return
+        row_of = self.row_of
+        new = [bundle for bundle in bundles if bundle not in row_of]
+        if new:
+            self._add(new, ties(new), share, backfill)
+
+    def _add(
+        self,
+        new: Sequence[Bundle],
+        tie: NDArray[np.uint64],
+        share: Sequence[float] = (),
+        backfill: bool = True,
+    ) -> None:
         k = len(new)
-        for row, bundle in enumerate(new, len(self.bundles)):
-            self.row_of[bundle] = row
+        self.row_of.update(zip(new, range(len(self), len(self) + k), strict=True))
         self.bundles.extend(new)
-        first = np.array([self._row(b[0][0], self.jobs, self.job_row) for b in new])
-        second = np.array([self._row(b[0][1], self.jobs, self.job_row) if len(b[0]) > 1 else -1 for b in new])
-        self.first = np.append(self.first, first)
-        self.second = np.append(self.second, second)
-        kinds = np.array([self._row(b[1], self.types, self.type_row) for b in new])
-        self.worker_type = np.append(self.worker_type, kinds)
-        self.gpus = np.append(self.gpus, np.array([b[2] for b in new]))
-        self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
-        self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
-        self.entitled_s = np.append(self.entitled_s, np.zeros(k))
-        self.received_s = np.append(self.received_s, np.zeros(k))
-        self.backfill = np.append(self.backfill, np.full(k, backfill))
-        self.tie = np.append(self.tie, ties(new))
+        first = _numbered([b[0][0] for b in new], self.jobs, self.job_row)
+        second = [-1] * k
+        paired = [row for row, b in enumerate(new) if len(b[0]) > 1]
+        partners = _numbered([new[row][0][1] for row in paired], self.jobs, self.job_row)
+        for row, partner in zip(paired, partners, strict=True):
+            second[row] = partner
+        self.first = _longer(self.first, first)
+        self.second = _longer(self.second, second)
+        kinds = _numbered([b[1] for b in new], self.types, self.type_row)
+        self.worker_type = _longer(self.worker_type, kinds)
+        self.gpus = _longer(self.gpus, [b[2] for b in new])
+        self.skipped = _longer(self.skipped, [0] * k)
+        self.share = _longer(self.share, share if len(share) else [0.0] * k)
+        self.entitled_s = _longer(self.entitled_s, [0.0] * k)
+        self.received_s = _longer(self.received_s, [0.0] * k)
+        self.backfill = _longer(self.backfill, [backfill] * k)
+        self.tie = np.concatenate((self.tie, tie))
 
-    @staticmethod
-    def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
-        row = rows.get(name)
-        if row is None:
-            row = rows[name] = len(names)
-            names.append(name)
-        return row
-
-    def carry_over(self, old: ShareTable) -> None:
-        """Columns that stood in the old table go on from where they were there."""
-        found = [(row, at) for row, b in enumerate(self.bundles) if (at := old.row_of.get(b)) is not None]
-        if found:
-            mine, theirs = np.array(found).T
-            self.entitled_s[mine] = old.entitled_s[theirs]
-            self.received_s[mine] = old.received_s[theirs]
-            self.skipped[mine] = old.skipped[theirs]
+    @classmethod
+    def following(cls, old: ShareTable, bundles: Sequence[Bundle], types: Sequence[str] = ()) -> ShareTable:
+        """The table of these columns; those that stood in the old one, nearly all, go on from where they were."""
+        table = cls((), types)
+        at = np.array(list(map(old.row_of.get, bundles, repeat(-1))), np.int64)
+        mine, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
+        theirs = at[mine]
+        tie = np.empty(len(at), np.uint64)
+        tie[mine], tie[new] = old.tie[theirs], ties([bundles[row] for row in new.tolist()])
+        table._add(bundles, tie)
+        table.entitled_s[mine] = old.entitled_s[theirs]
+        table.received_s[mine] = old.received_s[theirs]
+        table.skipped[mine] = old.skipped[theirs]
+        return table
 
     def pass_round(self, round_s: float, decay: float) -> None:
         """A round begins: sums fade, and each column is due its share of it."""
@@ -158,6 +170,20 @@ class ShareTable:
         table.backfill = np.array(rows.backfill, bool)
         table.skipped = np.array(rows.skipped, np.int64)
         return table
+
+
+def _numbered(names: list[str], known: list[str], rows: dict[str, int]) -> list[int]:
+    """The row of each name; one that has none yet gets the next."""
+    for name in dict.fromkeys(names):
+        if name not in rows:
+            rows[name] = len(known)
+            known.append(name)
+    return list(map(rows.__getitem__, names))
+
+
+def _longer(values: Any, more: Sequence[float]) -> Any:
+    """An array with more values of its type behind its own."""
+    return np.concatenate((values, np.array(more, values.dtype)))
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
