@@ -43,8 +43,8 @@ def integers(
             raise ProblemError(f"{named(int(bad[0]))}: {field} is {exact[bad[0]]}, must be a whole number")
         array = exact.astype(np.int64)
     if least is not None and array.size and array.min() < least:
-        bad = int((array < least).argmax())
-        raise ProblemError(f"{named(bad)}: {field} is {array[bad]}, must be at least {least}")
+        row = int((array < least).argmax())
+        raise ProblemError(f"{named(row)}: {field} is {array[row]}, must be at least {least}")
     return array
 
 
@@ -79,9 +79,9 @@ def check_values(
     if not len(values):
         return
     low, high = float(values.min()), float(values.max())  # both are NaN where any value is
-    if (least is None or low >= least) and (above is None or low > above):
-        if -np.inf < low and high < np.inf or infinite_ok and low == low:
-            return
+    within = (least is None or low >= least) and (above is None or low > above)
+    if within and (low == low if infinite_ok else -np.inf < low and high < np.inf):
+        return
     good = np.ones(len(values), dtype=bool)
     wanted = "a number" if infinite_ok else "a finite number"
     if least is not None and least > -np.inf:

@@ -16,121 +16,25 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from policies.checks import at, check_values, derived, floats, integers, strings
+from policies.checks import check_values, derived, floats, strings
 from policies.errors import ProblemError, name_some
 from policies.sparse import Sparse, from_entries
+from policies.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, every, store
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-ALONE = -1
-
-
-def _every(value: Any) -> Any:
-    """A default that holds for every row: a scalar here, an array once the table is built."""
-    return value
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Jobs:
-    """One row per job, or per group of interchangeable jobs (`count` of them)."""
-
-    ids: tuple[str, ...]
-    count: Ints = _every(1)
-    gpus: Ints = _every(1)
-    weight: Floats = _every(1.0)
-    tenant: tuple[str, ...] = _every("")
-    waited_s: Floats = _every(0.0)
-    steps_left: Floats = _every(np.inf)
-    isolated_s: Floats = _every(0.0)
-    deadline_s: Floats = _every(np.inf)
-
-    def __post_init__(self) -> None:
-        ids = strings("jobs", "id", self.ids, None)
-        _store(self, "ids", ids)
-        n = len(ids)
-        if len(set(ids)) != n:
-            seen: set[str] = set()
-            twice = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
-            raise ProblemError(f"jobs: duplicate id {name_some(twice)}")
-
-        def where(row: int) -> str:
-            return f"job '{ids[row]}'"
-
-        for field in ("count", "gpus"):
-            _store(self, field, integers("jobs", field, getattr(self, field), n, where, least=1))
-        for field in ("weight", "waited_s", "steps_left", "isolated_s", "deadline_s"):
-            _store(self, field, floats("jobs", field, getattr(self, field), n))
-        _store(self, "tenant", strings("jobs", "tenant", self.tenant, n))
-        check_values(self.weight, "weight", where, above=0.0)
-        check_values(self.waited_s, "waited_s", where, least=0.0)
-        check_values(self.steps_left, "steps_left", where, above=0.0, infinite_ok=True)
-        check_values(self.isolated_s, "isolated_s", where, least=0.0)
-        check_values(self.deadline_s, "deadline_s", where, least=-np.inf, infinite_ok=True)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, rows: Ints) -> Jobs:
-        """These rows, in this order."""
-        return derived(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """One row per way of running something."""
-
-    first: Ints
-    worker_type: Ints
-    gpus: Ints
-    first_rate: Floats
-    second: Ints = _every(ALONE)
-    second_rate: Floats = _every(0.0)
-    label: tuple[str, ...] = _every("")
-
-    def __post_init__(self) -> None:
-        first = integers("columns", "first", self.first, None)
-        _store(self, "first", first)
-        k = len(first)
-        for field, least in (("worker_type", None), ("gpus", 1), ("second", ALONE)):
-            _store(self, field, integers("columns", field, getattr(self, field), k, least=least))
-        for field in ("first_rate", "second_rate"):
-            _store(self, field, floats("columns", field, getattr(self, field), k))
-        _store(self, "label", strings("columns", "label", self.label, k))
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    @property
-    def is_pair(self) -> Bools:
-        """Columns in which two jobs share the GPUs."""
-        return np.asarray(self.second != ALONE)
-
-    def take(self, rows: Ints | Bools) -> Columns:
-        """These rows, in this order."""
-        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
-        return derived(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A node of the tenant tree, by path ("org/team"). Children are the tenants below its path."""
-
-    name: str
-    weight: float = 1.0
-    policy: str = "fairness"
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ProblemError("tenant: the name is empty")
-        if not (np.isfinite(self.weight) and self.weight > 0):
-            raise ProblemError(f"tenant '{self.name}': weight is {self.weight}, must be a positive number")
-        if self.policy not in ("fairness", "fifo"):
-            raise ProblemError(
-                f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'"
-            )
+__all__ = [
+    "ALONE",
+    "Allocation",
+    "Bools",
+    "Columns",
+    "Floats",
+    "Ints",
+    "Jobs",
+    "Policy",
+    "Problem",
+    "Tenant",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +45,7 @@ class Problem:
     columns: Columns
     worker_types: tuple[str, ...]
     capacity: Floats
-    price_per_gpu_hour: Floats = _every(np.nan)
+    price_per_gpu_hour: Floats = every(np.nan)
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0
@@ -151,21 +55,21 @@ class Problem:
 
     def __post_init__(self) -> None:
         types = strings("problem", "worker_types", self.worker_types, None)
-        _store(self, "worker_types", types)
+        store(self, "worker_types", types)
         if len(set(types)) != len(types):
             raise ProblemError(f"worker_types: a name appears twice in {list(types)}")
 
         def where(row: int) -> str:
             return f"worker type '{types[row]}'"
 
-        _store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
+        store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
         check_values(self.capacity, "capacity", where, least=0.0)
         price = floats("problem", "price_per_gpu_hour", self.price_per_gpu_hour, len(types))
-        _store(self, "price_per_gpu_hour", price)
+        store(self, "price_per_gpu_hour", price)
         check_values(price, "price_per_gpu_hour", where, least=0.0, nan_ok=True)
         if not np.isfinite(self.now_s):
             raise ProblemError(f"problem: now_s is {self.now_s}, must be a finite number")
-        _store(self, "tenants", tuple(self.tenants))
+        store(self, "tenants", tuple(self.tenants))
         self._check_columns()
         self._check_tenants()
 
@@ -248,7 +152,10 @@ class Problem:
         low, high = columns.first, columns.second
         if self.any_pairs:
             pair = columns.is_pair
-            low, high = np.where(pair, np.minimum(low, high), low), np.where(pair, np.maximum(low, high), ALONE)
+            low, high = (
+                np.where(pair, np.minimum(low, high), low),
+                np.where(pair, np.maximum(low, high), ALONE),
+            )
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
         if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
@@ -423,7 +330,3 @@ Policy = Callable[[Problem], Allocation]
 def _all_of(rows: Ints, size: int) -> bool:
     """Whether these are all the rows that there are, in their order."""
     return len(rows) == size and bool((rows == np.arange(size)).all())
-
-
-def _store(table: object, field: str, value: object) -> None:
-    object.__setattr__(table, field, value)
