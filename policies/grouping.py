@@ -67,6 +67,8 @@ class Grouping:
 
     def __call__(self, allocation: Allocation) -> Allocation:
         """The same answer for every job: on the problem's own columns."""
+        if self.grouped is self.problem:  # nobody was merged
+            return allocation
         shares = np.zeros(len(self.problem.columns))
         shares[self.solo] = self._solo_shares(allocation)
         backfill = np.zeros(len(shares), dtype=bool)
@@ -121,7 +123,8 @@ class Grouping:
 
     def _members(self) -> list[Ints]:
         order = np.argsort(self.group_of, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(self.group_of, minlength=len(self.grouped.jobs)))[:-1])
+        ends = np.cumsum(np.bincount(self.group_of, minlength=len(self.grouped.jobs))).tolist()
+        return [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _pair_shares(self, solved: Problem, time_share: Floats) -> tuple[Ints, Ints, Ints, Floats]:
         """Job-level pairs: first job, second job, the grouped column it comes from, its share."""

@@ -79,7 +79,7 @@ class Sparse:
     def packed(self) -> Packed:
         """Column by column, as solvers want it."""
         m, k = self.shape
-        order = np.argsort(self.column * m + self.row, kind="stable")
+        order = _in_turn(self.column, self.row, max(m, k))
         start = np.zeros(k + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.column, minlength=k), out=start[1:])
         return Packed(self.value[order], self.row[order], start, self.shape)
@@ -96,12 +96,19 @@ class Sparse:
         return full
 
 
+def _in_turn(major: Places, minor: Places, size: int) -> Places:
+    """The order by one number, then by another, both below `size`: numbers of 16 bits are sorted at a glance."""
+    if size < 2**16:
+        major, minor = major.astype(np.uint16), minor.astype(np.uint16)
+    return np.lexsort((minor, major))
+
+
 def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
     """Entries in any order, those of one place added; sums over them come out the same to the last bit."""
     place = row * shape[1] + column
     if (place[1:] > place[:-1]).all():
         return Sparse(value, row, column, shape)
-    order = np.argsort(place, kind="stable")
+    order = _in_turn(row, column, max(shape))
     value, row, column = value[order], row[order], column[order]
     start = np.flatnonzero(np.diff(place[order], prepend=-1))
     if len(start) < len(place):
