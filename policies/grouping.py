@@ -252,7 +252,7 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     leader = np.empty(groups, dtype=np.int64)
     leader[colour[::-1]] = np.arange(n)[::-1]  # the last one written stays: the first member
     single = ~columns.is_pair
-    solo = np.flatnonzero(single)
+    solo = np.flatnonzero(single) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
         return problem, Grouping(problem, problem, np.arange(n), solo, solo)
     led = np.flatnonzero(single & (leader[colour[columns.first]] == columns.first))
@@ -263,17 +263,14 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
         )
         pairs = pairs[np.unique(key, return_index=True)[1]]
     taken = columns.take(np.concatenate([led, pairs]))
-    merged = derived(
-        taken, first=colour[taken.first], second=np.where(taken.is_pair, colour[taken.second], ALONE)
-    )
+    second = np.where(taken.is_pair, colour[taken.second], ALONE) if pairs.size else taken.second
+    merged = derived(taken, first=colour[taken.first], second=second)
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
     jobs = derived(problem.jobs.take(leader), count=count)
     grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
-    led_key = colour[columns.first[led]] * _ways(problem) + problem.way[led]
-    order = np.argsort(led_key)
-    source = order[
-        np.searchsorted(led_key[order], colour[columns.first[solo]] * _ways(problem) + problem.way[solo])
-    ]
+    key = colour[columns.first] * _ways(problem) + problem.way
+    order = np.argsort(key[led])
+    source = order[np.searchsorted(key[led[order]], key[solo])]
     return grouped, Grouping(problem, grouped, colour, solo, source)
 
 

@@ -226,9 +226,8 @@ class Problem:
     def occupancy(self) -> Sparse:
         """[t × k] GPUs of each type that a column holds while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
-        return from_entries(
-            columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns))
-        )
+        shape = (len(self.worker_types), len(columns))
+        return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
 
     def names_of(self, rows: Ints) -> list[str]:
         """The jobs behind these rows: their own ids, or after grouping those of all their members."""

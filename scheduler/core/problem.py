@@ -248,11 +248,11 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     for name in sorted(state.active):
         job = state.active[name]
         if state.eligible(job, now_s):
-            kind, places = kinds.of(job), state.confined_to(job)
-            found = kinds.ways_of(state, kind, places)
+            what = (kinds.of(job), state.confined_to(job))
+            found = kinds.ways.get(what) or kinds.ways_of(state, *what)
             if len(found.rate):
                 jobs.append(job)
-                asked.append((kind, places))
+                asked.append(what)
                 ways.append(found)
     columns = Columns(
         first=np.repeat(np.arange(len(jobs)), [len(found.rate) for found in ways]),

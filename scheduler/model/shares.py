@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -85,22 +84,22 @@ class ShareTable:
         k = len(new)
         self.row_of.update(zip(new, range(len(self), len(self) + k), strict=True))
         self.bundles.extend(new)
-        first = _numbered([b[0][0] for b in new], self.jobs, self.job_row)
-        second = [-1] * k
-        paired = [row for row, b in enumerate(new) if len(b[0]) > 1]
-        partners = _numbered([new[row][0][1] for row in paired], self.jobs, self.job_row)
-        for row, partner in zip(paired, partners, strict=True):
-            second[row] = partner
-        self.first = _longer(self.first, first)
-        self.second = _longer(self.second, second)
-        kinds = _numbered([b[1] for b in new], self.types, self.type_row)
-        self.worker_type = _longer(self.worker_type, kinds)
-        self.gpus = _longer(self.gpus, [b[2] for b in new])
-        self.skipped = _longer(self.skipped, [0] * k)
-        self.share = _longer(self.share, share if len(share) else [0.0] * k)
-        self.entitled_s = _longer(self.entitled_s, [0.0] * k)
-        self.received_s = _longer(self.received_s, [0.0] * k)
-        self.backfill = _longer(self.backfill, [backfill] * k)
+        members, kinds, gpus, _ = zip(*new, strict=True)
+        first = _numbered([names[0] for names in members], self.jobs, self.job_row)
+        second = np.full(k, -1, np.int64)
+        paired = [row for row, names in enumerate(members) if len(names) > 1]
+        second[paired] = _numbered([members[row][1] for row in paired], self.jobs, self.job_row)
+        none_i, none_f = np.zeros(k, np.int64), np.zeros(k)
+        self.first = np.concatenate((self.first, first))
+        self.second = np.concatenate((self.second, second))
+        rows = _numbered(kinds, self.types, self.type_row)
+        self.worker_type = np.concatenate((self.worker_type, rows))
+        self.gpus = np.concatenate((self.gpus, np.array(gpus, np.int64)))
+        self.skipped = np.concatenate((self.skipped, none_i))
+        self.share = np.concatenate((self.share, np.array(share, float) if len(share) else none_f))
+        self.entitled_s = np.concatenate((self.entitled_s, none_f))
+        self.received_s = np.concatenate((self.received_s, none_f))
+        self.backfill = np.concatenate((self.backfill, np.full(k, backfill)))
         self.tie = np.concatenate((self.tie, tie))
 
     @classmethod
@@ -112,7 +111,8 @@ class ShareTable:
         theirs = at[mine]
         tie = np.empty(len(at), np.uint64)
         tie[mine], tie[new] = old.tie[theirs], ties([bundles[row] for row in new.tolist()])
-        table._add(bundles, tie)
+        if len(at):
+            table._add(bundles, tie)
         table.entitled_s[mine] = old.entitled_s[theirs]
         table.received_s[mine] = old.received_s[theirs]
         table.skipped[mine] = old.skipped[theirs]
@@ -172,18 +172,13 @@ class ShareTable:
         return table
 
 
-def _numbered(names: list[str], known: list[str], rows: dict[str, int]) -> list[int]:
+def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> Ints:
     """The row of each name; one that has none yet gets the next."""
     for name in dict.fromkeys(names):
         if name not in rows:
             rows[name] = len(known)
             known.append(name)
-    return list(map(rows.__getitem__, names))
-
-
-def _longer(values: Any, more: Sequence[float]) -> Any:
-    """An array with more values of its type behind its own."""
-    return np.concatenate((values, np.array(more, values.dtype)))
+    return np.array(list(map(rows.__getitem__, names)), np.int64)
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
