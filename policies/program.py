@@ -68,7 +68,11 @@ class Program:
         # thousand steps per second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
         self._size = self.best_rate * self.count
-        self._reached = self.rates.scale_rows(-1.0 / self._size)  # E_m of each row, in its own unit
+
+    @cached_property
+    def _reached(self) -> Sparse:
+        """-E_m of each row, in its own unit."""
+        return self.rates.scale_rows(-1.0 / self._size)
 
     @cached_property
     def best_alone(self) -> Floats:

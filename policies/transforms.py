@@ -32,11 +32,9 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
         can[columns.first[works]] = True
     rows, kept = np.flatnonzero(can), np.flatnonzero(works)
     ids = problem.jobs.ids
-    sorted_ids = all(map(str.__lt__, ids, ids[1:]))
-    if sorted_ids and problem.in_order:
-        return rows, kept
-    if not sorted_ids:
-        rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
+    if all(map(str.__lt__, ids, ids[1:])):
+        return rows, kept if problem.in_order else kept[np.argsort(problem.column_key[kept])]
+    rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
     place = np.zeros(len(ids) + 1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     place[ALONE] = ALONE
