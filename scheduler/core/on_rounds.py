@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
 from scheduler.core import problem, round_inputs
 from scheduler.core.effects import Solve
@@ -162,7 +163,7 @@ def _forsaken(state: SchedulerState) -> bool:
 def quantised(message: Solved) -> Shares:
     """Shares in millionths, so that the last digits of a solver decide nothing."""
     shares = message.shares
-    return msgspec.structs.replace(shares, share=[round(share, 6) + 0.0 for share in shares.share])
+    return msgspec.structs.replace(shares, share=(np.round(shares.share, 6) + 0.0).tolist())
 
 
 def plan(out: Outcome, kinds: Kinds) -> None:
