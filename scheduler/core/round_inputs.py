@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scheduler.core import problem
 from scheduler.core.problem import Kinds
@@ -14,7 +16,7 @@ from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
 from scheduler.model.shares import ties
-from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
+from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
 TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
@@ -24,13 +26,14 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
     """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
     held: dict[str, Held] = {}
     stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
+    jobs = state.jobs
     for holding in state.leases.values():
         lease = holding.lease
         if holding.phase is not Phase.STOPPING:
-            job = state.jobs[lease.job]
+            job = jobs[lease.job]
             spec = job.spec
             pinned = False
-            if spec.min_run_s > 0 or job.fruitless or not spec.preemptible:
+            if spec.min_run_s or job.fruitless or not spec.preemptible:
                 pinned = starts_s < kept_until_s(state, holding) - SLACK_S
             held[lease.job] = Held(holding.bundle, lease.gpus, pinned)
         elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
@@ -128,48 +131,45 @@ def _candidates(
     *,
     ahead: bool,
 ) -> tuple[Candidates, list[str]]:
-    """The rows of the share table whose jobs may run, and rows for jobs that came after it."""
+    """The rows of the share table, and rows for jobs that came after it. What may not run now has no share."""
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
-    new = problem.newcomers(
-        state, kinds, [job for name, job in eligible.items() if name not in table.job_row]
-    )
-    may = np.array([name in eligible for name in table.jobs], bool)
-    usable: np.ndarray | slice = slice(None)
-    bundles = [*table.bundles, *new]
+    known = table.job_row
+    new = problem.newcomers(state, kinds, [job for name, job in eligible.items() if name not in known])
+    newer = {name: len(known) + i for i, name in enumerate(dict.fromkeys(b.jobs[0] for b in new))}
+    bundles, jobs, m = (*table.bundles, *new), [*known, *newer], len(new)
+
+    def column(old: np.ndarray, more: ArrayLike) -> np.ndarray:
+        return np.concatenate([old, np.asarray(more, old.dtype)]) if m else old
+
+    first = column(table.first, [newer[b.jobs[0]] for b in new])
+    second = column(table.second, [NOBODY] * m)
+    share = column(table.share, [0.0] * m)
+    backfill = column(table.backfill, [bool(table.backfill.all())] * m)
+    may = np.fromiter(map(eligible.__contains__, jobs), bool, len(jobs))
     if not may.all():
-        usable = np.flatnonzero(may[table.first] & ((table.second < 0) | may[table.second]))
-        bundles = [*(map(table.bundles.__getitem__, usable.tolist())), *new]
-    m = len(new)
-    job_row = dict(table.job_row)
-    for bundle in new:
-        job_row.setdefault(bundle.jobs[0], len(job_row))
-    jobs = list(job_row)
-    decay = settings.decay if ahead else 1.0
-    due_s = settings.round_s if ahead else 0.0
-
-    def column(known: np.ndarray, more: object, dtype: type) -> np.ndarray:
-        return np.concatenate([known[usable], np.asarray(more, dtype)]) if m else known[usable]
-
-    first = column(table.first, [job_row[b.jobs[0]] for b in new], np.int64)
-    explore = _explore(state, kinds, bundles, held)
-    share = column(table.share, [0.0] * m, float)
-    share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
+        may = may[first] & ((second == NOBODY) | may[second])
+        share, backfill = np.where(may, share, 0.0), backfill & may
+    explore = _explore(state, kinds, bundles, held, eligible)
+    if explore.any():
+        share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
+    decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(
-            bundles=tuple(bundles),
+            bundles=bundles,
+            row_of=table.row_of | {bundle: len(table) + i for i, bundle in enumerate(new)},
             first=first,
-            second=column(table.second, [-1] * m, np.int64),
-            worker_type=column(table.worker_type, [types[b.worker_type] for b in new], np.int64),
-            gpus=column(table.gpus, [b.gpus for b in new], np.int64),
+            second=second,
+            worker_type=column(table.worker_type, [types[b.worker_type] for b in new]),
+            gpus=column(table.gpus, [b.gpus for b in new]),
             share=share,
-            entitled_s=column(table.entitled_s, [0.0] * m, float) * decay + share * due_s,
-            received_s=column(table.received_s, [0.0] * m, float) * decay,
-            backfill=column(table.backfill, [bool(table.backfill.all())] * m, bool),
+            entitled_s=column(table.entitled_s, [0.0] * m) * decay + share * due_s,
+            received_s=column(table.received_s, [0.0] * m) * decay,
+            backfill=backfill,
             restart_s=_restart_s(state, jobs)[first],
-            skipped=column(table.skipped, [0] * m, np.int64),
+            skipped=column(table.skipped, [0] * m),
             explore=explore,
-            tie=column(table.tie, _in_line(new, first[len(first) - m :]), np.uint64),
+            tie=column(table.tie, _in_line(new, first[len(table) :])),
         ),
         jobs,
     )
@@ -177,6 +177,8 @@ def _candidates(
 
 def _in_line(new: list[Bundle], arrival: np.ndarray) -> np.ndarray:
     """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
+    if not new:
+        return arrival
     tie = ties(new)
     dealt = np.empty_like(tie)
     dealt[np.lexsort((tie, arrival))] = np.sort(tie)
@@ -190,7 +192,13 @@ def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
     return np.array([usual if cost is None else cost for cost in costs], float)
 
 
-def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle], held: dict[str, Held]) -> np.ndarray:
+def _explore(
+    state: SchedulerState,
+    kinds: Kinds,
+    bundles: Sequence[Bundle],
+    held: dict[str, Held],
+    eligible: dict[str, Job],
+) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
 
     Once somebody runs there for longer than a round, nobody else has to.
@@ -208,7 +216,7 @@ def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle], held: d
             began = holding.lease.round_number == state.round.number
             there[way] = name if began and there.get(way, name) else ""
     for row, bundle in enumerate(bundles):
-        if len(bundle.jobs) > 1:
+        if len(bundle.jobs) > 1 or bundle.jobs[0] not in eligible:
             continue
         job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
         way = kinds.of(job), bundle.worker_type, bundle.gpus

@@ -22,9 +22,10 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """One row per column that could run in this round."""
+    """One row per column that there is. Those with neither a share nor `backfill` do not run."""
 
     bundles: tuple[Bundle, ...]
+    row_of: Mapping[Bundle, int]  # the same the other way round
     first: Ints  # rows of RoundInputs.jobs
     second: Ints  # NOBODY when alone
     worker_type: Ints  # rows of RoundInputs.worker_types
@@ -41,10 +42,15 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.bundles)
 
+    @property
+    def may_run(self) -> Bools:
+        """By column: whether it has a share, or may at least fill idle GPUs."""
+        return (self.share > 0) | self.backfill
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """A node that may be given work in this round."""
+    """A node that may be given work in this round. Nearly always the very same one as in the last."""
 
     name: str
     worker_type: int

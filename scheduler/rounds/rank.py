@@ -20,20 +20,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Floats, Ints, RoundInputs
+from scheduler.rounds.board import Board
+from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
 
 LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late, but not never
 
 
-def rank(inputs: RoundInputs) -> Ints:
+def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
-    columns = inputs.candidates
+    inputs, columns = board.inputs, board.inputs.candidates
     due = columns.share > 0
     may_run = np.flatnonzero(due | columns.backfill)
     costly = bool(columns.restart_s.any())
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
     if costly or inputs.stay_s > 0:
-        starts, runs = changes(inputs)
+        starts, runs = changes(board)
     counted_s = np.where(runs, np.maximum(columns.received_s - inputs.stay_s, 0.0), columns.received_s)
     priority = _priority(columns.entitled_s, counted_s)
     if costly:
@@ -90,37 +91,15 @@ def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
     return worth
 
 
-def changes(inputs: RoundInputs) -> tuple[Bools, Bools]:
+def changes(board: Board) -> tuple[Bools, Bools]:
     """Which columns would make somebody start, and which are just what runs now.
 
     A job whose partner leaves does not start, but runs in another column than before.
     """
-    columns = inputs.candidates
-    row_of = {name: row for row, name in enumerate(inputs.worker_types)}
-    held = list(map(inputs.held.get, inputs.jobs))
-    types = np.array([NOBODY if now is None else row_of.get(now.bundle[1], NOBODY) for now in held])
-    widths = np.array([0 if now is None else now.bundle[2] for now in held])
-    first, second = columns.first, columns.second
-    same = (types[first] == columns.worker_type) & (widths[first] == columns.gpus)
-    pair = np.flatnonzero(second != NOBODY)
-    if len(pair):
-        same[pair] &= (types[second[pair]] == columns.worker_type[pair]) & (
-            widths[second[pair]] == columns.gpus[pair]
-        )
-    starts: Bools = ~same
-    runs: Bools = np.zeros(len(columns), dtype=np.bool_)
-    bundles, one, other = columns.bundles, first.tolist(), second.tolist()
-    usable = {gpu for node in inputs.nodes for gpu in node.gpus}  # who runs on other GPUs has to leave them
-    for row in np.flatnonzero(same).tolist():
-        label, mine = bundles[row][3], held[one[row]]
-        assert mine is not None
-        stays = mine.bundle[3] == label and (mine.pinned or usable.issuperset(mine.gpus))
-        if other[row] != NOBODY:
-            theirs = held[other[row]]
-            assert theirs is not None
-            stays = stays and theirs.bundle[3] == label and theirs.gpus == mine.gpus
-        starts[row] = not stays
-        runs[row] = stays and mine.bundle[0] == bundles[row][0]
+    starts: Bools = np.ones(len(board.inputs.candidates), dtype=np.bool_)
+    starts[list(board.stays)] = False
+    runs: Bools = np.zeros(len(starts), dtype=np.bool_)
+    runs[list(board.runs)] = True
     return starts, runs
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from scheduler.rounds.board import Board
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.inputs import NOBODY, Candidates, Held, RoundInputs
@@ -29,10 +30,11 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
     facts = {
         name: getattr(old, name)[rows]
         for name in Candidates.__dataclass_fields__
-        if name not in ("bundles", "first", "second")
+        if name not in ("bundles", "row_of", "first", "second")
     }
     candidates = Candidates(
         bundles=tuple(old.bundles[row] for row in rows),
+        row_of={old.bundles[row]: at for at, row in enumerate(rows)},
         first=to[old.first[rows]],
         second=to[old.second[rows]],
         **facts,
@@ -82,7 +84,7 @@ def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
 def test_the_audit_and_the_ranking_agree_on_turns(inputs: RoundInputs) -> None:
     """Two ways of telling the order, written independently, tell the same one."""
     given = parts_given(inputs)
-    turns = [turn_of(inputs, row, given) for row in rank(inputs).tolist()]
+    turns = [turn_of(inputs, row, given) for row in rank(Board.of(inputs)).tolist()]
     assert turns == sorted(turns)
 
 

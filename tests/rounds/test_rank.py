@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler.rounds.board import Board
 from scheduler.rounds.rank import rank
 from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 
@@ -9,7 +10,7 @@ from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 def order(columns: list[Column], held: dict | None = None, stay_s: float = 0.0) -> str:
     """The jobs in order of their turns."""
     inputs = round_of(columns, nodes(1), held, stay_s=stay_s)
-    return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(inputs))
+    return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(Board.of(inputs)))
 
 
 def test_priority_is_entitled_by_received() -> None:

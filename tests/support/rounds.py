@@ -105,6 +105,7 @@ def candidates(
 
     return Candidates(
         bundles=tuple(one.bundle for one in columns),
+        row_of={one.bundle: row for row, one in enumerate(columns)},
         first=ints([row_of[one.jobs[0]] for one in columns]),
         second=ints([row_of[one.jobs[1]] if len(one.jobs) > 1 else NOBODY for one in columns]),
         worker_type=ints([worker_types.index(one.worker_type) for one in columns]),

@@ -85,6 +85,7 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
     received_s = table.received_s[rows] * decay
     columns = Candidates(
         bundles=(),
+        row_of={},
         first=table.first[rows],
         second=table.second[rows],
         worker_type=np.zeros(len(rows), np.int64),
