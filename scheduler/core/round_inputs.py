@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,16 +27,17 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
     """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
     held: dict[str, Held] = {}
     stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
-    jobs = state.jobs
+    jobs, stopping = state.jobs, Phase.STOPPING
     for holding in state.leases.values():
         lease = holding.lease
-        if holding.phase is not Phase.STOPPING:
+        if holding.phase is not stopping:
             job = jobs[lease.job]
             spec = job.spec
-            pinned = False
             if spec.min_run_s or job.fruitless or not spec.preemptible:
                 pinned = starts_s < kept_until_s(state, holding) - SLACK_S
-            held[lease.job] = Held(holding.bundle, lease.gpus, pinned)
+                held[job.id] = Held(holding.bundle, lease.gpus, pinned)
+            else:
+                held[job.id] = Held(holding.bundle, lease.gpus)
         elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
             stuck.update(lease.gpus)
     return _inputs(state, kinds, now_s, held, stuck, ahead=True)
@@ -169,16 +171,17 @@ def _candidates(
             restart_s=_restart_s(state, jobs)[first],
             skipped=column(table.skipped, [0] * m),
             explore=explore,
-            tie=column(table.tie, _in_line(new, first[len(table) :])),
+            tie=column(table.tie, _in_line(tuple(new))),
         ),
         jobs,
     )
 
 
-def _in_line(new: list[Bundle], arrival: np.ndarray) -> np.ndarray:
+@lru_cache(maxsize=1)  # newcomers are new for some rounds
+def _in_line(new: tuple[Bundle, ...]) -> np.ndarray:
     """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
-    if not new:
-        return arrival
+    place = {job: i for i, job in enumerate(dict.fromkeys(bundle.jobs[0] for bundle in new))}
+    arrival = [place[bundle.jobs[0]] for bundle in new]
     tie = ties(new)
     dealt = np.empty_like(tie)
     dealt[np.lexsort((tie, arrival))] = np.sort(tie)
@@ -204,7 +207,7 @@ def _explore(
     Once somebody runs there for longer than a round, nobody else has to.
     """
     out = np.zeros(len(bundles), bool)
-    present = {kinds.of(job) for job in state.active.values()}  # whether or not their ways are worked out
+    present = set(map(kinds.of, state.active.values()))  # whether or not their ways are worked out
     guessing = {kind for kind in present if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
         return out

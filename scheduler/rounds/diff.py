@@ -20,7 +20,7 @@ class LeaseChanges:
 
 
 def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
-    """What has to happen to the leases, each list in order of the jobs' ids.
+    """What has to happen to the leases, each list in order of the jobs' ids; of `kept` the order says nothing.
 
     A job goes on only where its GPUs, in their order, and the way it runs on them (type, width, label) stay the same.
     """
@@ -38,10 +38,11 @@ def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
                 rebundled.append((job, bundle))
             else:
                 granted.append((job, bundle, gpus))
-    going_on = {*kept, *(job for job, _ in rebundled)}
+    left = held.keys() - kept
+    left.difference_update([job for job, _ in rebundled])
     return LeaseChanges(
-        ended=tuple(sorted(held.keys() - going_on)),
-        kept=tuple(sorted(kept)),
+        ended=tuple(sorted(left)),
+        kept=tuple(kept),
         rebundled=tuple(sorted(rebundled)),
         granted=tuple(sorted(granted)),
     )

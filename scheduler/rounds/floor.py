@@ -59,14 +59,13 @@ class Floor:
         return gpus
 
     def singles(self, count: int) -> list[GpuId]:
-        """So many single GPUs (or all there are), from the nodes with the fewest free ones, so that gangs find room."""
+        """So many single GPUs (or all there are), from the nodes with the fewest free ones; nothing is taken yet."""
         gpus: list[GpuId] = []
-        roomy = [node for node, free in enumerate(self.free) if free]
-        for node in sorted(roomy, key=lambda node: len(self.free[node])):
-            if len(gpus) == count:
+        for free in sorted(filter(None, self.free), key=len):
+            if len(gpus) >= count:
                 break
-            gpus += self.take(node, min(count - len(gpus), len(self.free[node])))
-        return gpus
+            gpus += free
+        return gpus[:count]
 
     def find(
         self, width: int, demand: Demand, stock: Stock | None, shut: Set[str] = frozenset()

@@ -36,11 +36,11 @@ class Layout:
     def stay(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """Renew in place; the rows that have to find a place, by worker type."""
         bundles, stays, second = self.board.inputs.candidates.bundles, self.board.stays, self.board.second
-        taken, placements, staying = self.taken, self.placements, self.staying
+        taken, placements, staying, stock = self.taken, self.placements, self.staying, self.stock
         fresh: dict[int, list[int]] = {}
         for row in rows:
             gpus = stays.get(row)
-            if gpus is None or not taken.isdisjoint(gpus) or not self.charge(row, gpus):
+            if gpus is None or not taken.isdisjoint(gpus) or not (stock is None or self.charge(row, gpus)):
                 gpus = None if second[row] == NOBODY else self._beside(row)
             if gpus is None:
                 fresh.setdefault(self.board.kinds[row], []).append(row)
@@ -97,7 +97,7 @@ class Layout:
 
 def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozenset()) -> Layout:
     """Give every chosen column its GPUs. `rows`: best first."""
-    layout = Layout(board, pins, shut)
+    layout, bundles = Layout(board, pins, shut), board.inputs.candidates.bundles
     for kind, fresh in layout.stay(rows).items():
         floor = layout.floor(kind)
         if board.picky:
@@ -108,7 +108,8 @@ def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozen
             singles += _seat_gangs(layout, floor, kind, gangs)
         gpus = floor.singles(len(singles))
         for row, gpu in zip(singles, gpus, strict=False):
-            layout.put(row, (gpu,))
+            layout.placements[bundles[row]] = (gpu,)
+        layout.taken.update(gpus)
         layout.refused += singles[len(gpus) :]
     return layout
 

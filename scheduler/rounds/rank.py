@@ -41,14 +41,18 @@ def rank(board: Board) -> Ints:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
     due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
     far = due & (due_s > inputs.round_s)
-    group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
-    group = np.where(due & heads_of_line(inputs), -1, group)
+    group = np.where(due, 1 - far + (due_s < -inputs.round_s), 9)
+    if columns.explore.any():
+        group[~columns.explore] += 4
+    heads = due & heads_of_line(inputs)
+    if heads.any():
+        group[heads] = -1
     keys = (
         columns.tie,
         counted_s - columns.entitled_s,
         starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
         np.where(far, -due_s, -priority),
-        group.astype(np.int8),
+        group,
     )
     return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
 
