@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from scheduler.core import problem
+from scheduler.core.frame import Frame, frame_of, key_of
 from scheduler.core.problem import Kinds
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
-from scheduler.model.shares import ties
 from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs
 
 SLACK_S = 1e-6
@@ -83,7 +81,7 @@ def _inputs(
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
-        jobs=tuple(jobs),
+        jobs=jobs,
         worker_types=tuple(types),
         candidates=candidates,
         nodes=_views(kinds, types, stuck),
@@ -132,67 +130,44 @@ def _candidates(
     held: dict[str, Held],
     *,
     ahead: bool,
-) -> tuple[Candidates, list[str]]:
+) -> tuple[Candidates, tuple[str, ...]]:
     """The rows of the share table, and rows for jobs that came after it. What may not run now has no share."""
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
-    known = table.job_row
-    new = problem.newcomers(state, kinds, [job for name, job in eligible.items() if name not in known])
-    newer = {name: len(known) + i for i, name in enumerate(dict.fromkeys(b.jobs[0] for b in new))}
-    bundles, jobs, m = (*table.bundles, *new), [*known, *newer], len(new)
-
-    def column(old: np.ndarray, more: ArrayLike) -> np.ndarray:
-        return np.concatenate([old, np.asarray(more, old.dtype)]) if m else old
-
-    first = column(table.first, [newer[b.jobs[0]] for b in new])
-    second = column(table.second, [NOBODY] * m)
-    share = column(table.share, [0.0] * m)
-    backfill = column(table.backfill, [bool(table.backfill.all())] * m)
-    may = np.fromiter(map(eligible.__contains__, jobs), bool, len(jobs))
-    if not may.all():
-        may = may[first] & ((second == NOBODY) | may[second])
-        share, backfill = np.where(may, share, 0.0), backfill & may
-    explore = _explore(state, kinds, bundles, held, eligible)
+    new = [job for name, job in eligible.items() if name not in table.job_row]
+    frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
+    columns, share, backfill = frame.columns, frame.share, frame.backfill
+    if not all(map(eligible.__contains__, frame.jobs)):
+        may = np.fromiter(map(eligible.__contains__, frame.jobs), bool, len(frame.jobs))
+        rows = may[columns.first]
+        if columns.any_pair:
+            rows &= (columns.second == NOBODY) | may[columns.second]
+        share, backfill = share * rows, backfill & rows
+    explore = _explore(state, kinds, columns.bundles, held, eligible)
     if explore.any():
         share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(
-            bundles=bundles,
-            row_of=table.row_of | {bundle: len(table) + i for i, bundle in enumerate(new)},
-            first=first,
-            second=second,
-            worker_type=column(table.worker_type, [types[b.worker_type] for b in new]),
-            gpus=column(table.gpus, [b.gpus for b in new]),
+            what=columns,
             share=share,
-            entitled_s=column(table.entitled_s, [0.0] * m) * decay + share * due_s,
-            received_s=column(table.received_s, [0.0] * m) * decay,
+            entitled_s=frame.padded(table.entitled_s) * decay + share * due_s,
+            received_s=frame.padded(table.received_s) * decay,
             backfill=backfill,
-            restart_s=_restart_s(state, jobs)[first],
-            skipped=column(table.skipped, [0] * m),
+            skipped=frame.padded(table.skipped),
             explore=explore,
-            tie=column(table.tie, _in_line(tuple(new))),
         ),
-        jobs,
+        frame.jobs,
     )
 
 
-@lru_cache(maxsize=1)  # newcomers are new for some rounds
-def _in_line(new: tuple[Bundle, ...]) -> np.ndarray:
-    """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
-    place = {job: i for i, job in enumerate(dict.fromkeys(bundle.jobs[0] for bundle in new))}
-    arrival = [place[bundle.jobs[0]] for bundle in new]
-    tie = ties(new)
-    dealt = np.empty_like(tie)
-    dealt[np.lexsort((tie, arrival))] = np.sort(tie)
-    return dealt
-
-
-def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
-    """What each job loses when it starts or moves."""
-    usual = state.settings.restart_cost_s
-    costs = [state.jobs[name].spec.restart_cost_s for name in jobs]
-    return np.array([usual if cost is None else cost for cost in costs], float)
+def _frame(
+    state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]
+) -> Frame:
+    """The frame of this round, which most often is that of the last one."""
+    if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
+        kinds.frame = frame_of(state, types, new)
+    return kinds.frame
 
 
 def _explore(
@@ -244,7 +219,7 @@ def _is_mute(state: SchedulerState, job: Job) -> bool:
     return job.run_s > 0 and not job.steps_done
 
 
-def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
+def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
     """What jobs ask of their nodes; most ask nothing."""
     confined = state.saved if len(state.places) > 1 else set()
     asking = (state.picky | confined).intersection(jobs)

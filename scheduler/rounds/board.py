@@ -49,17 +49,17 @@ class Board:
     @classmethod
     def of(cls, inputs: RoundInputs) -> Board:
         """The board of a round."""
-        columns = inputs.candidates
+        columns = inputs.candidates.what
+        first, second, kinds, widths = columns.lists
         sites = _sites(inputs.nodes, len(inputs.worker_types))
-        kinds = columns.worker_type.tolist()
         stays, runs = _incumbents(inputs, kinds, sites)
         return cls(
             inputs=inputs,
-            first=columns.first.tolist(),
-            second=columns.second.tolist(),
+            first=first,
+            second=second,
             kinds=kinds,
-            widths=columns.gpus.tolist(),
-            entitled=(columns.share > 0).tolist(),
+            widths=widths,
+            entitled=(inputs.candidates.share > 0).tolist(),
             sites=sites,
             stays=stays,
             runs=runs,
@@ -85,7 +85,7 @@ def _incumbents(
 
     A job whose partner leaves stays where it is; one whose GPUs may not be used any more does not, unless pinned.
     """
-    held, row_of = inputs.held, inputs.candidates.row_of
+    held, row_of = inputs.held, inputs.candidates.what.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}
     runs: list[int] = []
     pairs: dict[Bundle, Held] = {}

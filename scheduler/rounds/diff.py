@@ -20,7 +20,7 @@ class LeaseChanges:
 
 
 def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
-    """What has to happen to the leases, each list in order of the jobs' ids; of `kept` the order says nothing.
+    """What has to happen to the leases, each list in order of the jobs' ids.
 
     A job goes on only where its GPUs, in their order, and the way it runs on them (type, width, label) stay the same.
     """
@@ -42,7 +42,7 @@ def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
     left.difference_update([job for job, _ in rebundled])
     return LeaseChanges(
         ended=tuple(sorted(left)),
-        kept=tuple(kept),
+        kept=tuple(sorted(kept)),
         rebundled=tuple(sorted(rebundled)),
         granted=tuple(sorted(granted)),
     )

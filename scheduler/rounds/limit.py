@@ -42,7 +42,7 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     inputs = board.inputs
     held = inputs.held
     kind_of = {name: kind for kind, name in enumerate(inputs.worker_types)}
-    bundles = inputs.candidates.row_of
+    bundles = inputs.candidates.what.row_of
     known = set(inputs.jobs)
     sharing: dict[tuple[GpuId, ...], list[str]] = {}
     for job, now in held.items():

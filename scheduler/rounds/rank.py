@@ -30,8 +30,7 @@ def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
     inputs, columns = board.inputs, board.inputs.candidates
     due = columns.share > 0
-    may_run = np.flatnonzero(due | columns.backfill)
-    costly = bool(columns.restart_s.any())
+    costly = columns.what.any_restart
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
     if costly or inputs.stay_s > 0:
         starts, runs = changes(board)
@@ -39,22 +38,24 @@ def rank(board: Board) -> Ints:
     priority = _priority(columns.entitled_s, counted_s)
     if costly:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
-    due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
+    due_s = _due_s(inputs)
     far = due & (due_s > inputs.round_s)
     group = np.where(due, 1 - far + (due_s < -inputs.round_s), 9)
     if columns.explore.any():
         group[~columns.explore] += 4
-    heads = due & heads_of_line(inputs)
-    if heads.any():
-        group[heads] = -1
-    keys = (
-        columns.tie,
-        counted_s - columns.entitled_s,
-        starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        np.where(far, -due_s, -priority),
-        group,
+    if columns.skipped.any():
+        group[due & heads_of_line(inputs)] = -1
+    order = np.lexsort(
+        (
+            columns.what.tie,
+            counted_s - columns.entitled_s,
+            starts > due,  # nobody is owed idle GPUs: whoever is there already loses nothing
+            -np.where(far, due_s, priority),
+            group,
+        )
     )
-    return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
+    may_run = due | columns.backfill
+    return order[may_run[order]]
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -62,6 +63,15 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
     columns = inputs.candidates
     waited: Bools = (columns.gpus > 1) & (columns.skipped >= inputs.reserve_after)
     return waited
+
+
+def _due_s(inputs: RoundInputs) -> Floats:
+    """By column: how far it is behind, of what can be given."""
+    columns, part = inputs.candidates, part_given(inputs)
+    entitled_s = columns.entitled_s
+    if part.min(initial=1.0) < 1.0:
+        entitled_s = entitled_s * part[columns.worker_type]
+    return entitled_s - columns.received_s
 
 
 def part_given(inputs: RoundInputs) -> Floats:
@@ -73,14 +83,15 @@ def part_given(inputs: RoundInputs) -> Floats:
     columns, types = inputs.candidates, len(inputs.worker_types)
     gpus = np.where(columns.share > 0, columns.gpus, 0.0)
 
-    def total_s(each_s: Floats) -> Floats:
-        return np.asarray(np.bincount(columns.worker_type, gpus * each_s, types), dtype=float)
+    def total(each: Floats) -> Floats:
+        return np.asarray(np.bincount(columns.worker_type, gpus * each, types), dtype=float)
 
-    this_round_s = total_s(columns.share * inputs.round_s)
-    promised_s, given_s = total_s(columns.entitled_s) - this_round_s, total_s(columns.received_s)
     part = np.ones(types)
-    far = promised_s - given_s > this_round_s + 2.0 * inputs.round_s
+    this_round_s = total(columns.share) * inputs.round_s
+    late_s = total(columns.entitled_s - columns.received_s) - this_round_s
+    far = late_s > this_round_s + 2.0 * inputs.round_s
     if far.any():
+        promised_s, given_s = total(columns.entitled_s) - this_round_s, total(columns.received_s)
         part[far] = np.round(given_s[far] / promised_s[far], 6)
     return part
 
@@ -90,7 +101,7 @@ def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
 
     A column of share x runs in a given round with probability x, so that a run of rounds lasts 1 / (1 - x) of them.
     """
-    left = 1.0 - columns.restart_s * (1.0 - np.minimum(columns.share, 1.0)) / round_s
+    left = 1.0 - columns.what.restart_s * (1.0 - np.minimum(columns.share, 1.0)) / round_s
     worth: Floats = np.maximum(left, LEAST_WORTH)
     return worth
 

@@ -41,9 +41,9 @@ def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
     inputs = round_inputs.in_mid_round(desk.core.state, Kinds(), desk.now_s)
     columns = inputs.candidates
     new = [row for row, bundle in enumerate(columns.bundles) if bundle.jobs != ("1",)]
-    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.tie[row]))]
+    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.what.tie[row]))]
     assert [bundle.jobs[0] for bundle in in_line] == [name for name in "23456789" for _ in range(2)]
     assert {bundle.worker_type for bundle in in_line[::2]} == {"v100", "k80"}
     again = SchedulerState.restore(desk.core.state.snapshot())
     told = round_inputs.in_mid_round(again, Kinds(), desk.now_s).candidates
-    assert (told.bundles, told.tie.tolist()) == (columns.bundles, columns.tie.tolist())
+    assert (told.bundles, told.what.tie.tolist()) == (columns.bundles, columns.what.tie.tolist())

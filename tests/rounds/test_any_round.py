@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.rounds.board import Board
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.diff import LeaseChanges, diff
-from scheduler.rounds.inputs import NOBODY, Candidates, Held, RoundInputs
+from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.rounds.rank import rank
 from scheduler.rounds.turn import parts_given, turn_of
@@ -26,19 +26,16 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
     jobs = list(inputs.jobs)
     chance.shuffle(jobs)
     to = np.array([jobs.index(job) for job in inputs.jobs] + [NOBODY])
-    old = inputs.candidates
-    facts = {
-        name: getattr(old, name)[rows]
-        for name in Candidates.__dataclass_fields__
-        if name not in ("bundles", "row_of", "first", "second")
-    }
-    candidates = Candidates(
+    old = inputs.candidates.what
+    what = Columns(
         bundles=tuple(old.bundles[row] for row in rows),
         row_of={old.bundles[row]: at for at, row in enumerate(rows)},
         first=to[old.first[rows]],
         second=to[old.second[rows]],
-        **facts,
+        **{name: getattr(old, name)[rows] for name in ("worker_type", "gpus", "restart_s", "tie")},
     )
+    stand = [name for name in Candidates.__dataclass_fields__ if name != "what"]
+    candidates = Candidates(what, **{name: getattr(inputs.candidates, name)[rows] for name in stand})
     held = list(inputs.held.items())
     chance.shuffle(held)
     return replace(inputs, jobs=tuple(jobs), candidates=candidates, held=dict(held))
@@ -67,8 +64,8 @@ def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
 
     Not where GPUs are held back for a gang: there only those stay who are there already, and that has changed.
     """
-    free = replace(inputs.candidates, restart_s=np.zeros(len(inputs.candidates)))
-    inputs = replace(inputs, candidates=free, needs={}, preemptions_max=None)
+    free = replace(inputs.candidates.what, restart_s=np.zeros(len(inputs.candidates)))
+    inputs = replace(inputs, candidates=replace(inputs.candidates, what=free), needs={}, preemptions_max=None)
     plan = plan_round(inputs)
     assume(not plan.reserved)
     held = {
