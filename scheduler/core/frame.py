@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
 from scheduler.rounds.inputs import NOBODY, Bools, Columns, Floats, Ints
@@ -21,6 +22,7 @@ class Frame:
     key: tuple[object, ...]
     columns: Columns
     jobs: tuple[str, ...]
+    kinds: frozenset[int]  # of these jobs: see `Kinds`
     share: Floats
     backfill: Bools
     new: int  # rows that the share table does not have
@@ -35,7 +37,9 @@ def key_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, .
     return state.shares, len(state.shares), new, tuple(types), state.settings.restart_cost_s
 
 
-def frame_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, ...]) -> Frame:
+def frame_of(
+    state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, ...], kind_of: Callable[[Job], int]
+) -> Frame:
     """The frame of rounds from now on. `new`: columns of jobs that came after the allocation."""
     table = state.shares
     row_of_job = dict(table.job_row)
@@ -61,6 +65,7 @@ def frame_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle,
         key=key_of(state, types, new),
         columns=columns,
         jobs=jobs,
+        kinds=frozenset(kind_of(state.jobs[name]) for name in jobs),
         share=column(table.share, [0.0] * len(new)),
         backfill=column(table.backfill, [bool(table.backfill.all())] * len(new)),
         new=len(new),

@@ -143,7 +143,7 @@ def _candidates(
         if columns.any_pair:
             rows &= (columns.second == NOBODY) | may[columns.second]
         share, backfill = share * rows, backfill & rows
-    explore = _explore(state, kinds, columns.bundles, held, eligible)
+    explore = _explore(state, kinds, frame, held, eligible)
     if explore.any():
         share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
@@ -166,14 +166,14 @@ def _frame(
 ) -> Frame:
     """The frame of this round, which most often is that of the last one."""
     if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
-        kinds.frame = frame_of(state, types, new)
+        kinds.frame = frame_of(state, types, new, kinds.of)
     return kinds.frame
 
 
 def _explore(
     state: SchedulerState,
     kinds: Kinds,
-    bundles: Sequence[Bundle],
+    frame: Frame,
     held: dict[str, Held],
     eligible: dict[str, Job],
 ) -> np.ndarray:
@@ -181,9 +181,8 @@ def _explore(
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    out = np.zeros(len(bundles), bool)
-    present = set(map(kinds.of, state.active.values()))  # whether or not their ways are worked out
-    guessing = {kind for kind in present if kinds.ways_of(state, kind).any_guessed}
+    out = np.zeros(len(frame.share), bool)
+    guessing = {kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
         return out
     there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
@@ -193,7 +192,7 @@ def _explore(
             way = kinds.of(state.jobs[name]), worker_type, gpus
             began = holding.lease.round_number == state.round.number
             there[way] = name if began and there.get(way, name) else ""
-    for row, bundle in enumerate(bundles):
+    for row, bundle in enumerate(frame.columns.bundles):
         if len(bundle.jobs) > 1 or bundle.jobs[0] not in eligible:
             continue
         job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])

@@ -122,7 +122,7 @@ class ShareTable:
         if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
             self.received_s[rows[0]] += time_s
         else:
-            self.received_s[rows] += time_s
+            self.received_s[np.array(rows, np.int64)] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
         """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
@@ -132,6 +132,8 @@ class ShareTable:
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
         """These were due and did not fit; the others start counting anew."""
+        if not bundles and not self.skipped.any():
+            return
         rows = [self.row_of[b] for b in bundles if b in self.row_of]
         counts = self.skipped[rows] + 1
         self.skipped = np.zeros(len(self), np.int64)

@@ -43,7 +43,7 @@ class Board:
     entitled: list[bool]
     sites: tuple[Site, ...]  # by worker type
     stays: dict[int, tuple[GpuId, ...]]  # columns whose jobs run as they would in them, and where
-    runs: list[int]  # those of them that are what runs now, company included
+    runs: bytearray  # by column: whether it is one of them, and just what runs now, company included
     picky: bool  # some job asks for more than GPUs
 
     @classmethod
@@ -80,14 +80,14 @@ def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
 
 def _incumbents(
     inputs: RoundInputs, kinds: list[int], sites: tuple[Site, ...]
-) -> tuple[dict[int, tuple[GpuId, ...]], list[int]]:
+) -> tuple[dict[int, tuple[GpuId, ...]], bytearray]:
     """The columns in which nobody has to start or move, with their GPUs; and which of them run just so.
 
     A job whose partner leaves stays where it is; one whose GPUs may not be used any more does not, unless pinned.
     """
     held, row_of = inputs.held, inputs.candidates.what.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}
-    runs: list[int] = []
+    runs = bytearray(len(kinds))
     pairs: dict[Bundle, Held] = {}
     for job, now in held.items():
         gpus, bundle = now.gpus, now.bundle
@@ -100,10 +100,10 @@ def _incumbents(
         if row is not None and (now.pinned or sites[kinds[row]].gpus.issuperset(gpus)):
             stays[row] = gpus
             if bundle is now.bundle:
-                runs.append(row)
+                runs[row] = True
     for bundle, now in pairs.items():
         row = row_of.get(bundle)
         if row is not None and (now.pinned or sites[kinds[row]].gpus.issuperset(now.gpus)):
             stays[row] = now.gpus
-            runs.append(row)
+            runs[row] = True
     return stays, runs

@@ -45,6 +45,11 @@ class Columns:
         return bool((self.second != NOBODY).any())
 
     @cached_property
+    def any_gang(self) -> bool:
+        """Whether any asks for several GPUs."""
+        return bool((self.gpus > 1).any())
+
+    @cached_property
     def any_restart(self) -> bool:
         """Whether any job loses time as it starts or moves."""
         return bool(self.restart_s.any())

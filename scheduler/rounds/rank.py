@@ -30,32 +30,29 @@ def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
     inputs, columns = board.inputs, board.inputs.candidates
     due = columns.share > 0
-    costly = columns.what.any_restart
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
-    if costly or inputs.stay_s > 0:
+    if columns.what.any_restart or inputs.stay_s > 0:
         starts, runs = changes(board)
     counted_s = np.where(runs, np.maximum(columns.received_s - inputs.stay_s, 0.0), columns.received_s)
     priority = _priority(columns.entitled_s, counted_s)
-    if costly:
+    if columns.what.any_restart:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
     due_s = _due_s(inputs)
     far = due & (due_s > inputs.round_s)
     group = np.where(due, 1 - far + (due_s < -inputs.round_s), 9)
     if columns.explore.any():
         group[~columns.explore] += 4
-    if columns.skipped.any():
+    if columns.what.any_gang:
         group[due & heads_of_line(inputs)] = -1
-    order = np.lexsort(
-        (
-            columns.what.tie,
-            counted_s - columns.entitled_s,
-            starts > due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-            -np.where(far, due_s, priority),
-            group,
-        )
+    keys = (
+        columns.what.tie,
+        counted_s - columns.entitled_s,
+        starts > due,  # nobody is owed idle GPUs: whoever is there already loses nothing
+        -np.where(far, due_s, priority),
+        group,
     )
-    may_run = due | columns.backfill
-    return order[may_run[order]]
+    order = np.lexsort(keys)
+    return order[(due | columns.backfill)[order]]
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -68,31 +65,32 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
 def _due_s(inputs: RoundInputs) -> Floats:
     """By column: how far it is behind, of what can be given."""
     columns, part = inputs.candidates, part_given(inputs)
-    entitled_s = columns.entitled_s
-    if part.min(initial=1.0) < 1.0:
-        entitled_s = entitled_s * part[columns.worker_type]
-    return entitled_s - columns.received_s
+    if all(one == 1.0 for one in part):
+        return columns.entitled_s - columns.received_s
+    return columns.entitled_s * np.array(part)[columns.worker_type] - columns.received_s
 
 
-def part_given(inputs: RoundInputs) -> Floats:
+def part_given(inputs: RoundInputs) -> list[float]:
     """By worker type: which part of what it promised is given out. 1 unless it is far behind with it.
 
     Far is more than two rounds and one more for each GPU promised: what turns alone may cause. Rounded, so that it
     does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
-    gpus = np.where(columns.share > 0, columns.gpus, 0.0)
+    gpus = columns.gpus * (columns.share > 0)
 
-    def total(each: Floats) -> Floats:
-        return np.asarray(np.bincount(columns.worker_type, gpus * each, types), dtype=float)
+    def total(each: Floats) -> list[float]:
+        sums: list[float] = np.bincount(columns.worker_type, gpus * each, types).tolist()
+        return sums
 
-    part = np.ones(types)
-    this_round_s = total(columns.share) * inputs.round_s
-    late_s = total(columns.entitled_s - columns.received_s) - this_round_s
-    far = late_s > this_round_s + 2.0 * inputs.round_s
-    if far.any():
-        promised_s, given_s = total(columns.entitled_s) - this_round_s, total(columns.received_s)
-        part[far] = np.round(given_s[far] / promised_s[far], 6)
+    part = [1.0] * types
+    now, late_s = total(columns.share), total(columns.entitled_s - columns.received_s)
+    far = [late - 2.0 * (one + 1.0) * inputs.round_s > 0 for late, one in zip(late_s, now, strict=True)]
+    if any(far):
+        promised_s, given_s = total(columns.entitled_s), total(columns.received_s)
+        for kind in range(types):
+            if far[kind]:
+                part[kind] = round(given_s[kind] / (promised_s[kind] - now[kind] * inputs.round_s), 6)
     return part
 
 
@@ -111,10 +109,10 @@ def changes(board: Board) -> tuple[Bools, Bools]:
 
     A job whose partner leaves does not start, but runs in another column than before.
     """
-    starts: Bools = np.ones(len(board.inputs.candidates), dtype=np.bool_)
-    starts[list(board.stays)] = False
-    runs: Bools = np.zeros(len(starts), dtype=np.bool_)
-    runs[list(board.runs)] = True
+    runs: Bools = np.frombuffer(board.runs, dtype=np.bool_)
+    starts: Bools = ~runs
+    if board.inputs.candidates.what.any_pair:
+        starts[list(board.stays)] = False
     return starts, runs
 
 
