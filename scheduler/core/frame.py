@@ -12,20 +12,34 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
-from scheduler.rounds.inputs import NOBODY, Bools, Columns, Floats, Ints
+from scheduler.rounds.inputs import NOBODY, Columns, Floats, Ints, Terms
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Frame:
     """The rows of the share table, then rows for jobs that came after it: all of them but how they stand."""
 
     key: tuple[object, ...]
     columns: Columns
+    row_of_job: dict[str, int]
     jobs: tuple[str, ...]
     kinds: frozenset[int]  # of these jobs: see `Kinds`
-    share: Floats
-    backfill: Bools
+    terms: Terms
     new: int  # rows that the share table does not have
+    last: tuple[list[str], Terms]  # of those jobs that may not run, and what then is left
+
+    def terms_without(self, gone: list[str]) -> Terms:
+        """The terms where these jobs, by name, may not run; nearly always what they were in the last round."""
+        if not gone:
+            return self.terms
+        if self.last[0] != gone:
+            of_job = np.ones(len(self.jobs), bool)
+            of_job[[self.row_of_job[name] for name in gone]] = False
+            may = of_job[self.columns.first]
+            if self.columns.any_pair:
+                may &= (self.columns.second == NOBODY) | of_job[self.columns.second]
+            self.last = gone, Terms(self.terms.share * may, self.terms.backfill & may)
+        return self.last[1]
 
     def padded(self, known: np.ndarray) -> np.ndarray:
         """A column of the share table, with zeros for those that it does not have."""
@@ -61,14 +75,19 @@ def frame_of(
         restart_s=_restart_s(state, jobs)[first],
         tie=column(table.tie, _in_line(new, first[len(table) :]) if new else ()),
     )
+    terms = Terms(
+        share=column(table.share, [0.0] * len(new)),
+        backfill=column(table.backfill, [bool(table.backfill.all())] * len(new)),
+    )
     return Frame(
         key=key_of(state, types, new),
         columns=columns,
+        row_of_job=row_of_job,
         jobs=jobs,
         kinds=frozenset(kind_of(state.jobs[name]) for name in jobs),
-        share=column(table.share, [0.0] * len(new)),
-        backfill=column(table.backfill, [bool(table.backfill.all())] * len(new)),
+        terms=terms,
         new=len(new),
+        last=([], terms),
     )
 
 

@@ -15,7 +15,7 @@ from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase
-from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs
+from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
 
 SLACK_S = 1e-6
 TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
@@ -136,24 +136,17 @@ def _candidates(
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
     frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
-    columns, share, backfill = frame.columns, frame.share, frame.backfill
-    if not all(map(eligible.__contains__, frame.jobs)):
-        may = np.fromiter(map(eligible.__contains__, frame.jobs), bool, len(frame.jobs))
-        rows = may[columns.first]
-        if columns.any_pair:
-            rows &= (columns.second == NOBODY) | may[columns.second]
-        share, backfill = share * rows, backfill & rows
+    terms = frame.terms_without([name for name in frame.jobs if name not in eligible])
     explore = _explore(state, kinds, frame, held, eligible)
     if explore.any():
-        share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
+        terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(
-            what=columns,
-            share=share,
-            entitled_s=frame.padded(table.entitled_s) * decay + share * due_s,
+            what=frame.columns,
+            terms=terms,
+            entitled_s=frame.padded(table.entitled_s) * decay + terms.share * due_s,
             received_s=frame.padded(table.received_s) * decay,
-            backfill=backfill,
             skipped=frame.padded(table.skipped),
             explore=explore,
         ),
@@ -161,9 +154,7 @@ def _candidates(
     )
 
 
-def _frame(
-    state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]
-) -> Frame:
+def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
     """The frame of this round, which most often is that of the last one."""
     if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
         kinds.frame = frame_of(state, types, new, kinds.of)
@@ -181,7 +172,7 @@ def _explore(
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    out = np.zeros(len(frame.share), bool)
+    out = np.zeros(len(frame.columns.bundles), bool)
     guessing = {kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
         return out

@@ -59,7 +59,7 @@ class Board:
             second=second,
             kinds=kinds,
             widths=widths,
-            entitled=(inputs.candidates.share > 0).tolist(),
+            entitled=inputs.candidates.terms.entitled,
             sites=sites,
             stays=stays,
             runs=runs,
@@ -73,9 +73,7 @@ class Board:
 
 @lru_cache(maxsize=4)  # nodes come and go much more rarely than rounds
 def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
-    return tuple(
-        Site.of(node for node in nodes if node.worker_type == kind) for kind in range(worker_types)
-    )
+    return tuple(Site.of(node for node in nodes if node.worker_type == kind) for kind in range(worker_types))
 
 
 def _incumbents(
@@ -88,6 +86,7 @@ def _incumbents(
     held, row_of = inputs.held, inputs.candidates.what.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}
     runs = bytearray(len(kinds))
+    gpus_of = [site.gpus for site in sites]
     pairs: dict[Bundle, Held] = {}
     for job, now in held.items():
         gpus, bundle = now.gpus, now.bundle
@@ -97,13 +96,13 @@ def _incumbents(
                 pairs[bundle] = first
             bundle = bundle._replace(jobs=(job,))
         row = row_of.get(bundle)
-        if row is not None and (now.pinned or sites[kinds[row]].gpus.issuperset(gpus)):
+        if row is not None and (now.pinned or gpus_of[kinds[row]].issuperset(gpus)):
             stays[row] = gpus
             if bundle is now.bundle:
                 runs[row] = True
     for bundle, now in pairs.items():
         row = row_of.get(bundle)
-        if row is not None and (now.pinned or sites[kinds[row]].gpus.issuperset(now.gpus)):
+        if row is not None and (now.pinned or gpus_of[kinds[row]].issuperset(now.gpus)):
             stays[row] = now.gpus
             runs[row] = True
     return stays, runs

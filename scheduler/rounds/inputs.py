@@ -55,20 +55,43 @@ class Columns:
         return bool(self.restart_s.any())
 
 
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What the allocation in force grants each column. Those with neither a share nor `backfill` do not run."""
+
+    share: Floats  # quantised
+    backfill: Bools  # may take GPUs that would be left idle
+
+    @cached_property
+    def due(self) -> Bools:
+        """By column: whether it has a share."""
+        return self.share > 0
+
+    @cached_property
+    def may_run(self) -> Bools:
+        """By column: whether it has a share, or may at least fill idle GPUs."""
+        return self.due | self.backfill
+
+    @cached_property
+    def entitled(self) -> list[bool]:
+        """`due`, to be read row by row."""
+        entitled: list[bool] = self.due.tolist()
+        return entitled
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """How each column stands in this round. Those with neither a share nor `backfill` do not run."""
+    """How each column stands in this round."""
 
     what: Columns
-    share: Floats  # of the allocation in force; quantised
+    terms: Terms
     entitled_s: Floats  # decayed sums over rounds, this round's share × round_s included
     received_s: Floats  # before this round
-    backfill: Bools  # may take GPUs that would be left idle
     skipped: Ints  # rounds in a row in which it was due and its GPUs were not there
     explore: Bools  # its rate is a guess: try it once, before others
 
     def __len__(self) -> int:
-        return len(self.share)
+        return len(self.explore)
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
@@ -86,9 +109,14 @@ class Candidates:
         return self.what.gpus
 
     @property
-    def may_run(self) -> Bools:
-        """By column: whether it has a share, or may at least fill idle GPUs."""
-        return (self.share > 0) | self.backfill
+    def share(self) -> Floats:
+        """Of the allocation in force."""
+        return self.terms.share
+
+    @property
+    def backfill(self) -> Bools:
+        """Whether it may take GPUs that would be left idle."""
+        return self.terms.backfill
 
 
 @dataclass(frozen=True, slots=True, eq=False)

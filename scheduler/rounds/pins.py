@@ -103,5 +103,5 @@ class Pins:
 def _could_pair(board: Board) -> set[str]:
     """Jobs that may run together with another one."""
     columns = board.inputs.candidates
-    pairs = ((columns.what.second != NOBODY) & columns.may_run).nonzero()[0].tolist()
+    pairs = ((columns.what.second != NOBODY) & columns.terms.may_run).nonzero()[0].tolist()
     return {job for row in pairs for job in columns.bundles[row].jobs}

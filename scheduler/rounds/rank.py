@@ -29,7 +29,7 @@ LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late
 def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
     inputs, columns = board.inputs, board.inputs.candidates
-    due = columns.share > 0
+    due = columns.terms.due
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
     if columns.what.any_restart or inputs.stay_s > 0:
         starts, runs = changes(board)
@@ -52,7 +52,7 @@ def rank(board: Board) -> Ints:
         group,
     )
     order = np.lexsort(keys)
-    return order[(due | columns.backfill)[order]]
+    return order[columns.terms.may_run[order]]
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -65,9 +65,10 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
 def _due_s(inputs: RoundInputs) -> Floats:
     """By column: how far it is behind, of what can be given."""
     columns, part = inputs.candidates, part_given(inputs)
-    if all(one == 1.0 for one in part):
-        return columns.entitled_s - columns.received_s
-    return columns.entitled_s * np.array(part)[columns.worker_type] - columns.received_s
+    entitled_s = columns.entitled_s
+    if any(one != 1.0 for one in part):
+        entitled_s = entitled_s * np.array(part)[columns.worker_type]
+    return entitled_s - columns.received_s
 
 
 def part_given(inputs: RoundInputs) -> list[float]:
@@ -77,7 +78,7 @@ def part_given(inputs: RoundInputs) -> list[float]:
     does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
-    gpus = columns.gpus * (columns.share > 0)
+    gpus = columns.gpus * columns.terms.due
 
     def total(each: Floats) -> list[float]:
         sums: list[float] = np.bincount(columns.worker_type, gpus * each, types).tolist()

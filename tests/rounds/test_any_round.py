@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.rounds.board import Board
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.diff import LeaseChanges, diff
-from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, RoundInputs
+from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, RoundInputs, Terms
 from scheduler.rounds.plan import plan_round
 from scheduler.rounds.rank import rank
 from scheduler.rounds.turn import parts_given, turn_of
@@ -34,8 +34,10 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
         second=to[old.second[rows]],
         **{name: getattr(old, name)[rows] for name in ("worker_type", "gpus", "restart_s", "tie")},
     )
-    stand = [name for name in Candidates.__dataclass_fields__ if name != "what"]
-    candidates = Candidates(what, **{name: getattr(inputs.candidates, name)[rows] for name in stand})
+    was = inputs.candidates
+    terms = Terms(was.share[rows], was.backfill[rows])
+    stand = {name: getattr(was, name)[rows] for name in ("entitled_s", "received_s", "skipped", "explore")}
+    candidates = Candidates(what, terms, **stand)
     held = list(inputs.held.items())
     chance.shuffle(held)
     return replace(inputs, jobs=tuple(jobs), candidates=candidates, held=dict(held))

@@ -11,7 +11,17 @@ import numpy as np
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.diff import diff
-from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, Need, NodeView, RoundInputs, RoundPlan
+from scheduler.rounds.inputs import (
+    NOBODY,
+    Candidates,
+    Columns,
+    Held,
+    Need,
+    NodeView,
+    RoundInputs,
+    RoundPlan,
+    Terms,
+)
 from scheduler.rounds.plan import plan_round
 
 ROUND_S = 360.0
@@ -115,12 +125,14 @@ def candidates(
     )
     return Candidates(
         what=what,
-        share=floats([one.share for one in columns]),
+        terms=Terms(
+            share=floats([one.share for one in columns]),
+            backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
+        ),
         entitled_s=floats(
             [one.share * ROUND_S if one.entitled_s is None else one.entitled_s for one in columns]
         ),
         received_s=floats([one.received_s for one in columns]),
-        backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
         skipped=ints([one.skipped for one in columns]),
         explore=np.array([one.explore for one in columns], dtype=np.bool_),
     )

@@ -13,7 +13,7 @@ from scheduler.core.explain.scene import Column, Scene
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
-from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs
+from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs, Terms
 from scheduler.rounds.rank import part_given, worth_of_starting
 
 
@@ -95,10 +95,9 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
     )
     candidates = Candidates(
         what=columns,
-        share=share,
+        terms=Terms(share, table.backfill[rows]),
         entitled_s=entitled_s,
         received_s=received_s,
-        backfill=table.backfill[rows],
         skipped=table.skipped[rows],
         explore=np.zeros(len(rows), bool),
     )
