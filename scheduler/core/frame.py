@@ -12,7 +12,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
-from scheduler.rounds.inputs import NOBODY, Columns, Floats, Ints, Terms
+from scheduler.rounds.inputs import NOBODY, Bools, Columns, Floats, Ints, Terms
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +25,7 @@ class Frame:
     jobs: tuple[str, ...]
     kinds: frozenset[int]  # of these jobs: see `Kinds`
     terms: Terms
+    nothing: Bools  # of no column
     new: int  # rows that the share table does not have
     last: tuple[list[str], Terms]  # of those jobs that may not run, and what then is left
 
@@ -86,6 +87,7 @@ def frame_of(
         jobs=jobs,
         kinds=frozenset(kind_of(state.jobs[name]) for name in jobs),
         terms=terms,
+        nothing=np.zeros(len(columns.bundles), bool),
         new=len(new),
         last=([], terms),
     )

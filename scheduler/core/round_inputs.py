@@ -111,7 +111,10 @@ def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeVi
     if not stuck:
         return kinds.views[1]
     return tuple(
-        replace(view, gpus=tuple(gpu for gpu in view.gpus if gpu not in stuck)) for view in kinds.views[1]
+        view
+        if stuck.isdisjoint(view.gpus)
+        else replace(view, gpus=tuple(gpu for gpu in view.gpus if gpu not in stuck))
+        for view in kinds.views[1]
     )
 
 
@@ -138,7 +141,7 @@ def _candidates(
     frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
     terms = frame.terms_without([name for name in frame.jobs if name not in eligible])
     explore = _explore(state, kinds, frame, held, eligible)
-    if explore.any():
+    if explore is not frame.nothing:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
@@ -172,10 +175,10 @@ def _explore(
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    out = np.zeros(len(frame.columns.bundles), bool)
     guessing = {kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed}
     if not guessing:
-        return out
+        return frame.nothing
+    out = frame.nothing.copy()
     there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
     for holding in state.leases.values():
         if holding.phase != Phase.STOPPING:

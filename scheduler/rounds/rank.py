@@ -18,10 +18,12 @@ are gone, gangs do not fit), everybody's due is what can be given: the same part
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from scheduler.rounds.board import Board
-from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
+from scheduler.rounds.inputs import Bools, Candidates, Columns, Floats, Ints, RoundInputs, Terms
 
 LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late, but not never
 
@@ -78,14 +80,13 @@ def part_given(inputs: RoundInputs) -> list[float]:
     does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
-    gpus = columns.gpus * columns.terms.due
+    gpus, now = _promised(columns.what, columns.terms, types)
 
-    def total(each: Floats) -> list[float]:
-        sums: list[float] = np.bincount(columns.worker_type, gpus * each, types).tolist()
-        return sums
+    def total(each_s: Floats) -> list[float]:
+        return _by_type(columns.what, gpus * each_s, types)
 
     part = [1.0] * types
-    now, late_s = total(columns.share), total(columns.entitled_s - columns.received_s)
+    late_s = total(columns.entitled_s - columns.received_s)
     far = [late - 2.0 * (one + 1.0) * inputs.round_s > 0 for late, one in zip(late_s, now, strict=True)]
     if any(far):
         promised_s, given_s = total(columns.entitled_s), total(columns.received_s)
@@ -93,6 +94,18 @@ def part_given(inputs: RoundInputs) -> list[float]:
             if far[kind]:
                 part[kind] = round(given_s[kind] / (promised_s[kind] - now[kind] * inputs.round_s), 6)
     return part
+
+
+@lru_cache(maxsize=2)  # the same from round to round
+def _promised(what: Columns, terms: Terms, types: int) -> tuple[Floats, list[float]]:
+    """The GPUs of each column that has a share, and by worker type how many of them are promised."""
+    gpus: Floats = np.where(terms.due, what.gpus, 0.0)
+    return gpus, _by_type(what, gpus * terms.share, types)
+
+
+def _by_type(what: Columns, each: Floats, types: int) -> list[float]:
+    sums: list[float] = np.bincount(what.worker_type, each, types).tolist()
+    return sums
 
 
 def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
