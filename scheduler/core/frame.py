@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,10 @@ def key_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, .
 
 
 def frame_of(
-    state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, ...], kind_of: Callable[[Job], int]
+    state: SchedulerState,
+    types: Mapping[str, int],
+    new: tuple[Bundle, ...],
+    kind_of: Callable[[Job], int],
 ) -> Frame:
     """The frame of rounds from now on. `new`: columns of jobs that came after the allocation."""
     table = state.shares
@@ -61,6 +64,7 @@ def frame_of(
     for bundle in new:
         row_of_job.setdefault(bundle.jobs[0], len(row_of_job))
     jobs = tuple(row_of_job)
+    known = [state.jobs[name] for name in jobs]
 
     def column(known: np.ndarray, more: ArrayLike) -> np.ndarray:
         return np.concatenate([known, np.asarray(more, known.dtype)]) if new else known
@@ -73,7 +77,7 @@ def frame_of(
         second=column(table.second, [NOBODY] * len(new)),
         worker_type=column(table.worker_type, [types[b.worker_type] for b in new]),
         gpus=column(table.gpus, [b.gpus for b in new]),
-        restart_s=_restart_s(state, jobs)[first],
+        restart_s=_restart_s(state, known)[first],
         tie=column(table.tie, _in_line(new, first[len(table) :]) if new else ()),
     )
     terms = Terms(
@@ -85,7 +89,7 @@ def frame_of(
         columns=columns,
         row_of_job=row_of_job,
         jobs=jobs,
-        kinds=frozenset(kind_of(state.jobs[name]) for name in jobs),
+        kinds=frozenset([kind_of(job) for job in known]),
         terms=terms,
         nothing=np.zeros(len(columns.bundles), bool),
         new=len(new),
@@ -101,8 +105,8 @@ def _in_line(new: tuple[Bundle, ...], arrival: Ints) -> np.ndarray:
     return dealt
 
 
-def _restart_s(state: SchedulerState, jobs: tuple[str, ...]) -> Floats:
+def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:
     """What each job loses when it starts or moves."""
     usual = state.settings.restart_cost_s
-    costs = [state.jobs[name].spec.restart_cost_s for name in jobs]
+    costs = [job.spec.restart_cost_s for job in jobs]
     return np.array([usual if cost is None else cost for cost in costs], float)

@@ -114,11 +114,11 @@ class ShareTable:
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
         """These columns run for so long; those that nobody has allocated yet are added."""
         row_of = self.row_of
-        rows = [row_of.get(bundle, -1) for bundle in bundles]
-        if -1 in rows:
+        rows = list(map(row_of.get, bundles))
+        if None in rows:
             new = sorted({bundle for bundle in bundles if bundle not in row_of})
             self.extend(new, backfill=bool(self.backfill.all()))
-            rows = [row_of[bundle] for bundle in bundles]
+            rows = list(map(row_of.get, bundles))
         if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
             self.received_s[rows[0]] += time_s
         else:

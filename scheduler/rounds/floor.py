@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from itertools import filterfalse
 
 from scheduler.model.lease import GpuId
 from scheduler.rounds.board import Site
@@ -15,9 +16,8 @@ class Floor:
     def __init__(self, site: Site, taken: set[GpuId]) -> None:
         self.nodes = site.nodes
         self.free: list[list[GpuId]] = [[] for _ in site.nodes]
-        for gpu, node in site.node_of.items():
-            if gpu not in taken:
-                self.free[node].append(gpu)
+        for gpu in filterfalse(taken.__contains__, site.node_of):
+            self.free[site.node_of[gpu]].append(gpu)
         self._node_of = site.node_of
         self._by_free: list[dict[int, None]] | None = None
 

@@ -125,7 +125,7 @@ def changes(board: Board) -> tuple[Bools, Bools]:
     """
     runs: Bools = np.frombuffer(board.runs, dtype=np.bool_)
     starts: Bools = ~runs
-    if board.inputs.candidates.what.any_pair:
+    if len(board.stays) > board.runs.count(True):  # somebody stays with another partner, or without
         starts[list(board.stays)] = False
     return starts, runs
 
