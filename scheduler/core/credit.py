@@ -15,11 +15,13 @@ HOUR_S = 3600.0
 
 def credit_round(state: SchedulerState) -> None:
     """A round begins: whoever has GPUs is credited with all of it. Who still waits for them is when it has them."""
-    ends_s = state.round.ends_s
-    going = [h for h in state.leases.values() if h.phase is Phase.SENT or h.phase is Phase.RUNNING]
-    for holding in going:
-        holding.credit_s = ends_s
-    state.shares.receive([holding.bundle for holding in going], state.settings.round_s)
+    ends_s, waiting, stopping = state.round.ends_s, Phase.WAITING, Phase.STOPPING
+    bundles: list[Bundle] = []
+    for holding in state.leases.values():
+        if holding.phase is not waiting and holding.phase is not stopping:
+            holding.credit_s = ends_s
+            bundles.append(holding.bundle)
+    state.shares.receive(bundles, state.settings.round_s)
 
 
 def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float) -> None:

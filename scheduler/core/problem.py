@@ -13,6 +13,7 @@ import numpy as np
 
 from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
 from scheduler.core.effects import Pairs
+from scheduler.core.frame import Frame
 from scheduler.core.pairing import pair_rates, pairs_of
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeSpec, gpus_for
@@ -58,6 +59,7 @@ class Kinds:
         (),
         (),
     )  # the same for a round, by order of worker types
+    frame: Frame | None = None  # of the last round
 
     def refresh(self, state: SchedulerState) -> None:
         """Forget what no longer holds."""

@@ -13,7 +13,7 @@ import msgspec
 from scheduler.core.facts import AllocationAdopted
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import NotFound
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, JobState
 from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
@@ -155,7 +155,12 @@ class SchedulerState:
 
     def eligible_jobs(self, now_s: float) -> dict[str, Job]:
         """All jobs that may be given GPUs now."""
-        return {name: job for name, job in self.active.items() if self.eligible(job, now_s)}
+        held, limited = JobState.HELD, self.watched
+        return {
+            name: job
+            for name, job in self.active.items()
+            if job.state is not held and (name not in limited or self.eligible(job, now_s))
+        }
 
     def confined_to(self, job: Job) -> Places:
         """The places whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none.

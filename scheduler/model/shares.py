@@ -126,15 +126,15 @@ class ShareTable:
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
         """These columns run for so long; those that nobody has allocated yet are added."""
         row_of = self.row_of
-        rows = [row_of.get(bundle, -1) for bundle in bundles]
-        if -1 in rows:
+        rows = list(map(row_of.get, bundles))
+        if None in rows:
             new = sorted({bundle for bundle in bundles if bundle not in row_of})
             self.extend(new, backfill=bool(self.backfill.all()))
-            rows = [row_of[bundle] for bundle in bundles]
+            rows = list(map(row_of.get, bundles))
         if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
             self.received_s[rows[0]] += time_s
         else:
-            self.received_s[rows] += time_s
+            self.received_s[np.array(rows, np.int64)] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
         """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
@@ -144,6 +144,8 @@ class ShareTable:
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
         """These were due and did not fit; the others start counting anew."""
+        if not bundles and not self.skipped.any():
+            return
         rows = [self.row_of[b] for b in bundles if b in self.row_of]
         counts = self.skipped[rows] + 1
         self.skipped = np.zeros(len(self), np.int64)

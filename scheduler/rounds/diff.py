@@ -38,9 +38,10 @@ def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
                 rebundled.append((job, bundle))
             else:
                 granted.append((job, bundle, gpus))
-    going_on = {*kept, *(job for job, _ in rebundled)}
+    left = held.keys() - kept
+    left.difference_update([job for job, _ in rebundled])
     return LeaseChanges(
-        ended=tuple(sorted(held.keys() - going_on)),
+        ended=tuple(sorted(left)),
         kept=tuple(sorted(kept)),
         rebundled=tuple(sorted(rebundled)),
         granted=tuple(sorted(granted)),
