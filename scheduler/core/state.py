@@ -271,14 +271,14 @@ class SchedulerState:
 
     def let_go(self, holding: Holding) -> None:
         """The lease no longer holds or claims its GPUs."""
-        table = self.holders if holding.phase in HOLDING else self.claims
+        table = self.claims if holding.phase is Phase.WAITING else self.holders
         mine = holding.lease.id
         for gpu in holding.lease.gpus:
-            rest = tuple(lease for lease in table.get(gpu, ()) if lease != mine)
-            if rest:
-                table[gpu] = rest
+            there = table[gpu]
+            if len(there) == 1:
+                del table[gpu]
             else:
-                table.pop(gpu, None)
+                table[gpu] = tuple([lease for lease in there if lease != mine])
 
     def touch(self, holding: Holding) -> None:
         """The set of leases of these nodes changed."""
@@ -296,11 +296,20 @@ class SchedulerState:
         names = {name for gpu in gpus for name in holders.get(gpu, ())}
         return [leases[name] for name in sorted(names, key=int)]
 
+    def in_use(self) -> list[str]:
+        """Nodes on which leases may have processes."""
+        holders = self.holders
+        is_idle = holders.keys().isdisjoint
+        return [
+            name
+            for name, gpus in self.gpus_of.items()
+            if gpus[0] in holders or (len(gpus) > 1 and not is_idle(gpus))
+        ]
+
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
-        return [
-            h for h in self.on_node(node) if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s
-        ]
+        here = self.on_node(node)
+        return [h for h in here if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s]
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})
