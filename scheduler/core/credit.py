@@ -8,7 +8,7 @@ piece by piece: up to each change of the price, or of how many share the GPUs.
 from __future__ import annotations
 
 from scheduler.core.state import SchedulerState
-from scheduler.model.lease import Bundle, Holding, Phase
+from scheduler.model.lease import RUNNING, SENT, Bundle, Holding
 
 HOUR_S = 3600.0
 
@@ -16,7 +16,7 @@ HOUR_S = 3600.0
 def credit_round(state: SchedulerState) -> None:
     """A round begins: whoever has GPUs is credited with all of it. Who still waits for them is when it has them."""
     ends_s = state.round.ends_s
-    going = [h for h in state.leases.values() if h.phase is Phase.SENT or h.phase is Phase.RUNNING]
+    going = [h for h in state.leases.values() if h.phase is SENT or h.phase is RUNNING]
     for holding in going:
         holding.credit_s = ends_s
     state.shares.receive([holding.bundle for holding in going], state.settings.round_s)
@@ -63,6 +63,8 @@ def beside(state: SchedulerState, holding: Holding) -> list[Holding]:
     """The other leases that have processes on its GPUs, or may have."""
     mine = holding.lease.id
     names = state.holders.get(holding.lease.gpus[0], ())
+    if len(names) == 1 and names[0] == mine:
+        return []
     return [state.leases[name] for name in names if name != mine]
 
 
@@ -100,6 +102,8 @@ def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
 
 def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
     """At present. Two packed jobs pay half each while both have processes."""
-    sharers = 1 + sum(other.started_s is not None for other in beside(state, holding))
+    sharers = 1
+    for other in beside(state, holding):
+        sharers += other.started_s is not None
     price = state.prices.get(holding.bundle.worker_type, 0.0)
     return price / HOUR_S * holding.bundle.gpus / sharers

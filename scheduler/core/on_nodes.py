@@ -30,7 +30,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import Job, JobState, Move
-from scheduler.model.lease import Holding, Phase, nodes_of
+from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
 STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
@@ -63,7 +63,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     for holding in state.on_node(spec.name):
         said = held.get(holding.lease.id)
         if said is None:
-            if holding.phase != Phase.SENT and spec.name not in holding.exited:
+            if holding.phase is not SENT and spec.name not in holding.exited:
                 # the agent and its processes were gone in between: nobody else will report this exit
                 _exited(out, spec.name, holding, _lost(out, holding))
             continue
@@ -99,7 +99,7 @@ def _goes_on(state: SchedulerState, holding: Holding) -> bool:
     """Whether a lease was ended by silence alone, and nothing has happened to its job in between."""
     job = state.jobs[holding.lease.job]
     return (
-        holding.phase == Phase.STOPPING
+        holding.phase is STOPPING
         and holding.why == GONE
         and job.state == JobState.RUNNING
         and job.lease is None
@@ -136,7 +136,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
 def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
     """The lease, if the node has GPUs of it in its hands."""
     holding = state.leases.get(lease)
-    if holding is None or holding.phase is Phase.WAITING or node not in nodes_of(holding.lease.gpus):
+    if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
         return None
     return holding
 
@@ -256,7 +256,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> N
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
     for name in waiting:
         next_one = state.leases.get(name)
-        if next_one is not None and next_one.phase is Phase.SENT:
+        if next_one is not None and next_one.phase is SENT:
             out.touched(next_one)
             out.untold.add(name)
     if end.outcome != "finished":

@@ -10,7 +10,7 @@ from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvalidSpec, Refused
-from scheduler.model.lease import Holding, Lease, Phase, nodes_of
+from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
 
 _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
@@ -101,7 +101,7 @@ class Outcome:
             if node is not None and node.state not in _UNREACHABLE:
                 desired = state.desired(name)
                 leases = tuple([as_sent(state, holding) for holding in desired])
-                last = tuple([h.lease.id for h in desired if h.phase is Phase.STOPPING])
+                last = tuple([h.lease.id for h in desired if h.phase is STOPPING])
                 self.effects.append(SendLeases(name, state.epoch, node.generation, leases, last))
         if self._renewed:
             same = [name for name in state.in_use() if name not in dirty]

@@ -14,7 +14,7 @@ from scheduler.core.facts import AllocationAdopted
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Job
-from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
+from scheduler.model.lease import HOLDING, STOPPING, WAITING, Bundle, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
@@ -177,6 +177,8 @@ class SchedulerState:
             if holding is not None and holding.started_s is not None:
                 nodes = nodes_of(holding.lease.gpus)
                 first, *others = dict.fromkeys(self.nodes[name].spec.place for name in nodes)
+                if not others:
+                    return (first,)
                 beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
                 # only where the others do not suffice without the first: nothing else keeps rank 0 there
                 return (first, *others) if beside < job.spec.narrowest else (first,)
@@ -271,7 +273,7 @@ class SchedulerState:
 
     def let_go(self, holding: Holding) -> None:
         """The lease no longer holds or claims its GPUs."""
-        table = self.claims if holding.phase is Phase.WAITING else self.holders
+        table = self.claims if holding.phase is WAITING else self.holders
         mine = holding.lease.id
         for gpu in holding.lease.gpus:
             there = table[gpu]
@@ -309,7 +311,7 @@ class SchedulerState:
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
         here = self.on_node(node)
-        return [h for h in here if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s]
+        return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})

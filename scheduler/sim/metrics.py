@@ -26,6 +26,7 @@ from scheduler.sim.job_table import JobTable
 
 STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
 UNMEASURED = -1
+_RUNS = JobState.RUNNING
 
 _ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
 _GOES_ON = {
@@ -174,8 +175,7 @@ class Metrics:
         """Bring the rows of jobs that have not ended up to the last fact."""
         self.gpus.charge_all(self.now_s)
         for job in self._open.values():
-            if job.row != UNMEASURED:
-                self._store(self.now_s, job)
+            self._store(self.now_s, job)
 
     # facts
 
@@ -268,7 +268,7 @@ class Metrics:
         self._leases[lease.id] = job.leases[lease.id] = held
         job.granted = True
         if not job.ended:
-            job.state = JobState.RUNNING
+            job.state = _RUNS
 
     def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
         for name in fact.leases:
@@ -306,10 +306,12 @@ class Metrics:
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
         if job.ended:
-            self._retire(now_s, job)
+            if not job.running:
+                self._store(now_s, job)
+                self._forget(job)
         elif end.outcome == "finished":  # done is done, whatever was meant to become of it
             self._end(now_s, job, JobState.COMPLETED)
-        elif not job.leases and job.state is JobState.RUNNING:
+        elif not job.leases and job.state is _RUNS:
             job.state = JobState.PREEMPTED
 
     # what follows from them
@@ -356,21 +358,21 @@ class Metrics:
             self.jobs.put(job.row, end_s=now_s)
             self.ended += 1
             self.closed = Window(now_s, *self.gpus.totals(now_s))
-            self._store(now_s, job)
+        self._store(now_s, job)
         self._promised.remove(job.id)
-        self._retire(now_s, job)
+        if not job.running:
+            self._forget(job)
 
-    def _retire(self, now_s: float, job: _Open) -> None:
-        """Forget a job that has ended as soon as its processes are gone."""
-        if job.running:
-            return
+    def _forget(self, job: _Open) -> None:
+        """A job has ended, and its processes are gone."""
         for name in job.leases:  # granted, but never begun
             del self._leases[name]
-        if job.row != UNMEASURED:
-            self._store(now_s, job)
         del self._open[job.id]
 
     def _store(self, now_s: float, job: _Open) -> None:
+        """Bring the row of a job up to now, if it has one."""
+        if job.row == UNMEASURED:
+            return
         held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)
         for held in job.leases.values():
             if held.tenure is not None:
