@@ -41,8 +41,9 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     """A job changes its state by the table."""
     job.state = after(job.state, how)
     job.why = why
-    if how not in _TURNS:
-        state.stale = True
+    if how in _TURNS:
+        return
+    state.stale = True
     if how in _ANEW:
         job.unstarted = 0
     if job.state in TERMINAL:

@@ -15,7 +15,6 @@ from scheduler.model.jobs import Job, JobState, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.throughput import RateKey
 
-
 _RUNS = JobState.RUNNING
 
 
@@ -173,9 +172,7 @@ def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> 
         _advance(state, now_s, state.jobs[holding.lease.job], holding, made)
 
 
-def _advance(
-    state: SchedulerState, now_s: float, job: Job, holding: Holding, made: Progress | Exit
-) -> None:
+def _advance(state: SchedulerState, now_s: float, job: Job, holding: Holding, made: Progress | Exit) -> None:
     """Take in how far a job is, and what that says about rates."""
     gained = made.steps - job.steps_done
     stepping_s = made.stepping_s - holding.ran_s

@@ -24,18 +24,21 @@ def credit_round(state: SchedulerState) -> None:
 
 def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float) -> None:
     """A lease goes on as this bundle until then, or begins to."""
-    since_s = max(now_s, state.round.starts_s, _partners_until_s(state, holding))
+    since_s = max(now_s, state.round.starts_s)
+    if len(holding.bundle.jobs) > 1:
+        since_s = max(since_s, _partners_until_s(state, holding))
     holding.credit_s = until_s
     if since_s < until_s:
-        state.shares.receive([holding.bundle], until_s - since_s)
+        state.shares.receive_one(holding.bundle, until_s - since_s)
 
 
 def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
     """A lease is over, or goes on as another bundle: the time ahead is not its bundle's, if it is nobody else's."""
-    starts_s = state.round.starts_s
+    starts_s, since_s, until_s = state.round.starts_s, now_s, holding.credit_s
     if holding.lease.round_number == state.round.number:
-        now_s = max(now_s, starts_s)  # planned ahead: it was credited from there
-    since_s, until_s = max(now_s, _partners_until_s(state, holding)), holding.credit_s
+        since_s = max(since_s, starts_s)  # planned ahead: it was credited from there
+    if len(holding.bundle.jobs) > 1:
+        since_s = max(since_s, _partners_until_s(state, holding))
     holding.credit_s = 0.0
     if since_s < until_s:
         faded_s = max(min(until_s, starts_s) - since_s, 0.0)  # of the last round
@@ -54,8 +57,6 @@ def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle
 
 def _partners_until_s(state: SchedulerState, holding: Holding) -> float:
     """Until when the partner in its bundle has been credited with their time."""
-    if len(holding.bundle.jobs) == 1:
-        return 0.0
     return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
 
 

@@ -29,7 +29,7 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
-from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
@@ -159,36 +159,37 @@ def _going(out: Outcome, node: Node, message: NodeReport) -> None:
     out.begun(begun)
     if made:
         for said in made:
-            _saved(out, node, state.leases[said.lease], said)
+            holding = state.leases[said.lease]
+            _saved(out, node, state.jobs[holding.lease.job], holding, said)
         out.fact(ProgressMade(progress=tuple(made)))
 
 
 def _gone(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
     """Processes have ended. Whether all of that is news."""
-    name, all_new = node.spec.name, True
+    state, name, all_new = out.state, node.spec.name, True
     out.settle_starts()
     for end in exits:
-        holding = _held(out.state, name, end.lease)
+        holding = _held(state, name, end.lease)
         if holding is None or name in holding.exited:
             all_new = False
             continue
-        end = _believed(out, end, holding)
+        job = state.jobs[holding.lease.job]
+        end = _believed(out, job, holding, end)
         if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
-            _saved(out, node, holding, end)
+            _saved(out, node, job, holding, end)
         _exited(out, name, holding, end)
     return all_new
 
 
-def _saved(out: Outcome, node: Node, holding: Holding, said: Progress | Exit) -> None:
+def _saved(out: Outcome, node: Node, job: Job, holding: Holding, said: Progress | Exit) -> None:
     """A job may have saved where its last checkpoint was not. Rank 0 saves, on the first node of a gang."""
-    job, place = out.state.jobs[holding.lease.job], node.spec.place
     if (
-        job.checkpoint_at != place
-        and not job.is_terminal
-        and 0 < said.saved != job.steps_saved
+        0 < said.saved != job.steps_saved
+        and job.checkpoint_at != node.spec.place
+        and job.state not in TERMINAL
         and nodes_of(holding.lease.gpus)[0] == node.spec.name
     ):
-        out.fact(CheckpointSaved(job=job.id, place=place))
+        out.fact(CheckpointSaved(job=job.id, place=node.spec.place))
 
 
 def _sane(said: Progress | Exit) -> bool:
@@ -201,9 +202,8 @@ def _newer(said: Progress, holding: Holding) -> bool:
     return said.stepping_s >= holding.ran_s
 
 
-def _believed(out: Outcome, end: Exit, holding: Holding) -> Exit:
+def _believed(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
-    job = out.state.jobs[holding.lease.job]
     if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
         return msgspec.structs.replace(
             end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
@@ -255,19 +255,17 @@ def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> N
     out.dirty(nodes)
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
     for name in waiting:
-        next_one = state.leases.get(name)
-        if next_one is not None and next_one.phase is SENT:
-            out.touched(next_one)
+        following = state.leases.get(name)
+        if following is not None and following.phase is SENT:
+            out.touched(following)
             out.untold.add(name)
-    if end.outcome != "finished":
+    if job.state not in TERMINAL:
         _after_exit(out, job, end, nodes)
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
     """Whether a job whose attempt ended badly gets another one."""
     spec = job.spec
-    if job.is_terminal:
-        return
     if end.outcome == "failed":
         if job.failures > spec.retries:
             again = "" if spec.retries == 0 else f", and {spec.retries} retries are used up"
