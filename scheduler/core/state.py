@@ -190,7 +190,8 @@ class SchedulerState:
 
     def usable_nodes(self) -> list[Node]:
         """Nodes that can be given work, by name."""
-        return [node for _, node in sorted(self.nodes.items()) if node.state == NodeState.UP]
+        up = NodeState.UP
+        return [node for _, node in sorted(self.nodes.items()) if node.state is up]
 
     def snapshot(self) -> bytes:
         """The true part, as bytes. Equal states have equal bytes."""
