@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.core import facts as f
 from scheduler.core.state import Request, SchedulerState
-from scheduler.model.jobs import Job, JobState, Move, after
+from scheduler.model.jobs import TERMINAL, Job, JobState, Move, after
 
 
 def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
@@ -41,11 +41,12 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     """A job changes its state by the table."""
     job.state = after(job.state, how)
     job.why = why
-    if how not in _TURNS:
-        state.stale = True
+    if how in _TURNS:
+        return
+    state.stale = True
     if how in _ANEW:
         job.unstarted = 0
-    if job.is_terminal:
+    if job.state in TERMINAL:
         job.ended_s = now_s
         del state.active[job.id]
         state.watched.pop(job.id, None)

@@ -14,7 +14,7 @@ from scheduler.core.facts import AllocationAdopted
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Job, JobState
-from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
+from scheduler.model.lease import HOLDING, STOPPING, WAITING, Bundle, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
@@ -182,6 +182,8 @@ class SchedulerState:
             if holding is not None and holding.started_s is not None:
                 nodes = nodes_of(holding.lease.gpus)
                 first, *others = dict.fromkeys(self.nodes[name].spec.place for name in nodes)
+                if not others:
+                    return (first,)
                 beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
                 # only where the others do not suffice without the first: nothing else keeps rank 0 there
                 return (first, *others) if beside < job.spec.narrowest else (first,)
@@ -193,7 +195,8 @@ class SchedulerState:
 
     def usable_nodes(self) -> list[Node]:
         """Nodes that can be given work, by name."""
-        return [node for _, node in sorted(self.nodes.items()) if node.state == NodeState.UP]
+        up = NodeState.UP
+        return [node for _, node in sorted(self.nodes.items()) if node.state is up]
 
     def snapshot(self) -> bytes:
         """The true part, as bytes. Equal states have equal bytes."""
@@ -276,14 +279,14 @@ class SchedulerState:
 
     def let_go(self, holding: Holding) -> None:
         """The lease no longer holds or claims its GPUs."""
-        table = self.holders if holding.phase in HOLDING else self.claims
+        table = self.claims if holding.phase is WAITING else self.holders
         mine = holding.lease.id
         for gpu in holding.lease.gpus:
-            rest = tuple(lease for lease in table.get(gpu, ()) if lease != mine)
-            if rest:
-                table[gpu] = rest
+            there = table[gpu]
+            if len(there) == 1:
+                del table[gpu]
             else:
-                table.pop(gpu, None)
+                table[gpu] = tuple([lease for lease in there if lease != mine])
 
     def touch(self, holding: Holding) -> None:
         """The set of leases of these nodes changed."""
@@ -301,11 +304,20 @@ class SchedulerState:
         names = {name for gpu in gpus for name in holders.get(gpu, ())}
         return [leases[name] for name in sorted(names, key=int)]
 
+    def in_use(self) -> list[str]:
+        """Nodes on which leases may have processes."""
+        holders = self.holders
+        is_idle = holders.keys().isdisjoint
+        return [
+            name
+            for name, gpus in self.gpus_of.items()
+            if gpus[0] in holders or (len(gpus) > 1 and not is_idle(gpus))
+        ]
+
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
-        return [
-            h for h in self.on_node(node) if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s
-        ]
+        here = self.on_node(node)
+        return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})

@@ -123,6 +123,14 @@ class ShareTable:
         self.entitled_s = self.entitled_s * decay + self.share * round_s
         self.received_s = self.received_s * decay
 
+    def receive_one(self, bundle: Bundle, time_s: float) -> None:
+        """This column runs for so long, as for every lease that starts in the middle of a round."""
+        row = self.row_of.get(bundle)
+        if row is None:
+            self.receive((bundle,), time_s)
+        else:
+            self.received_s[row] += time_s
+
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
         """These columns run for so long; those that nobody has allocated yet are added."""
         row_of = self.row_of

@@ -51,17 +51,19 @@ class IsolatedPace:
 
     def mark(self, now_s: float, gpus: int) -> float:
         """A point in time, for `seconds_per_step`."""
-        self._crowding.setdefault(gpus, 0.0)
-        self._settle(now_s)
+        if gpus not in self._crowding:
+            self._crowding[gpus] = 0.0
+        if now_s > self._since_s:
+            self._settle(now_s)
         return self._crowding[gpus]
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
         """In an equal slice, on average since `mark` was taken at `since_s`; None where the table has no rates."""
         crowding = self.mark(now_s, spec.gpus) - mark
-        passed_s = now_s - since_s
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
             return None
+        passed_s = now_s - since_s
         mean = crowding / passed_s if passed_s > 0 else max(self._jobs * spec.gpus, self._gpus)
         return mean / weighted
 
