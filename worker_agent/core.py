@@ -74,7 +74,6 @@ class AgentCore:
         self._report_s = INF
         self._other_s = INF  # first of everything else that is due
         self._numbers = 0
-        self._waiting = False  # some order may be startable
         self._started: list[str] = []
         self._progress: list[Progressed] = []
 
@@ -140,8 +139,8 @@ class AgentCore:
         self.news = False
         return send
 
-    def renew(self, epoch: int, generation: int, round_number: int, ends_s: float) -> None:
-        """Renewed, spelled out: it comes for every node in every round, and moves one number."""
+    def renew(self, epoch: int, generation: int, round_number: int, ends_s: float) -> bool:
+        """Renewed, spelled out: it comes for every node in every round, and moves one number. True: there is news."""
         if epoch == self.epoch and generation == self.generation:
             if round_number > self.round_number:  # else the set itself was told the ends of this round
                 self.round_number = round_number
@@ -151,6 +150,7 @@ class AgentCore:
                     self._end_s = max(self._end_s, ends_s + self.limits.late_s)
         elif (epoch, generation) > (self.epoch, self.generation):  # else it is late
             self.news = self.linked  # new or not: its generation makes the scheduler send the set
+        return self.news
 
     def _on_renewed(self, now_s: float, event: Renewed) -> Sequence[Action]:
         self.renew(event.epoch, event.generation, event.round_number, event.ends_s)
@@ -199,18 +199,21 @@ class AgentCore:
             self.round_number = event.round_number
         self.epoch, self.generation = mark
         actions: list[Action] = []
-        if self.runs or self.exits.kept:
-            self._compare(now_s, event.orders, actions)
+        orders, runs = event.orders, self.runs
+        if runs:
+            self._compare(now_s, orders, actions)
         self._renewed_s = -INF
         self._stale = True
-        for order in event.orders:
-            if order.lease not in self.runs:
-                self._accept(now_s, order)
-        self._start_what_can(actions)
+        new = [order for order in orders if order.lease not in runs and self._accept(now_s, order)]
+        if self.exits.kept:
+            listed = {order.lease for order in orders}
+            self.exits.see_set(listed, {gpu for order in new for gpu in order.gpus})
+        if new:
+            self._start_what_can(actions)
         return actions
 
     def _compare(self, now_s: float, orders: Sequence[Order], actions: list[Action]) -> None:
-        """What is here goes on as the new set says, or is to stop; and what does the set show of exits?"""
+        """What is here goes on as the new set says, or is to stop."""
         wanted = {order.lease: order for order in orders}
         for lease, run in list(self.runs.items()):
             order = wanted.get(lease)
@@ -219,22 +222,20 @@ class AgentCore:
             elif run.wanted:
                 run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
                 self._due_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
-        if self.exits.kept:
-            new = [order for order in orders if order.lease not in self.runs and self.seen.is_new(order)]
-            self.exits.see_set(wanted, {gpu for order in new for gpu in order.gpus})
 
-    def _accept(self, now_s: float, order: Order) -> None:
-        """Take an order on, or say why not: it has ended, it is stale, or it is over already."""
+    def _accept(self, now_s: float, order: Order) -> bool:
+        """Take an order on, or say why not: it has ended, it is stale, or it is over already. Whether it is new."""
         if self.exits.kept and self.exits.say_again(order.lease):
             self.news = self.linked
-            return
+            return False
         late_by_s = order.ends_s + self.limits.late_s
-        if not self.seen.take(order, self.limits.jobs_kept_max) or late_by_s <= now_s:
+        new = self.seen.take(order, self.limits.jobs_kept_max)
+        if new and late_by_s > now_s:
+            self.runs[order.lease] = Run(order=order, ends_s=order.ends_s, last=order.last)
+            self._due_by(order.ends_s if order.last else late_by_s)
+        else:
             self._keep(now_s, self.seen.never_ran(order), order)
-            return
-        self.runs[order.lease] = Run(order=order, ends_s=order.ends_s, last=order.last)
-        self._waiting = True
-        self._due_by(order.ends_s if order.last else late_by_s)
+        return new
 
     def _on_started(self, now_s: float, event: ProcessStarted) -> Sequence[Action]:
         run = self.runs.get(event.lease)
@@ -285,8 +286,8 @@ class AgentCore:
         self.seen.end(run.order, event)
         self._keep(now_s, event, run.order)
         actions: list[Action] = []
-        self._waiting = True
-        self._start_what_can(actions)
+        if self.runs:
+            self._start_what_can(actions)
         return actions
 
     def _on_link_up(self, now_s: float, event: LinkUp) -> Sequence[Action]:
@@ -362,12 +363,10 @@ class AgentCore:
 
     def _start_what_can(self, actions: list[Action]) -> None:
         """Orders whose GPUs are free now."""
-        if self._waiting:
-            self._waiting = False
-            for run in self.runs.values():
-                if run.phase is WAITING and may_start(run.order, self.runs.values()):
-                    run.phase = STARTING
-                    actions.append(StartProcess(run.order))
+        for run in self.runs.values():
+            if run.phase is WAITING and may_start(run.order, self.runs.values()):
+                run.phase = STARTING
+                actions.append(StartProcess(run.order))
 
     # ----------------------------------------------------------------------------------------------------- time
 

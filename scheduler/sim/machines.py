@@ -90,15 +90,15 @@ class Machines:
             epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
-                if node is not None and node.reachable:
-                    node.core.renew(epoch, generation, number, ends_s)
-                    if node.core.news:
-                        self._news[node] = None
+                if node is None or not node.reachable:
+                    continue
+                if node.core.renew(epoch, generation, number, ends_s):
+                    self._news[node] = None
         else:
             node = nodes.get(effect.node)
             if node is None or not node.reachable:
                 return []
-            self._tell(now_s, node, node.desired(effect))
+            self._todo.append((node, node.desired(effect)))
         return self._flush(now_s)
 
     def next_s(self) -> float:
@@ -198,21 +198,17 @@ class Machines:
             self._todo.append((node, TICK))
 
     def _work(self, now_s: float) -> None:
-        """Tell agents what happened until nothing more happens at this instant."""
+        """Tell agents what happened, and do what they want done about it, until nothing more happens now."""
         todo = self._todo
         while todo:
             node, event = todo.popleft()
-            self._tell(now_s, node, event)
-
-    def _tell(self, now_s: float, node: Node, event: Event) -> None:
-        """Tell an agent what happened, and do what it wants done about that."""
-        core = node.core
-        for action in core.hear(now_s, event):
-            self._act(now_s, node, action)
-        if core.armed_s < node.wake_s:
-            self._wakes.put(max(core.armed_s, now_s), node)
-        if core.news:
-            self._news[node] = None
+            core = node.core
+            for action in core.hear(now_s, event):
+                self._act(now_s, node, action)
+            if core.armed_s < node.wake_s:
+                self._wakes.put(max(core.armed_s, now_s), node)
+            if core.news:
+                self._news[node] = None
 
     def _act(self, now_s: float, node: Node, action: Action) -> None:
         if isinstance(action, StartProcess):

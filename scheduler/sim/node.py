@@ -44,6 +44,8 @@ class Node:
 
     def lease(self, order: Order) -> Lease:
         """What an order of the newest set was made of."""
+        if len(self.leases) == 1:
+            return self.leases[0]
         return next(lease for lease in self.leases if lease.id == order.lease)
 
     def hello(self, action: SayHello) -> NodeHello:
@@ -58,8 +60,8 @@ class Node:
             node=self.spec.name,
             generation=send.generation,
             started=send.started,
-            progress=tuple([_progress(one) for one in send.progress]),
-            exits=tuple([_exit(one) for one in send.exits]),
+            progress=tuple([_progress(one) for one in send.progress]) if send.progress else (),
+            exits=tuple([_exit(one) for one in send.exits]) if send.exits else (),
         )
 
 
