@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from worker_agent.orders import Order, Phase, Run
 
@@ -27,16 +26,12 @@ def may_start(order: Order, runs: Iterable[Run]) -> bool:
     return partners < 2
 
 
-class FirstTimes(NamedTuple):
-    """The first of each kind, inf where there is none."""
+def first_times(runs: Iterable[Run]) -> tuple[float, float, float]:
+    """The first end of a lease that may be renewed, the first of what else is due, and when a job was last told of.
 
-    end_s: float = math.inf  # of a lease that may be renewed, as its order says
-    other_s: float = math.inf  # the end of one that will not be, or the next step of one that is stopping
-    said_s: float = math.inf  # when a job was last told of
-
-
-def first_times(runs: Iterable[Run]) -> FirstTimes:
-    """What comes first of what is due."""
+    What is due is the end of a lease that will not be renewed, or the next step of one that is stopping. Each is
+    inf where there is none.
+    """
     end_s = other_s = said_s = math.inf
     for run in runs:
         if run.wanted and not run.last:
@@ -44,4 +39,4 @@ def first_times(runs: Iterable[Run]) -> FirstTimes:
         else:
             other_s = min(other_s, run.ends_s if run.wanted else run.due_s)
         said_s = min(said_s, run.said_s)
-    return FirstTimes(end_s, other_s, said_s)
+    return end_s, other_s, said_s
