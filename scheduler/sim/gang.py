@@ -19,6 +19,9 @@ class Doing(Enum):
     GONE = "gone"
 
 
+GATHERING, RESTARTING, STEPPING, SAVING, GONE = Doing
+
+
 class Gang:
     """A job under one lease. `steps` is true at `since_s`, and grows by `rate` while it is stepping."""
 
@@ -35,7 +38,7 @@ class Gang:
         self.worker_type = worker_type
         self.consolidated = True
         self.present: dict[str, float] = {}  # nodes whose ranks run, and since when
-        self.doing = Doing.GATHERING
+        self.doing = GATHERING
         self.steps = self.saved = self.stepping_s = self.rate = self.since_s = 0.0
         self.runs_to = truth.runs_to
         self.ends_s = lease.ends_s  # as last told, where renewals cost something
@@ -43,7 +46,7 @@ class Gang:
 
     def settle(self, now_s: float) -> None:
         """Bring the figures up to now."""
-        if self.doing is not Doing.STEPPING or now_s <= self.since_s:
+        if self.doing is not STEPPING or now_s <= self.since_s:
             return
         span_s = now_s - self.since_s
         every_s = self.truth.save_every_s

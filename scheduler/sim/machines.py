@@ -18,9 +18,10 @@ from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeSilent
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import GpuId, Lease
-from scheduler.sim.gang import Doing, Gang
+from scheduler.sim.gang import GATHERING, GONE, RESTARTING, SAVING, STEPPING, Gang
 from scheduler.sim.node import Node
 from scheduler.sim.physics import CODE_FAULT, CODE_NO_RATE, Physics
+from scheduler.sim.wakes import Wakes
 from worker_agent.orders import (
     Action,
     AskToStop,
@@ -34,12 +35,10 @@ from worker_agent.orders import (
     ProcessStarted,
     Progressed,
     SayHello,
-    Send,
     SignalLeader,
     StartProcess,
     Tick,
     Token,
-    WakeAt,
 )
 
 INF = math.inf
@@ -67,13 +66,12 @@ class Machines:
         self.saved: dict[str, tuple[Token, float]] = {}  # the shared disk: steps in the job's checkpoint
         self._stepping: dict[GpuId, list[Gang]] = {}  # by place: one, or two that are packed
         self._due: list[tuple[float, int, int, Gang]] = []
-        self._wakes: dict[float, list[Node]] = {}  # agents that want a tick, by time
-        self._wake_times: list[float] = []
+        self._wakes = Wakes()
         self._silences: list[tuple[float, str, int]] = []
         self._numbers = 0
         self._todo: deque[tuple[Node, Event]] = deque()
         self._said: list[Message] = []
-        self._sends: dict[str, list[Send]] = {}
+        self._news: dict[Node, None] = {}  # whose agents have something to report
 
     # --------------------------------------------------------------------------------------- what the world does
 
@@ -87,23 +85,20 @@ class Machines:
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
         """Leases arrive. A node that is down or cut off gets nothing."""
+        nodes = self.nodes
         if isinstance(effect, RenewLeases):
-            nodes = self.nodes
             epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
-                if node is not None and node.reachable:
-                    for action in node.core.renew(now_s, epoch, generation, number, ends_s):
-                        self._act(now_s, node, action)
-            return self._flush(now_s) if self._sends else []
-        node = self.nodes.get(effect.node)
-        if node is None or not node.reachable:
-            return []
-        actions = node.core.handle(now_s, node.desired(effect))
-        if (node.core.epoch, node.core.generation) == (effect.epoch, effect.generation):
-            node.leases = {lease.id: lease for lease in effect.leases}
-        for action in actions:
-            self._act(now_s, node, action)
+                if node is None or not node.reachable:
+                    continue
+                if node.core.renew(epoch, generation, number, ends_s):
+                    self._news[node] = None
+        else:
+            node = nodes.get(effect.node)
+            if node is None or not node.reachable:
+                return []
+            self._todo.append((node, node.desired(effect)))
         return self._flush(now_s)
 
     def next_s(self) -> float:
@@ -116,7 +111,7 @@ class Machines:
             heappop(self._silences)
         if self._silences and self._silences[0][0] < first_s:
             first_s = self._silences[0][0]
-        return min(first_s, self._next_wake_s())
+        return min(first_s, self._wakes.next_s())
 
     def advance(self, now_s: float) -> list[Message]:
         """Let everything happen that is due at or before now, each at its own time."""
@@ -190,46 +185,9 @@ class Machines:
 
     # -------------------------------------------------------------------------------------------------- agents
 
-    def _next_wake_s(self) -> float:
-        """The next tick that an agent really needs. Renewals move ends, so most wakes turn out to be early."""
-        while self._wake_times:
-            at_s = self._wake_times[0]
-            nodes = self._wakes[at_s]
-            while nodes:
-                if not self._early(at_s, nodes[-1]):
-                    return at_s
-                nodes.pop()
-            del self._wakes[at_s]
-            heappop(self._wake_times)
-        return INF
-
-    def _early(self, at_s: float, node: Node) -> bool:
-        """Whether a wake is void, or too early and was put off."""
-        if node.wake_s != at_s:
-            return True
-        again_s = node.core.wake_again_s(at_s)
-        if again_s <= at_s:
-            return False
-        self._wake_at(again_s, node)
-        return True
-
-    def _wake_at(self, at_s: float, node: Node) -> None:
-        node.wake_s = at_s
-        if at_s < INF:
-            waiting = self._wakes.get(at_s)
-            if waiting is None:
-                self._wakes[at_s] = [node]
-                heappush(self._wake_times, at_s)
-            else:
-                waiting.append(node)
-
     def _wake(self, now_s: float) -> None:
         """Give a tick to every agent that needs one now; before a report, their jobs say how far they are."""
-        heappop(self._wake_times)
-        for node in self._wakes.pop(now_s):
-            if self._early(now_s, node):
-                continue
-            node.wake_s = INF
+        for node in self._wakes.take(now_s):
             core = node.core
             if core.report_s <= now_s:
                 for lease in core.running:
@@ -240,41 +198,42 @@ class Machines:
             self._todo.append((node, TICK))
 
     def _work(self, now_s: float) -> None:
-        """Tell agents what happened until nothing more happens at this instant."""
+        """Tell agents what happened, and do what they want done about it, until nothing more happens now."""
         todo = self._todo
         while todo:
             node, event = todo.popleft()
-            for action in node.core.handle(now_s, event):
+            core = node.core
+            for action in core.hear(now_s, event):
                 self._act(now_s, node, action)
+            if core.armed_s < node.wake_s:
+                self._wakes.put(max(core.armed_s, now_s), node)
+            if core.news:
+                self._news[node] = None
 
     def _act(self, now_s: float, node: Node, action: Action) -> None:
-        if isinstance(action, Send):
-            self._sends.setdefault(node.spec.name, []).append(action)
-        elif isinstance(action, WakeAt):
-            self._wake_at(max(action.at_s, now_s), node)
-        elif isinstance(action, StartProcess):
-            self._start(now_s, node, node.leases[action.order.lease])
+        if isinstance(action, StartProcess):
+            self._start(now_s, node, node.lease(action.order))
         elif isinstance(action, SayHello):
             self._said.append(node.hello(action))
-        else:
+        elif isinstance(action, (AskToStop, SignalLeader, KillGroup)):
             gang = self.gangs.get(action.lease)
             if gang is None:
                 return
             if isinstance(action, KillGroup):
                 gang.settle(now_s)
                 self._end(now_s, gang, "yielded")
-            elif isinstance(action, (AskToStop, SignalLeader)):
+            else:
                 self._ask(now_s, gang)
 
     def _flush(self, now_s: float) -> list[Message]:
         """Finish this instant, and collect what was said in it."""
-        self._work(now_s)
-        if not (self._said or self._sends):
+        if self._todo:
+            self._work(now_s)
+        if not (self._news or self._said):
             return []
         said, self._said = self._said, []
-        if self._sends:
-            said.extend([self.nodes[name].report(sends) for name, sends in self._sends.items()])
-            self._sends.clear()
+        said.extend([node.report() for node in self._news])
+        self._news.clear()
         return said
 
     # --------------------------------------------------------------------------------------------------- gangs
@@ -290,26 +249,26 @@ class Machines:
             self.gangs[lease.id] = gang
         gang.present[node.spec.name] = now_s
         self._todo.append((node, ProcessStarted(lease.id)))
-        if len(gang.present) < len(gang.nodes) or gang.doing is not Doing.GATHERING:
+        if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
             return
         if len(gang.nodes) > 1:
             width = max(self.nodes[name].spec.gpus for name in gang.nodes)
             gang.consolidated = len(gang.nodes) == -(-len(lease.gpus) // width)
         gang.steps = gang.saved = self.saved[lease.job][1]
         if gang.truth.restart_s > 0:
-            gang.doing = Doing.RESTARTING
+            gang.doing = RESTARTING
             self._due_at(gang, now_s + gang.truth.restart_s)
         else:
             self._step(now_s, gang)
 
     def _step(self, now_s: float, gang: Gang) -> None:
         """It begins to do steps; whoever is on the same GPUs feels it."""
-        gang.doing = Doing.STEPPING
+        gang.doing = STEPPING
         gang.since_s = now_s
         here = self._stepping.setdefault(gang.place, [])
         here.append(gang)
         self._pace(now_s, gang)
-        if len(here) > 1 and gang.doing is Doing.STEPPING:
+        if len(here) > 1 and gang.doing is STEPPING:
             self._pace(now_s, here[0])
 
     def _pace(self, now_s: float, gang: Gang) -> None:
@@ -329,24 +288,24 @@ class Machines:
         """It is asked to stop: it saves first, if it has anything to save."""
         if gang.truth.ignores_stop:
             return
-        if gang.doing in (Doing.GATHERING, Doing.RESTARTING):
-            self._end(now_s, gang, "yielded")
-        elif gang.doing is Doing.STEPPING:
+        if gang.doing is STEPPING:
             gang.settle(now_s)
             if gang.has_run_out():
                 self._run_out(now_s, gang)
                 return
             self._leave_place(now_s, gang)
-            gang.doing = Doing.SAVING
+            gang.doing = SAVING
             if gang.truth.checkpoint_s > 0:
                 self._due_at(gang, now_s + gang.truth.checkpoint_s)
             else:
                 self._have_saved(now_s, gang)
+        elif gang.doing is not SAVING:
+            self._end(now_s, gang, "yielded")
 
     def _on_due(self, now_s: float, gang: Gang) -> None:
-        if gang.doing is Doing.RESTARTING:
+        if gang.doing is RESTARTING:
             self._step(now_s, gang)
-        elif gang.doing is Doing.SAVING:
+        elif gang.doing is SAVING:
             self._have_saved(now_s, gang)
         else:
             gang.settle(now_s)
@@ -376,7 +335,7 @@ class Machines:
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
         """All its processes end, on every node that has any."""
-        was, gang.doing = gang.doing, Doing.GONE
+        was, gang.doing = gang.doing, GONE
         gang.version += 1
         del self.gangs[gang.lease.id]
         lease = gang.lease
@@ -387,7 +346,7 @@ class Machines:
             ran_s = now_s - since_s
             exited = ProcessExited(lease.id, outcome, gang.steps, gang.saved, gang.stepping_s, ran_s, code)
             self._todo.append((self.nodes[name], exited))
-        if was is Doing.STEPPING:
+        if was is STEPPING:
             self._leave_place(now_s, gang)
 
     def _due_at(self, gang: Gang, at_s: float) -> None:

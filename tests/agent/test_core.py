@@ -274,3 +274,22 @@ def test_a_start_that_fails_is_an_exit() -> None:
     agent.desire(0, A)
     assert agent.tell(1, exited("a/1", "failed", 127)) == [Send(1, 1, exits=(exited("a/1", "failed", 127),))]
     assert agent.desire(2, B) == [StartProcess(B)]
+
+
+# ------------------------------------------------------------------------------------------ much at one instant
+
+
+def test_what_is_heard_at_one_instant_can_be_reported_at_once() -> None:
+    """`hear` answers with what is to be done to processes alone: one report says all of it, and one wake is enough."""
+    core = Agent().core
+    assert core.hear(0.0, Desired(1, 1, (A, order("b", 1)))) == [StartProcess(A), StartProcess(order("b", 1))]
+    assert not core.news
+    for lease in ("a/1", "b/1"):
+        assert not core.hear(0.0, ProcessStarted(lease))
+    assert core.hear(0.0, Desired(1, 2, (A,))) == [AskToStop("b/1")]
+    assert not core.hear(0.0, exited("b/1"))
+    assert core.news
+    assert core.report() == Send(1, 2, ("a/1", "b/1"), (), (exited("b/1"),))
+    assert not core.news
+    assert core.armed_s == 20.0
+    assert core.wake_again_s(20.0) == 361.0
