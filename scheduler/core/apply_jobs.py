@@ -77,6 +77,8 @@ def _open_gates(state: SchedulerState, job: Job) -> None:
     """Those who waited for this job's end go on; those who waited for its success only if it succeeded."""
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
+        if other.is_terminal:
+            continue  # what has ended stays as it is
         if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
             other.blocked_by.discard(job.id)
             state.stale = True

@@ -38,6 +38,7 @@ class Core:
             SubmitJobs: on_jobs.on_submit,
             JobCommand: on_jobs.on_command,
             NodeHello: on_nodes.on_hello,
+            NodeReport: on_nodes.on_report,
             NodeSilent: on_nodes.on_silent,
             NodeCommand: on_nodes.on_command,
             Configure: on_settings.on_configure,
@@ -56,11 +57,10 @@ class Core:
         """What a batch comes to: message by message, with one set of leases at the end for each node concerned."""
         out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
         for message in messages:
-            if type(message) is NodeReport:
-                on_nodes.on_report(out, message)
-            else:
+            kind = type(message)
+            if kind is not NodeReport:
                 out.settle_reports()  # others may read of leases whether they run
-                self._on[type(message)](out, message)
+            self._on[kind](out, message)
         out.settle_reports()
         if out.wants_review:
             on_jobs.review(out)

@@ -266,9 +266,11 @@ class SchedulerState:
             del self.places[spec.place]
 
     def hold(self, holding: Holding) -> None:
-        """The lease's GPUs are in its hands."""
+        """The lease's GPUs are in its hands. Of two, the older one is first, whichever had them first."""
+        mine = holding.lease.id
         for gpu in holding.lease.gpus:
-            self.holders[gpu] = (*self.holders.get(gpu, ()), holding.lease.id)
+            there = self.holders.get(gpu)
+            self.holders[gpu] = tuple(sorted((*there, mine), key=int)) if there else (mine,)
 
     def claim(self, holding: Holding) -> None:
         """The lease's GPUs are promised to it."""
