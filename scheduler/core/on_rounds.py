@@ -249,11 +249,9 @@ def fill(out: Outcome, kinds: Kinds) -> None:
         return
     if not _any_idle(state, kinds) and not (state.shares.second >= 0).any():
         return  # only a packed job could still find room
-    if not any(state.eligible(job, now_s) for job in state.active.values()):
-        return
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
-    if not inputs.nodes:
-        return
+    if not inputs.nodes or not any(state.eligible(state.jobs[name], now_s) for name in inputs.jobs):
+        return  # nobody who may run has a way to
     changes = diff(inputs.held, plan_round(inputs))
     if changes.granted:
         granted = _leases(state, changes, state.round.number, state.round.ends_s)
