@@ -49,11 +49,12 @@ class Exits:
 
     def said(self, number: int) -> tuple[ProcessExited, ...]:
         """What goes into the report of this number."""
+        exits = []
         for kept in self.unsaid.values():
             kept.number = number
-        exits = tuple([kept.exit for kept in self.unsaid.values()])
+            exits.append(kept.exit)
         self.unsaid.clear()
-        return exits
+        return tuple(exits)
 
     def taken(self, number: int) -> None:
         """The scheduler has the report of this number for good."""
