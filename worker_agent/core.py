@@ -204,7 +204,7 @@ class AgentCore:
         self.epoch, self.generation = epoch, generation
         actions: list[Action] = []
         if self.runs:
-            listed = {order.lease: order for order in orders}
+            listed = {order.lease: order for order in orders} if orders else {}
             for lease, run in list(self.runs.items()):
                 order = listed.get(lease)
                 if order is None:
@@ -232,7 +232,8 @@ class AgentCore:
 
     def _accept(self, now_s: float, order: Order) -> bool:
         """Take an order on, or say why not: it has ended, it is stale, or it is over already. Whether it is new."""
-        if self.exits.kept and self.exits.say_again(order.lease):
+        if order.lease in self.exits.kept:
+            self.exits.say_again(order.lease)
             self.news = self.linked
             return False
         ends_s, last = order.ends_s, order.last

@@ -27,7 +27,7 @@ class Gang:
     """A job under one lease. `steps` is true at `since_s`, and grows by `rate` while it is stepping."""
 
     __slots__ = (
-        *("lease", "truth", "nodes", "place", "worker_type", "consolidated", "present", "doing"),
+        *("lease", "truth", "place", "worker_type", "consolidated", "present", "doing"),
         *("steps", "saved", "stepping_s", "rate", "since_s", "runs_to", "version", "ends_s", "token"),
     )
 
@@ -35,7 +35,6 @@ class Gang:
         self.lease = lease
         self.truth = truth
         self.token: Token = (lease.epoch, lease.attempt)
-        self.nodes = nodes_of(lease.gpus)
         self.place: GpuId = min(lease.gpus)  # the same for both of a packed pair
         self.worker_type = worker_type
         self.consolidated = True
@@ -46,6 +45,11 @@ class Gang:
         self.runs_to = truth.runs_to
         self.ends_s = lease.ends_s  # as last told, where renewals cost something
         self.version = 0  # of its entry on the heap of what is due; older ones are void
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where its ranks run, in order."""
+        return nodes_of(self.lease.gpus)
 
     def settle(self, now_s: float) -> None:
         """Bring the figures up to now."""

@@ -188,7 +188,7 @@ class Machines:
         for node in woken:
             core = node.core
             if core.report_s <= now_s:
-                for lease in core.running:
+                for lease in core.runs:
                     gang = self.gangs.get(lease)
                     if gang is not None:
                         gang.settle(now_s)
@@ -249,7 +249,7 @@ class Machines:
             self.gangs[lease.id] = gang
         gang.present[node.spec.name] = now_s
         node.core.started(now_s, lease.id)
-        if len(gang.nodes) > 1:
+        if len(lease.gpus) > 1:
             if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
                 return
             width = max(self.nodes[name].spec.gpus for name in gang.nodes)
@@ -274,11 +274,11 @@ class Machines:
         here.append(gang)
         self._pace(now_s, gang, other.lease)
         if gang.doing is STEPPING:
+            other.settle(now_s)
             self._pace(now_s, other, gang.lease)
 
     def _pace(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
-        """Its rate from now on. Where it is 0 the job does not fit, and fails."""
-        gang.settle(now_s)
+        """Its rate from now on, up to which it is settled. Where it is 0 the job does not fit, and fails."""
         gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
         if gang.rate > 0.0:
             self._due_at(gang, gang.ends_itself_s())
@@ -332,6 +332,7 @@ class Machines:
             del self._stepping[gang.place]
         else:
             here.remove(gang)
+            here[0].settle(now_s)
             self._pace(now_s, here[0], None)
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
