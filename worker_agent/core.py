@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from msgspec import structs
+
 from worker_agent.exits import Exits
 from worker_agent.orders import (
     Action,
@@ -44,7 +46,7 @@ from worker_agent.orders import (
     Tick,
     WakeAt,
 )
-from worker_agent.runs import first_times, may_start
+from worker_agent.runs import first_times, may_start, run_found
 from worker_agent.seen import SeenJobs
 
 INF = math.inf
@@ -55,8 +57,8 @@ ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 class AgentCore:
     """One node's agent. `handle` is told what happened and answers what to do.
 
-    A world in which much happens to an agent at one instant calls `hear` for each event, `report` once in the end
-    if there is `news`, and wakes the agent at `armed_s`.
+    A world in which much happens to an agent at one instant calls `hear` for each event, or what `hear` calls for
+    the most frequent ones, then `report` once if there is `news`, and wakes the agent at `armed_s`.
     """
 
     def __init__(self, limits: Limits | None = None, *, epoch: int = 0, generation: int = 0) -> None:
@@ -146,8 +148,8 @@ class AgentCore:
                 self.round_number = round_number
                 if ends_s > self._renewed_s:
                     self._renewed_s = ends_s
-                    # an armed wake comes early then, and is armed again
-                    self._end_s = max(self._end_s, ends_s + self.limits.late_s)
+                    late_s = ends_s + self.limits.late_s  # an armed wake comes early then, and is armed again
+                    self._end_s = late_s if late_s > self._end_s else self._end_s
         elif (epoch, generation) > (self.epoch, self.generation):  # else it is late
             self.news = self.linked  # new or not: its generation makes the scheduler send the set
         return self.news
@@ -165,20 +167,20 @@ class AgentCore:
         self.linked = self.news = False
         return ()
 
-    def progressed(self, event: Progressed) -> None:
+    def progressed(self, lease: str, steps: float, saved: float, stepping_s: float) -> None:
         """Remember how far a job is; it is said at the interval."""
-        run = self.runs.get(event.lease)
+        run = self.runs.get(lease)
         if run is not None and run.phase is not WAITING:
             run.changed = True
-            run.steps = max(run.steps, event.steps)
-            run.saved = max(run.saved, event.saved)
-            run.stepping_s = max(run.stepping_s, event.stepping_s)
+            run.steps = max(run.steps, steps)
+            run.saved = max(run.saved, saved)
+            run.stepping_s = max(run.stepping_s, stepping_s)
 
     def _on_progressed(self, now_s: float, event: Progressed) -> Sequence[Action]:
         """The same, and that a slow start is over is said at once: somebody may be waiting for the GPUs."""
         run = self.runs.get(event.lease)
         fresh = run is not None and not run.stepping_s
-        self.progressed(event)
+        self.progressed(event.lease, event.steps, event.saved, event.stepping_s)
         if run is None or not (fresh and run.stepping_s and self.linked):
             return ()
         if now_s - run.stepping_s - run.started_s >= self.limits.first_step_s:
@@ -191,61 +193,69 @@ class AgentCore:
         self._progress.append(Progressed(run.order.lease, run.steps, run.saved, run.stepping_s))
         self.news = True
 
-    def _on_desired(self, now_s: float, event: Desired) -> Sequence[Action]:
-        mark = (event.epoch, event.generation)
-        if mark < (self.epoch, self.generation):
+    def desired(
+        self, now_s: float, epoch: int, generation: int, orders: Sequence[Order], round_number: int
+    ) -> Sequence[Action]:
+        """Desired, spelled out: what is here goes on as the new set says, or stops; what is new starts when it can."""
+        if (epoch, generation) < (self.epoch, self.generation):
             return ()
-        if event.round_number > self.round_number or event.epoch != self.epoch:
-            self.round_number = event.round_number
-        self.epoch, self.generation = mark
+        if round_number > self.round_number or epoch != self.epoch:
+            self.round_number = round_number
+        self.epoch, self.generation = epoch, generation
         actions: list[Action] = []
-        orders, runs = event.orders, self.runs
-        if runs:
-            self._compare(now_s, orders, actions)
+        if self.runs:
+            listed = {order.lease: order for order in orders} if orders else {}
+            for lease, run in list(self.runs.items()):
+                order = listed.get(lease)
+                if order is None:
+                    self._stop(now_s, run, actions)
+                elif run.wanted:
+                    run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
+                    self._due_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
         self._renewed_s = -INF
         self._stale = True
-        new = [order for order in orders if order.lease not in runs and self._accept(now_s, order)]
-        if self.exits.kept:
-            listed = {order.lease for order in orders}
-            self.exits.see_set(listed, {gpu for order in new for gpu in order.gpus})
-        if new:
-            self._start_what_can(actions)
+        if orders:
+            self._take_on(now_s, orders, actions)
+        elif self.exits.kept:
+            self.exits.see_set((), frozenset())
         return actions
 
-    def _compare(self, now_s: float, orders: Sequence[Order], actions: list[Action]) -> None:
-        """What is here goes on as the new set says, or is to stop."""
-        wanted = {order.lease: order for order in orders}
-        for lease, run in list(self.runs.items()):
-            order = wanted.get(lease)
-            if order is None:
-                self._stop(now_s, run, actions)
-            elif run.wanted:
-                run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
-                self._due_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
+    def _take_on(self, now_s: float, orders: Sequence[Order], actions: list[Action]) -> None:
+        """Take on what is new in a set, and start what can start."""
+        given: set[int] = set()
+        for order in orders:
+            if order.lease not in self.runs and self._accept(now_s, order):
+                given.update(order.gpus)
+        if self.exits.kept:
+            self.exits.see_set([order.lease for order in orders], given)
+        self._start_what_can(actions)
 
     def _accept(self, now_s: float, order: Order) -> bool:
         """Take an order on, or say why not: it has ended, it is stale, or it is over already. Whether it is new."""
-        if self.exits.kept and self.exits.say_again(order.lease):
+        if order.lease in self.exits.kept:
+            self.exits.say_again(order.lease)
             self.news = self.linked
             return False
-        late_by_s = order.ends_s + self.limits.late_s
+        ends_s, last = order.ends_s, order.last
+        late_by_s = ends_s + self.limits.late_s
         new = self.seen.take(order, self.limits.jobs_kept_max)
         if new and late_by_s > now_s:
-            self.runs[order.lease] = Run(order=order, ends_s=order.ends_s, last=order.last)
-            self._due_by(order.ends_s if order.last else late_by_s)
+            self.runs[order.lease] = Run(order=order, ends_s=ends_s, last=last)
+            self._due_by(ends_s if last else late_by_s)
         else:
             self._keep(now_s, self.seen.never_ran(order), order)
         return new
 
-    def _on_started(self, now_s: float, event: ProcessStarted) -> Sequence[Action]:
-        run = self.runs.get(event.lease)
+    def started(self, now_s: float, lease: str) -> Sequence[Action]:
+        """ProcessStarted, spelled out: nothing has to be done about it."""
+        run = self.runs.get(lease)
         if run is None or run.phase is WAITING or run.started_s < INF:
             return ()
         run.started_s = run.said_s = now_s
         if run.phase is STARTING:
             run.phase = RUNNING
         if self.linked:  # else the next hello says it
-            self._started.append(event.lease)
+            self._started.append(lease)
             self.news = True
         self._due_by(now_s + self.limits.report_interval_s)
         return ()
@@ -254,41 +264,26 @@ class AgentCore:
         order = event.order
         if order.lease in self.runs:
             return ()
-        started_s = INF if event.ran_s is None else now_s - event.ran_s
-        self.runs[order.lease] = run = Run(
-            order=order,
-            ends_s=order.ends_s,
-            phase=STARTING if event.ran_s is None else RUNNING,
-            started_s=started_s,
-            said_s=max(now_s, started_s),
-            steps=event.steps,
-            saved=event.saved,
-            stepping_s=event.stepping_s,
-        )
+        self.runs[order.lease] = run = run_found(now_s, event)
         self.seen.find(order)
         self._due_by(
             min(self.ends_s(order.lease) + self.limits.late_s, run.said_s + self.limits.report_interval_s)
         )
         return ()
 
-    def _on_exited(self, now_s: float, event: ProcessExited) -> Sequence[Action]:
-        run = self.runs.get(event.lease)
+    def exited(self, now_s: float, event: ProcessExited) -> Sequence[Action]:
+        """It has to be told, and somebody may have waited for the GPUs."""
+        runs = self.runs
+        run = runs.get(event.lease)
         if run is None or run.phase is WAITING:
             return ()
-        del self.runs[event.lease]
+        del runs[event.lease]
         if event.outcome == "failed" and run.phase in (SIGNALLED, KILLED):
             # it died of our signal, not of a fault of its own
-            event = ProcessExited(
-                event.lease,
-                "yielded",
-                *(event.steps, event.saved, event.stepping_s, event.ran_s, event.code),
-            )
+            event = structs.replace(event, outcome="yielded")
         self.seen.end(run.order, event)
         self._keep(now_s, event, run.order)
-        actions: list[Action] = []
-        if self.runs:
-            self._start_what_can(actions)
-        return actions
+        return self._start_what_can([]) if runs else ()
 
     def _on_link_up(self, now_s: float, event: LinkUp) -> Sequence[Action]:
         self.linked = True
@@ -308,8 +303,8 @@ class AgentCore:
         told = self.report_s <= now_s
         for run in list(self.runs.values()):
             if run.wanted:
-                late_s = 0.0 if run.last else self.limits.late_s
-                if self.ends_s(run.order.lease) + late_s <= now_s:
+                late_by_s = max(run.ends_s, self._renewed_s) + self.limits.late_s
+                if (run.ends_s if run.last else late_by_s) <= now_s:
                     self._stop(now_s, run, actions)
             elif run.due_s <= now_s:
                 self._escalate(now_s, run, actions)
@@ -361,34 +356,39 @@ class AgentCore:
         self.news = self.linked
         self._due_by(self.exits.said_s + self.limits.report_interval_s)
 
-    def _start_what_can(self, actions: list[Action]) -> None:
-        """Orders whose GPUs are free now."""
-        for run in self.runs.values():
-            if run.phase is WAITING and may_start(run.order, self.runs.values()):
+    def _start_what_can(self, actions: list[Action]) -> Sequence[Action]:
+        """Orders whose GPUs are free now; what there was to do besides comes first."""
+        runs = self.runs.values()
+        alone = len(runs) == 1
+        for run in runs:
+            if run.phase is WAITING and (alone or may_start(run.order, runs)):
                 run.phase = STARTING
                 actions.append(StartProcess(run.order))
+        return actions
 
     # ----------------------------------------------------------------------------------------------------- time
 
     def _due_by(self, at_s: float) -> None:
         """Something that is due then is new, or due earlier than it was: a wake comes by then."""
         self._stale = True
-        self.armed_s = min(self.armed_s, at_s)
+        self.armed_s = at_s if at_s < self.armed_s else self.armed_s
 
     def _look_ahead(self) -> None:
         """Work out when the next things are due."""
-        end_s, other_s, said_s = first_times(self.runs.values())
-        self._end_s = max(end_s, self._renewed_s) + self.limits.late_s
-        self._report_s = min(said_s, self.exits.said_s) + self.limits.report_interval_s
-        self._other_s = min(other_s, self._report_s)
+        end_s, other_s, said_s = first_times(self.runs.values(), self.exits.said_s)
+        self._end_s = (end_s if end_s > self._renewed_s else self._renewed_s) + self.limits.late_s
+        self._report_s = report_s = said_s + self.limits.report_interval_s
+        self._other_s = other_s if other_s < report_s else report_s
         self._stale = False
 
     _ON: ClassVar[dict[type, Callable[[AgentCore, float, Any], Sequence[Action]]]] = {
-        Desired: _on_desired,
+        Desired: lambda core, now_s, said: core.desired(
+            now_s, said.epoch, said.generation, said.orders, said.round_number
+        ),
         Renewed: _on_renewed,
-        ProcessStarted: _on_started,
+        ProcessStarted: lambda core, now_s, event: core.started(now_s, event.lease),
         ProcessFound: _on_found,
-        ProcessExited: _on_exited,
+        ProcessExited: exited,
         Progressed: _on_progressed,
         Taken: _on_taken,
         LinkUp: _on_link_up,

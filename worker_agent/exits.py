@@ -35,13 +35,9 @@ class Exits:
             self.said_s = now_s
         self.kept[exit.lease] = self.unsaid[exit.lease] = KeptExit(exit, gpus)
 
-    def say_again(self, lease: str) -> bool:
-        """Tell an exit once more; False if there is no such exit."""
-        kept = self.kept.get(lease)
-        if kept is None:
-            return False
-        self.unsaid[lease] = kept
-        return True
+    def say_again(self, lease: str) -> None:
+        """Tell an exit that is kept once more."""
+        self.unsaid[lease] = self.kept[lease]
 
     def say_all_again(self) -> None:
         """The interval has passed, or the link is new: whatever was told may have been lost."""
@@ -49,11 +45,12 @@ class Exits:
 
     def said(self, number: int) -> tuple[ProcessExited, ...]:
         """What goes into the report of this number."""
+        exits = []
         for kept in self.unsaid.values():
             kept.number = number
-        exits = tuple([kept.exit for kept in self.unsaid.values()])
+            exits.append(kept.exit)
         self.unsaid.clear()
-        return exits
+        return tuple(exits)
 
     def taken(self, number: int) -> None:
         """The scheduler has the report of this number for good."""

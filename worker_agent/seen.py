@@ -24,17 +24,17 @@ class SeenJobs(dict[str, Seen]):
 
     def take(self, order: Order, jobs_max: int) -> bool:
         """Remember that this was ordered; False if it is not new."""
-        token = order.token
-        seen = self.get(order.job)
+        job, token = order.job, (order.epoch, order.attempt)
+        seen = self.get(job)
         if seen is None:
-            self[order.job] = Seen(token)
+            self[job] = Seen(token)
             while len(self) > jobs_max:
                 del self[next(iter(self))]
         elif token <= seen.token:
             return False
         else:
-            del self[order.job]
-            self[order.job] = seen
+            del self[job]
+            self[job] = seen
             seen.token = token
         return True
 
@@ -46,7 +46,7 @@ class SeenJobs(dict[str, Seen]):
 
     def end(self, order: Order, exit: ProcessExited) -> None:
         """It ended like this, and is the last of its job unless a newer one was ordered."""
-        token = order.token
+        token = order.epoch, order.attempt
         seen = self.get(order.job)
         if seen is None:
             self[order.job] = Seen(token, exit)

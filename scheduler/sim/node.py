@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 from scheduler.core.effects import SendLeases
@@ -10,7 +11,7 @@ from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Prog
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import GpuId, Lease, nodes_of
 from worker_agent.core import AgentCore
-from worker_agent.orders import Desired, Limits, Order, ProcessExited, Progressed, SayHello
+from worker_agent.orders import Action, Limits, Order, ProcessExited, Progressed, SayHello
 
 
 class Node:
@@ -33,14 +34,16 @@ class Node:
         self.wake_s = math.inf
         self.leases = ()
 
-    def desired(self, effect: SendLeases) -> Desired:
-        """A set of leases as orders: each lease's share of GPUs in this node, by local index."""
-        name, leases = self.spec.name, effect.leases
-        if (effect.epoch, effect.generation) >= (self.core.epoch, self.core.generation):
+    def take(self, now_s: float, effect: SendLeases) -> Sequence[Action]:
+        """A set of leases as orders: each lease's share of GPUs in this node, by local index. What is to be done."""
+        core, leases, epoch, generation = self.core, effect.leases, effect.epoch, effect.generation
+        if (epoch, generation) >= (core.epoch, core.generation):
             self.leases = leases
-        orders = tuple([order_of(lease, name, lease.id in effect.last) for lease in leases])
-        number = leases[0].round_number if leases else 0  # all are of one round
-        return Desired(effect.epoch, effect.generation, orders, number)
+        if not leases:
+            return core.desired(now_s, epoch, generation, (), 0)
+        name, last = self.spec.name, effect.last
+        orders = [order_of(lease, name, lease.id in last) for lease in leases]
+        return core.desired(now_s, epoch, generation, orders, leases[0].round_number)  # all are of one round
 
     def lease(self, order: Order) -> Lease:
         """What an order of the newest set was made of."""
@@ -60,8 +63,8 @@ class Node:
             node=self.spec.name,
             generation=send.generation,
             started=send.started,
-            progress=tuple([_progress(one) for one in send.progress]) if send.progress else (),
-            exits=tuple([_exit(one) for one in send.exits]) if send.exits else (),
+            progress=tuple(map(_progress, send.progress)) if send.progress else (),
+            exits=tuple(map(_exit, send.exits)) if send.exits else (),
         )
 
 
@@ -77,8 +80,18 @@ def order_of(lease: Lease, node: str, last: bool) -> Order:
     """What a lease asks of one of its nodes."""
     local, rank, nodes = _part(lease.gpus, node)
     return Order(
-        *(lease.id, lease.job, lease.attempt, local, lease.ends_s, lease.epoch, rank, nodes, len(lease.gpus)),
-        *(lease.rendezvous, lease.steps_max, last),
+        lease.id,
+        lease.job,
+        lease.attempt,
+        local,
+        lease.ends_s,
+        lease.epoch,
+        rank,
+        nodes,
+        len(lease.gpus),
+        lease.rendezvous,
+        lease.steps_max,
+        last,
     )
 
 

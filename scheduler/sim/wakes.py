@@ -27,21 +27,23 @@ class Wakes:
     def next_s(self) -> float:
         """The first wake that an agent really needs."""
         times = self._times
-        later_s, later = INF, self._at(INF)
+        later_s: float | None = None
+        later: list[Node] = []
         while times:
             at_s = times[0]
             nodes = self._nodes[at_s]
             while nodes:
-                node = nodes[-1]
-                if node.wake_s == at_s:
-                    again_s = node.core.wake_again_s(at_s)
-                    if again_s <= at_s:
-                        return at_s
-                    if again_s != later_s:  # nearly all are put off to the same time
-                        later_s, later = again_s, self._at(again_s)
-                    node.wake_s = again_s
-                    later.append(node)
-                nodes.pop()
+                node = nodes.pop()
+                if node.wake_s != at_s:
+                    continue
+                again_s = node.core.wake_again_s(at_s)
+                if again_s <= at_s:
+                    nodes.append(node)
+                    return at_s
+                if again_s != later_s:  # nearly all are put off to the same time
+                    later_s, later = again_s, self._at(again_s)
+                node.wake_s = again_s
+                later.append(node)
             del self._nodes[at_s]
             heappop(times)
         return INF

@@ -13,6 +13,7 @@ from worker_agent.orders import (
     Phase,
     ProcessExited,
     ProcessStarted,
+    Progressed,
     Renewed,
     Send,
     SignalLeader,
@@ -293,3 +294,19 @@ def test_what_is_heard_at_one_instant_can_be_reported_at_once() -> None:
     assert not core.news
     assert core.armed_s == 20.0
     assert core.wake_again_s(20.0) == 361.0
+
+
+def test_what_is_spelled_out_is_what_its_event_says() -> None:
+    """The calls that a busy world makes instead of `hear` come to the same, and are told in the same report."""
+    heard, spelled = Agent().core, Agent().core
+    start, gone = [StartProcess(A)], exited("a/1")
+    assert heard.hear(0.0, Desired(1, 1, (A,))) == spelled.desired(0.0, 1, 1, (A,), 0) == start
+    assert list(heard.hear(1.0, ProcessStarted("a/1"))) == list(spelled.started(1.0, "a/1")) == []
+    heard.hear(3601.0, Progressed("a/1", 9.0, 4.0, 2.0))
+    spelled.progressed("a/1", 9.0, 4.0, 2.0)
+    heard.hear(3601.0, Renewed(1, 1, 1, 7200.0))
+    assert spelled.renew(1, 1, 1, 7200.0)  # the start is news as yet
+    assert heard.hear(3601.0, Tick()) == spelled.hear(3601.0, Tick()) == []
+    assert list(heard.hear(3602.0, gone)) == list(spelled.exited(3602.0, gone)) == []
+    assert heard.report() == spelled.report()
+    assert (heard.armed_s, heard.due_s) == (spelled.armed_s, spelled.due_s)
