@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.core import facts as f
 from scheduler.core.state import Request, SchedulerState
-from scheduler.model.jobs import TERMINAL, Job, JobState, Move, after
+from scheduler.model.jobs import PREEMPT, START, TERMINAL, Job, JobState, Move, after
 
 
 def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
@@ -41,8 +41,8 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     """A job changes its state by the table."""
     job.state = after(job.state, how)
     job.why = why
-    if how in _TURNS:
-        return
+    if how is START or how is PREEMPT:
+        return  # taking turns is what an allocation is for; it needs no new one
     state.stale = True
     if how in _ANEW:
         job.unstarted = 0
@@ -55,9 +55,6 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         _open_gates(state, job)
 
 
-_TURNS = frozenset(
-    {Move.START, Move.PREEMPT}
-)  # taking turns is what an allocation is for; it needs no new one
 _ANEW = frozenset({Move.RELEASE, Move.REQUEUE})  # somebody has looked after it
 
 
