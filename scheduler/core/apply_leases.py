@@ -31,6 +31,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
         holding.bundle = bundle
+        state.keep(holding)
         state.touch(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
@@ -69,6 +70,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
         steps=job.steps_done,
     )
     state.leases[lease.id] = holding
+    state.keep(holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
     if job.state is not RUNS:
@@ -89,6 +91,7 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     holding.ends_s = ends_s
     holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
     job.lease, job.leaving = None, holding.lease.id
+    state.held.pop(job.id, None)
     state.touch(holding)
 
 
@@ -106,6 +109,7 @@ def _forget(
         if other in state.blocks:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
+    state.held.pop(job.id, None)
     if len(holding.bundle.jobs) > 1:
         _part(state, now_s, holding)
     _unstarted(state, now_s, job, holding, why)
@@ -147,6 +151,10 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
         holding.mixed = True  # while nobody heard of it, much may have happened
         if holding.credit_s < state.round.ends_s:
             books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
+    state.held = {}  # anew, since it is in the order of the leases
+    for holding in state.leases.values():
+        if holding.phase is not STOPPING:
+            state.keep(holding)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
@@ -236,6 +244,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.steps_done = end.saved
     if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
         job.fruitless += 1
+        if job.state not in TERMINAL:
+            state.clinging.add(job.id)
     job.run_s += end.ran_s
     bundle = holding.bundle
     kind = bundle.worker_type
@@ -257,6 +267,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.leaving = None
     else:
         job.lease = None
+        state.held.pop(job.id, None)
     if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):

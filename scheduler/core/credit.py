@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.core.state import SchedulerState
-from scheduler.model.lease import RUNNING, SENT, Bundle, Holding
+from scheduler.model.lease import RUNNING, SENT, STOPPING, Bundle, Holding
 
 HOUR_S = 3600.0
 
@@ -57,6 +57,8 @@ def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle
     until_s = holding.credit_s
     take_back(state, now_s, holding)
     holding.bundle = bundle
+    if holding.phase is not STOPPING:
+        state.keep(holding)
     if until_s > now_s:
         credit(state, now_s, holding, until_s)
 

@@ -282,6 +282,9 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
 
 def watch_lapses(out: Outcome) -> None:
     """Wake up when the first of the leases that are ending has lapsed for certain."""
-    stops = [h.stop_by_s for h in out.state.leases.values() if h.stop_by_s is not None]
+    state = out.state
+    if len(state.leases) == len(state.held):
+        return  # none is ending
+    stops = [h.stop_by_s for h in state.leases.values() if h.stop_by_s is not None]
     if stops:
         out.wake(min(stops), "lapse")

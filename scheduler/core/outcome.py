@@ -106,8 +106,8 @@ class Outcome:
                 sent = SendLeases(name, state.epoch, node.generation, tuple(leases), tuple(last))
                 self.effects.append(sent)
         if self._renewed:
-            same = [name for name in state.in_use() if name not in dirty]
-            generations = {name: nodes[name].generation for name in sorted(same)}
+            in_use = state.in_use()
+            generations = {name: nodes[name].generation for name in in_use if name not in dirty}
             self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
         dirty.clear()
         self._renewed = False

@@ -263,6 +263,11 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.state in TERMINAL
 
     @property
+    def clings(self) -> bool:
+        """Whether it may keep its GPUs when its turn is over."""
+        return bool(self.spec.min_run_s or self.fruitless) or not self.spec.preemptible
+
+    @property
     def steps_left(self) -> float:
         """What remains by the last report; inf when the total is unknown."""
         if self.spec.steps is None:
