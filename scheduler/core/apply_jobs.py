@@ -48,6 +48,10 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     state.stale = True
     if how in _ANEW:
         job.unstarted = 0
+    if job.state is JobState.HELD:
+        state.on_hold.add(job.id)
+    else:
+        state.on_hold.discard(job.id)
     if job.state in TERMINAL:
         job.ended_s = now_s
         del state.active[job.id]

@@ -120,6 +120,8 @@ def planned_with_what_goes_on(state: SchedulerState) -> Iterator[str]:
     going_on = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
     if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in going_on]:
         yield f"jobs are planned with as having {state.held}"
+    if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
+        yield f"jobs that are held are said to be {sorted(state.on_hold)}"
     if state.clinging != {job.id for job in state.active.values() if job.clings}:
         yield f"jobs that may keep their GPUs are {sorted(state.clinging)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -165,13 +165,16 @@ def _explore(
     kinds: Kinds,
     frame: Frame,
     held: dict[str, Held],
-    eligible: dict[str, Job],
+    eligible: Mapping[str, Job],
 ) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    guessing = {kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed}
+    if frame.guessing[0] != kinds.for_versions:
+        guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
+        frame.guessing = kinds.for_versions, guessed
+    guessing = frame.guessing[1]
     if not guessing:
         return frame.nothing
     out = frame.nothing.copy()

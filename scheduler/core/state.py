@@ -6,6 +6,7 @@ who holds which GPU, which jobs are alive, who depends on whom.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -94,7 +95,7 @@ class SchedulerState:
             "doubtful",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "clinging", "saved", "places", "dependents"),
+        *("active", "watched", "picky", "clinging", "on_hold", "saved", "places", "dependents"),
         *("held", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
     )
@@ -124,6 +125,7 @@ class SchedulerState:
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
         self.picky: set[str] = set()  # active ones to which it matters which nodes they get
         self.clinging: set[str] = set()  # active ones that may keep their GPUs when their turn is over
+        self.on_hold: set[str] = set()  # active ones that wait for a person
         self.saved: set[str] = set()  # active ones that may have a checkpoint, or will when they stop
         self.places: dict[str, int] = {}  # where checkpoints can be, and how many nodes see each
         self.dependents: dict[str, list[str]] = {}
@@ -158,13 +160,15 @@ class SchedulerState:
         wait_s = job.spec.earliest_start_s
         return not wait_s or now_s >= job.submitted_s + wait_s
 
-    def eligible_jobs(self, now_s: float) -> dict[str, Job]:
-        """All jobs that may be given GPUs now."""
-        held, limited = JobState.HELD, self.watched
+    def eligible_jobs(self, now_s: float) -> Mapping[str, Job]:
+        """All jobs that may be given GPUs now: nearly always all that are active."""
+        on_hold, limited = self.on_hold, self.watched
+        if not (on_hold or limited):
+            return self.active
         return {
             name: job
             for name, job in self.active.items()
-            if job.state is not held and (name not in limited or self.eligible(job, now_s))
+            if name not in on_hold and (name not in limited or self.eligible(job, now_s))
         }
 
     def confined_to(self, job: Job) -> Places:
@@ -228,6 +232,7 @@ class SchedulerState:
         self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
         self.clinging = {job.id for job in self.active.values() if job.clings}
+        self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
         self.saved = {
             job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
         }
@@ -333,7 +338,10 @@ class SchedulerState:
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
         here = self.on_node(node)
-        return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
+        for holding in here:
+            if holding.phase is STOPPING:
+                return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
+        return here
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})

@@ -151,15 +151,13 @@ class ShareTable:
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
         """These columns run for so long; those that nobody has allocated yet are added."""
         row_of = self.row_of
-        rows = list(map(row_of.get, bundles))
-        if None in rows:
+        try:
+            rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
+        except KeyError:
             new = sorted({bundle for bundle in bundles if bundle not in row_of})
             self.extend(new, backfill=bool(self.backfill.all()))
-            rows = list(map(row_of.get, bundles))
-        if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
-            self.received_s[rows[0]] += time_s
-        else:
-            self.received_s[np.array(rows, np.int64)] += time_s
+            rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
+        self.received_s[rows] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
         """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
