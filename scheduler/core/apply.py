@@ -8,7 +8,6 @@ the journal need not repeat it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -18,7 +17,6 @@ from scheduler.core import facts as f
 from scheduler.core.credit import charge_all
 from scheduler.core.state import Asked, SchedulerState
 from scheduler.model.cluster import Node, NodeState
-from scheduler.model.lease import Bundle
 from scheduler.model.shares import ShareTable
 
 
@@ -112,8 +110,6 @@ def _cluster_changed(state: SchedulerState) -> None:
 
 # Allocations
 
-_bundle = partial(tuple.__new__, Bundle)  # of a tuple of its fields: there are hundreds in each allocation
-
 
 def _allocation_asked(state: SchedulerState, now_s: float, fact: f.AllocationAsked) -> None:
     state.asked = Asked(fact.number, now_s, answered=False)
@@ -131,8 +127,8 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
         for a, b in zip(shares.first, shares.second, strict=True)
     ]
     kinds = map(types.__getitem__, shares.worker_type)
-    columns = zip(members, kinds, shares.gpus, shares.label or repeat(""), strict=False)
-    table = ShareTable.following(state.shares, list(map(_bundle, columns)), types)
+    columns = list(zip(members, kinds, shares.gpus, shares.label or repeat(""), strict=False))
+    table = ShareTable.following(state.shares, columns, types)
     table.share[:] = shares.share
     table.backfill[shares.no_backfill] = False
     state.shares = table

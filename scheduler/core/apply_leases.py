@@ -11,11 +11,9 @@ from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
-from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.throughput import RateKey
-
-_RUNS = JobState.RUNNING
 
 
 def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> None:
@@ -33,6 +31,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
         holding.bundle = bundle
+        state.keep(holding)
         state.touch(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
@@ -55,23 +54,28 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
 
 def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     job = state.jobs[lease.job]
-    waits_for = {
-        other
-        for gpu in lease.gpus
-        for other in state.holders.get(gpu, ())
-        if state.leases[other].phase is STOPPING
-    }
-    if job.leaving is not None:
-        waits_for.add(job.leaving)
+    waits_for = set() if job.leaving is None else {job.leaving}
+    for gpu in lease.gpus:
+        for other in state.holders.get(gpu, ()):
+            if state.leases[other].phase is STOPPING:
+                waits_for.add(other)
     phase = WAITING if waits_for else SENT
-    holding = Holding(lease=lease, phase=phase, granted_s=now_s, bundle=lease.bundle, waits_for=waits_for)
-    holding.reported_s, holding.steps = now_s, job.steps_done
+    holding = Holding(
+        lease=lease,
+        phase=phase,
+        granted_s=now_s,
+        bundle=lease.bundle,
+        waits_for=waits_for,
+        reported_s=now_s,
+        steps=job.steps_done,
+    )
     state.leases[lease.id] = holding
+    state.keep(holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
-    if job.state is not _RUNS:
+    if job.state is not RUNS:
         holding.before = job.state, job.why
-        move(state, now_s, job, Move.START, "")
+        move(state, now_s, job, START, "")
     if waits_for:
         state.claim(holding)
     else:
@@ -87,6 +91,7 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     holding.ends_s = ends_s
     holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
     job.lease, job.leaving = None, holding.lease.id
+    state.held.pop(job.id, None)
     state.touch(holding)
 
 
@@ -104,6 +109,7 @@ def _forget(
         if other in state.blocks:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
+    state.held.pop(job.id, None)
     if len(holding.bundle.jobs) > 1:
         _part(state, now_s, holding)
     _unstarted(state, now_s, job, holding, why)
@@ -111,12 +117,12 @@ def _forget(
 
 def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
     """A lease under which nothing ran is no turn: its job is what it was before, for the reason of before."""
-    if job.state is not _RUNS:
+    if job.state is not RUNS:
         return
     if holding.before is not None:
         job.state, job.why = holding.before
     elif job.leaving is None:
-        move(state, now_s, job, Move.PREEMPT, why)
+        move(state, now_s, job, PREEMPT, why)
 
 
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
@@ -130,7 +136,7 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
         _forget(state, now_s, holding, fact.why)
     else:
         # whoever holds, requeues or cancels a job moves it first
-        holding.unasked = state.jobs[holding.lease.job].state == JobState.RUNNING
+        holding.unasked = state.jobs[holding.lease.job].state is RUNS
         _stop(state, holding, now_s, fact.why)
 
 
@@ -145,6 +151,10 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
         holding.mixed = True  # while nobody heard of it, much may have happened
         if holding.credit_s < state.round.ends_s:
             books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
+    state.held = {}  # anew, since it is in the order of the leases
+    for holding in state.leases.values():
+        if holding.phase is not STOPPING:
+            state.keep(holding)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
@@ -161,7 +171,7 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         job.unstarted = 0
         if job.started_s is None:
             job.started_s = now_s
-            if not job.is_terminal:
+            if job.state not in TERMINAL:
                 state.saved.add(job.id)
 
 
@@ -234,6 +244,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.steps_done = end.saved
     if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
         job.fruitless += 1
+        if job.state not in TERMINAL:
+            state.clinging.add(job.id)
     job.run_s += end.ran_s
     bundle = holding.bundle
     kind = bundle.worker_type
@@ -255,7 +267,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.leaving = None
     else:
         job.lease = None
-    if not job.is_terminal:
+        state.held.pop(job.id, None)
+    if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):
         _unblock(state, now_s, state.leases[name], end.lease)
@@ -278,11 +291,12 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         elif following.before is None:
             following.before = holding.before
     else:
-        width, unasked = holding.bundle.gpus, holding.unasked
-        job.node_failures += end.outcome == "node_failed"
-        job.preemptions += end.outcome == "yielded" and unasked and not _resized(state, job, width)
-        if job.lease is None and job.state is _RUNS:
-            move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+        if end.outcome == "node_failed":
+            job.node_failures += 1
+        elif holding.unasked and not _resized(state, job, holding.bundle.gpus):
+            job.preemptions += 1
+        if job.lease is None and job.state is RUNS:
+            move(state, now_s, job, PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
 
 
 def _came_to_nothing(job: Job, holding: Holding) -> None:

@@ -24,6 +24,9 @@ class Frame:
     row_of_job: dict[str, int]
     jobs: tuple[str, ...]
     kinds: frozenset[int]  # of these jobs: see `Kinds`
+    guessing: tuple[
+        tuple[int, int], frozenset[int]
+    ]  # those with ways that are guesses, by versions of `Kinds`
     terms: Terms
     nothing: Bools  # of no column
     new: int  # rows that the share table does not have
@@ -89,7 +92,8 @@ def frame_of(
         columns=columns,
         row_of_job=row_of_job,
         jobs=jobs,
-        kinds=frozenset([kind_of(job) for job in known]),
+        kinds=frozenset(map(kind_of, known)),
+        guessing=((-1, -1), frozenset()),
         terms=terms,
         nothing=np.zeros(len(columns.bundles), bool),
         new=len(new),

@@ -27,7 +27,7 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import Node, NodeSpec, NodeState
+from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
@@ -75,7 +75,8 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         for name in resumed:
             out.touched(state.leases[name])
         out.fact(LeasesResumed(leases=tuple(resumed)))
-    out.begun(started)
+    for name in started:
+        out.begun(name)
     out.dirty((spec.name,))
     out.wants_review = True
     on_rounds.kick(out)
@@ -144,24 +145,21 @@ def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
 def _going(out: Outcome, node: Node, message: NodeReport) -> None:
     """Starts, and how far jobs are. Who makes progress has started."""
     state, name = out.state, message.node
-    made: list[Progress] = []
-    begun: list[str] = []
     for lease in message.started:
         holding = _held(state, name, lease)
         if holding is not None and holding.started_s is None:
-            begun.append(lease)
+            out.begun(lease)
+    made: list[tuple[Progress, Holding]] = []
     for said in message.progress:
         holding = _held(state, name, said.lease)
         if holding is not None and _sane(said) and _newer(said, holding):
-            made.append(said)
+            made.append((said, holding))
             if holding.started_s is None:
-                begun.append(said.lease)
-    out.begun(begun)
+                out.begun(said.lease)
     if made:
-        for said in made:
-            holding = state.leases[said.lease]
+        for said, holding in made:
             _saved(out, node, state.jobs[holding.lease.job], holding, said)
-        out.fact(ProgressMade(progress=tuple(made)))
+        out.fact(ProgressMade(progress=tuple([said for said, _ in made])))
 
 
 def _gone(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
@@ -222,7 +220,7 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
         if len(holding.exited) < len(nodes):
             return
         end = _of_gang(holding, end)
-    _close(out, holding, end)
+    _close(out, holding, end, nodes)
 
 
 def _of_gang(holding: Holding, last: Exit) -> Exit:
@@ -246,11 +244,10 @@ def _of_gang(holding: Holding, last: Exit) -> Exit:
     return last
 
 
-def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> None:
+def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], lapsed: bool = False) -> None:
     """A lease is over: its GPUs are free, and whoever waited for them can go."""
     state = out.state
     job = state.jobs[holding.lease.job]
-    nodes = nodes_of(holding.lease.gpus)
     waiting = tuple(state.blocks.get(end.lease, ()))
     out.dirty(nodes)
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
@@ -333,8 +330,8 @@ def lapse(out: Outcome) -> None:
     over = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(over, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
-            _close(out, holding, _lost(out, holding), lapsed=True)
-    for name in sorted(name for name, node in state.nodes.items() if node.state is NodeState.SILENT):
+            _close(out, holding, _lost(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
+    for name in sorted([name for name, node in state.nodes.items() if node.state is SILENT]):
         if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     out.leases_stop = True

@@ -43,10 +43,9 @@ class Outcome:
         apply(self.state, self.now_s, fact)
         self.facts.append(fact)
 
-    def begun(self, leases: Iterable[str]) -> None:
-        """These run. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
-        for lease in leases:
-            self._begun[lease] = None
+    def begun(self, lease: str) -> None:
+        """It runs. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
+        self._begun[lease] = None
 
     def settle_reports(self) -> None:
         """No more reports follow, or something else comes in between."""
@@ -99,20 +98,24 @@ class Outcome:
         for name in dirty:
             node = nodes.get(name)
             if node is not None and node.state not in _UNREACHABLE:
-                desired = state.desired(name)
-                leases = tuple([as_sent(state, holding) for holding in desired])
-                last = tuple([h.lease.id for h in desired if h.phase is STOPPING])
-                self.effects.append(SendLeases(name, state.epoch, node.generation, leases, last))
+                leases, last = [], []
+                for holding in state.desired(name):
+                    leases.append(as_sent(state, holding))
+                    if holding.phase is STOPPING:
+                        last.append(holding.lease.id)
+                sent = SendLeases(name, state.epoch, node.generation, tuple(leases), tuple(last))
+                self.effects.append(sent)
         if self._renewed:
-            same = [name for name in state.in_use() if name not in dirty]
-            generations = {name: nodes[name].generation for name in sorted(same)}
+            in_use = state.in_use()
+            generations = {name: nodes[name].generation for name in in_use if name not in dirty}
             self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
         dirty.clear()
         self._renewed = False
 
     def touched(self, holding: Holding) -> None:
         """The nodes of this lease get their leases anew."""
-        self.dirty(nodes_of(holding.lease.gpus))
+        for name in nodes_of(holding.lease.gpus):
+            self._dirty[name] = None
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:

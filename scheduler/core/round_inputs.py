@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from scheduler.core.problem import Kinds
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
-from scheduler.model.lease import Bundle, Holding, Phase
+from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
 
 SLACK_S = 1e-6
@@ -23,37 +23,33 @@ TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, w
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
     """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
-    held: dict[str, Held] = {}
+    held = state.held.copy()
+    for name in state.clinging.intersection(held):
+        holding = state.leases[state.jobs[name].lease or ""]
+        if starts_s < kept_until_s(state, holding) - SLACK_S:
+            held[name] = _pinned(held[name])
     stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
-    jobs, stopping = state.jobs, Phase.STOPPING
-    for holding in state.leases.values():
-        lease = holding.lease
-        if holding.phase is not stopping:
-            job = jobs[lease.job]
-            spec = job.spec
-            if spec.min_run_s or job.fruitless or not spec.preemptible:
-                pinned = starts_s < kept_until_s(state, holding) - SLACK_S
-                held[job.id] = Held(holding.bundle, lease.gpus, pinned)
-            else:
-                held[job.id] = Held(holding.bundle, lease.gpus)
-        elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
-            stuck.update(lease.gpus)
+    if len(state.leases) > len(held):
+        for holding in state.leases.values():
+            ends_s = holding.ends_s
+            if holding.phase is STOPPING and ends_s is not None and ends_s < now_s - SLACK_S:
+                stuck.update(holding.lease.gpus)
     return _inputs(state, kinds, now_s, held, stuck, ahead=True)
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
     """Everyone stays; what is idle can be had."""
-    held = {
-        h.lease.job: Held(h.bundle, h.lease.gpus, True)
-        for h in state.leases.values()
-        if h.phase != Phase.STOPPING
-    }
+    held = {name: _pinned(now) for name, now in state.held.items()}
     taken = {
         gpu
         for gpu, names in state.holders.items()
-        if any(state.leases[name].phase == Phase.STOPPING for name in names)
+        if any(state.leases[name].phase is STOPPING for name in names)
     }
     return _inputs(state, kinds, now_s, held, taken, ahead=False)
+
+
+def _pinned(now: Held) -> Held:
+    return Held(now.bundle, now.gpus, True)
 
 
 def kept_until_s(state: SchedulerState, holding: Holding) -> float:
@@ -169,19 +165,22 @@ def _explore(
     kinds: Kinds,
     frame: Frame,
     held: dict[str, Held],
-    eligible: dict[str, Job],
+    eligible: Mapping[str, Job],
 ) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    guessing = {kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed}
+    if frame.guessing[0] != kinds.for_versions:
+        guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
+        frame.guessing = kinds.for_versions, guessed
+    guessing = frame.guessing[1]
     if not guessing:
         return frame.nothing
     out = frame.nothing.copy()
     there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
     for holding in state.leases.values():
-        if holding.phase != Phase.STOPPING:
+        if holding.phase is not STOPPING:
             name, (_, worker_type, gpus, _) = holding.lease.job, holding.bundle
             way = kinds.of(state.jobs[name]), worker_type, gpus
             began = holding.lease.round_number == state.round.number

@@ -66,6 +66,11 @@ class Board:
             picky=any(need != ANYWHERE for need in inputs.needs.values()),
         )
 
+    @property
+    def crowded(self) -> bool:
+        """Whether two columns may be about the same GPUs; else all that stay run just so, each on its own."""
+        return self.inputs.candidates.what.any_pair or len(self.stays) > self.runs.count(True)
+
     def demand(self, row: int) -> Demand | None:
         """What the column asks of its nodes; None: nothing."""
         return demand_of(self.inputs.needs, self.inputs.candidates.bundles[row].jobs) if self.picky else None
@@ -90,7 +95,8 @@ def _incumbents(
     pairs: dict[Bundle, Held] = {}
     for job, now in held.items():
         gpus, bundle = now.gpus, now.bundle
-        if len(bundle[0]) > 1:
+        alone = len(bundle[0]) == 1
+        if not alone:
             first = held.get(bundle[0][0])
             if first is not now and first is not None and first.bundle == bundle and first.gpus == gpus:
                 pairs[bundle] = first
@@ -98,7 +104,7 @@ def _incumbents(
         row = row_of.get(bundle)
         if row is not None and (now.pinned or gpus_of[kinds[row]].issuperset(gpus)):
             stays[row] = gpus
-            if bundle is now.bundle:
+            if alone:
                 runs[row] = True
     for bundle, now in pairs.items():
         row = row_of.get(bundle)

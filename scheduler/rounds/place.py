@@ -10,6 +10,7 @@ A column without a place is `refused`; the plan then looks for somebody else.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import chain
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.board import Board
@@ -36,17 +37,24 @@ class Layout:
     def stay(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """Renew in place; the rows that have to find a place, by worker type."""
         bundles, stays, second = self.board.inputs.candidates.bundles, self.board.stays, self.board.second
-        taken, placements, staying, stock = self.taken, self.placements, self.staying, self.stock
+        taken, placements, staying, picky = self.taken, self.placements, self.staying, self.board.picky
+        crowded = bool(taken) or self.board.crowded
         fresh: dict[int, list[int]] = {}
         for row in rows:
             gpus = stays.get(row)
-            if gpus is None or not taken.isdisjoint(gpus) or not (stock is None or self.charge(row, gpus)):
+            if (
+                gpus is None
+                or (crowded and not taken.isdisjoint(gpus))
+                or (picky and not self.charge(row, gpus))
+            ):
                 gpus = None if second[row] == NOBODY else self._beside(row)
             if gpus is None:
                 fresh.setdefault(self.board.kinds[row], []).append(row)
             else:
                 placements[bundles[row]] = staying[row] = gpus
-                taken.update(gpus)
+                if crowded:
+                    taken.update(gpus)
+        taken.update(chain.from_iterable(staying.values()))
         return fresh
 
     def _beside(self, row: int) -> tuple[GpuId, ...] | None:

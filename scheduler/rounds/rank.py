@@ -41,8 +41,9 @@ def rank(board: Board) -> Ints:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
     due_s = _due_s(inputs)
     far = due & (due_s > inputs.round_s)
-    group = np.where(due, 1 - far + (due_s < -inputs.round_s), 9)
-    if columns.explore.any():
+    behind, ahead = far.view(np.int8), (due_s < -inputs.round_s).view(np.int8)
+    group = np.where(due, 1 - behind + ahead, 9)  # in a byte, which is sorted by counting
+    if np.count_nonzero(columns.explore):
         group[~columns.explore] += 4
     if columns.what.any_gang:
         group[due & heads_of_line(inputs)] = -1

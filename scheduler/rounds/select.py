@@ -42,7 +42,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
     for row in order:
         a, b = first[row], second[row]
         if taken[a] or (b != NOBODY and taken[b]):
-            if a in asked or b in asked:
+            if asked and (a in asked or b in asked):
                 pins.meet(row, taken)
             continue
         kind, width = kinds[row], widths[row]
