@@ -39,6 +39,7 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.rounds.diff import diff
+from scheduler.rounds.inputs import RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.sim import simulate as simulation
 from scheduler.sim.machines import Machines
@@ -220,7 +221,12 @@ def one_round() -> None:
     built_s, _ = timed(lambda: problem.build(state, kinds, now_s))
     adopted_s, _ = timed(lambda: core.handle(now_s, solved), 1)
     at_s = state.round.ends_s - state.settings.plan_lead_s
-    inputs_s, inputs = timed(lambda: round_inputs.at_boundary(state, kinds, at_s, state.round.ends_s))
+
+    def inputs_anew() -> RoundInputs:
+        kinds.frame = None  # the shares are new, as they are in nearly every round
+        return round_inputs.at_boundary(state, kinds, at_s, state.round.ends_s)
+
+    inputs_s, inputs = timed(inputs_anew)
     planned_s, planned = timed(lambda: plan_round(inputs))
     leases_s, _ = timed(lambda: diff(inputs.held, planned))
     whole_s, _ = timed(lambda: core.handle(at_s, Woke(what="plan")), 1)

@@ -42,10 +42,9 @@ def integers(
         if bad.size:
             raise ProblemError(f"{named(int(bad[0]))}: {field} is {exact[bad[0]]}, must be a whole number")
         array = exact.astype(np.int64)
-    if least is not None:
-        bad = np.flatnonzero(array < least)
-        if bad.size:
-            raise ProblemError(f"{named(int(bad[0]))}: {field} is {array[bad[0]]}, must be at least {least}")
+    if least is not None and array.size and array.min() < least:
+        row = int((array < least).argmax())
+        raise ProblemError(f"{named(row)}: {field} is {array[row]}, must be at least {least}")
     return array
 
 
@@ -77,6 +76,12 @@ def check_values(
     nan_ok: bool = False,
 ) -> None:
     """Every value within its bounds, or an error that names the first one that is not."""
+    if not len(values):
+        return
+    low, high = float(values.min()), float(values.max())  # both are NaN where any value is
+    within = (least is None or low >= least) and (above is None or low > above)
+    if within and (low == low if infinite_ok else -np.inf < low and high < np.inf):
+        return
     good = np.ones(len(values), dtype=bool)
     wanted = "a number" if infinite_ok else "a finite number"
     if least is not None and least > -np.inf:

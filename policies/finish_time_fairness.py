@@ -12,6 +12,8 @@ from policies.problem import Allocation, Floats, Problem
 from policies.program import MET, Program
 from policies.registry import policy
 
+TINY = float(np.finfo(float).tiny)
+
 
 @policy("finish_time_fairness", "ftf", reads=("steps_left", "waited_s", "isolated_s"))
 def finish_time_fairness(problem: Problem) -> Allocation:
@@ -22,18 +24,19 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     jobs, n = problem.jobs, problem.jobs.count
     t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate
     best_alone = program.best_alone
+    least = 1.0 / best_alone
     unknown = np.isinf(R)  # then the limit of the formula: I_m / E_m <= ρ
     S = np.where(unknown, 1.0 / I, A / np.where(unknown, 1.0, R) + 1.0 / I)  # (A_m + R_m / I_m) / R_m
     age = np.where(unknown, 0.0, t / np.where(unknown, 1.0, R))  # t_m / R_m
 
     def rate(u: float) -> Floats:
         """E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
-        with np.errstate(over="ignore"):  # at u = 0 nothing needs to be done, ever
-            left = S / max(u, np.finfo(float).tiny) - age
-        return np.where(left > 1.0 / best_alone, 1.0 / np.maximum(left, 1.0 / best_alone), best_alone)
+        left = S / max(u, TINY) - age
+        return np.where(left > least, 1.0 / np.maximum(left, least), best_alone)
 
-    top = float((S / (age + 1.0 / best_alone)).max())
-    u, point = furthest(program, lambda u: n * rate(u), top)
+    top = float((S / (age + least)).max())
+    with np.errstate(over="ignore"):  # at u = 0 nothing needs to be done, ever
+        u, point = furthest(program, lambda u: n * rate(u), top)
     best = program.improve(point, program.per_rate(1.0 / I), floor=n * rate(u) * min(1.0, point.value))
     E = np.maximum(program.effective(best.shares) / n, rate(u))
     rho = (age + 1.0 / E) / S

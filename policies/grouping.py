@@ -67,11 +67,13 @@ class Grouping:
 
     def __call__(self, allocation: Allocation) -> Allocation:
         """The same answer for every job: on the problem's own columns."""
+        if self.grouped is self.problem:  # nobody was merged
+            return allocation
         shares = np.zeros(len(self.problem.columns))
         shares[self.solo] = self._solo_shares(allocation)
         backfill = np.zeros(len(shares), dtype=bool)
         backfill[self.solo] = allocation.backfill[self.solo_source]
-        if self.grouped.columns.is_pair.any():
+        if self.grouped.any_pairs:
             backfill |= self._pair_backfill(allocation)
             a, b, source, share = self._pair_shares(self.grouped, allocation.time_share)
             np.add.at(shares, self._pair_column(a, b, self.grouped.way[source]), share)
@@ -121,7 +123,8 @@ class Grouping:
 
     def _members(self) -> list[Ints]:
         order = np.argsort(self.group_of, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(self.group_of, minlength=len(self.grouped.jobs)))[:-1])
+        ends = np.cumsum(np.bincount(self.group_of, minlength=len(self.grouped.jobs))).tolist()
+        return [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _pair_shares(self, solved: Problem, time_share: Floats) -> tuple[Ints, Ints, Ints, Floats]:
         """Job-level pairs: first job, second job, the grouped column it comes from, its share."""
@@ -183,40 +186,30 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
     many = problem.jobs.count > 1  # a row that is a group already stays as it is
     if many.any():
         facts.append(np.where(many, np.arange(1, n + 1), 0))
-    colour = _renumber(_colours(problem, facts))
-    if problem.columns.is_pair.any() and n and colour.max() + 1 < n:
+    colour = _colours(problem, facts)
+    if problem.any_pairs and n and colour.max() + 1 < n:
         colour = _renumber(_by_pairs(problem, colour))
     return _merged(problem, colour)
 
 
 def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
-    """Jobs of one colour have equal facts and equal solo columns (checked: a hash only proposes)."""
+    """Jobs of one colour have equal facts and equal solo columns; numbered by the first job that has it."""
     n, columns = len(problem.jobs), problem.columns
-    solo = np.flatnonzero(~columns.is_pair)
-    solo = (
-        solo[np.lexsort((problem.way[solo], columns.first[solo]))]
-        if np.any(np.diff(problem.column_key) < 0)
-        else solo
-    )
-    first, way, rate = columns.first[solo], problem.way[solo], columns.first_rate[solo]
-    size = np.bincount(first, minlength=n)
-    start = np.concatenate([[0], np.cumsum(size)])[:-1] if n else np.zeros(0, np.int64)
-    for salt in range(1, 9):
-        word = np.zeros(n, dtype=np.uint64)
-        np.add.at(word, first, _hash(_hash(_bits(way), salt) ^ _bits(rate), salt))
-        for fact in facts:
-            word = _hash(word ^ _hash(_bits(fact), salt), salt)
-        _, leader, colour = np.unique(word, return_index=True, return_inverse=True)
-        mine = leader[colour]
-        same = size == size[mine]
-        for fact in facts:
-            same &= fact == fact[mine]
-        if not same.all():
-            continue
-        twin = start[mine][first] + (np.arange(len(solo)) - start[first])
-        if np.all(way == way[twin]) and np.all(rate == rate[twin]):
-            return colour.astype(np.int64)
-    return np.arange(n)  # never seen; no grouping is always right
+    solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
+    if not problem.in_order:
+        solo = solo[np.lexsort((problem.way[solo], columns.first[solo]))]
+    # What is known of a job as bytes: the same bytes, the same colour.
+    told = np.column_stack([_bits(fact) for fact in facts])
+    ways = np.column_stack([_bits(problem.way[solo]), _bits(columns.first_rate[solo])])
+    told_bytes, ways_bytes, width = told.tobytes(), ways.tobytes(), told.itemsize * told.shape[1]
+    ends = (np.cumsum(np.bincount(columns.first[solo], minlength=n)) * ways.itemsize * 2).tolist()
+    colour: dict[tuple[bytes, bytes], int] = {}
+    out, start = [], 0
+    for row, end in enumerate(ends):
+        known = (told_bytes[row * width : (row + 1) * width], ways_bytes[start:end])
+        out.append(colour.setdefault(known, len(colour)))
+        start = end
+    return np.array(out, np.int64)
 
 
 def _by_pairs(problem: Problem, colour: Ints) -> Ints:
@@ -256,30 +249,28 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
 def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
-    leader = np.full(groups, n, dtype=np.int64)
-    np.minimum.at(leader, colour, np.arange(n))
-    solo = np.flatnonzero(~columns.is_pair)
+    leader = np.empty(groups, dtype=np.int64)
+    leader[colour[::-1]] = np.arange(n)[::-1]  # the last one written stays: the first member
+    single = ~columns.is_pair
+    solo = np.flatnonzero(single) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
         return problem, Grouping(problem, problem, np.arange(n), solo, solo)
-    led = np.flatnonzero(~columns.is_pair & (leader[colour[columns.first]] == columns.first))
-    pairs = np.flatnonzero(columns.is_pair)
+    led = np.flatnonzero(single & (leader[colour[columns.first]] == columns.first))
+    pairs = np.flatnonzero(~single)
     if pairs.size:
         key = _pair_key(
             colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem)
         )
         pairs = pairs[np.unique(key, return_index=True)[1]]
     taken = columns.take(np.concatenate([led, pairs]))
-    merged = derived(
-        taken, first=colour[taken.first], second=np.where(taken.is_pair, colour[taken.second], ALONE)
-    )
+    second = np.where(taken.is_pair, colour[taken.second], ALONE) if pairs.size else taken.second
+    merged = derived(taken, first=colour[taken.first], second=second)
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
     jobs = derived(problem.jobs.take(leader), count=count)
     grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
-    led_key = colour[columns.first[led]] * _ways(problem) + problem.way[led]
-    order = np.argsort(led_key)
-    source = order[
-        np.searchsorted(led_key[order], colour[columns.first[solo]] * _ways(problem) + problem.way[solo])
-    ]
+    key = colour[columns.first] * _ways(problem) + problem.way
+    order = np.argsort(key[led])
+    source = order[np.searchsorted(key[led[order]], key[solo])]
     return grouped, Grouping(problem, grouped, colour, solo, source)
 
 

@@ -23,6 +23,7 @@ from policies.sparse import dense
 CLOSE = 1e-6  # of the bill
 PAID = 1e-9  # what is over by less counts as paid
 MOST_PLANES = 60
+Cost = tuple[Floats, Floats]  # of the slower column of each mix, and what the faster one costs more
 MOST_COLUMNS = 8  # per job: the cheapest mix is looked for among all pairs of them
 
 
@@ -39,7 +40,7 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
         cost = market.cost(prices)
         if market.bill(cost, demand(level) / count) > 1.0 + PAID:
 
-            def excess(s: float, at: Floats = cost) -> float:
+            def excess(s: float, at: Cost = cost) -> float:
                 return market.bill(at, demand(s) / count) - 1.0
 
             try:
@@ -97,15 +98,16 @@ class _Market:
         rate[rank, columns.first] = columns.first_rate
         return cls(kind, gpus, rate, problem.jobs.count.astype(float), len(problem.capacity))
 
-    def cost(self, prices: Floats) -> Floats:
-        """Of each plane's columns, at these prices of GPUs."""
-        return np.asarray(prices[self.kind] * self.gpus)
+    def cost(self, prices: Floats) -> Cost:
+        """Of each mix at these prices of GPUs."""
+        cost = prices[self.kind] * self.gpus
+        return cost[self.slow], cost[self.fast] - cost[self.slow]
 
-    def bill(self, cost: Floats, want: Floats) -> float:
+    def bill(self, cost: Cost, want: Floats) -> float:
         """What all jobs pay together when each has the rate it wants in its cheapest way."""
         return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
 
-    def used(self, cost: Floats, want: Floats) -> Floats:
+    def used(self, cost: Cost, want: Floats) -> Floats:
         """The GPUs of each type that they pay for."""
         part, bills = self._mixes(cost, want)
         best, job = bills.argmin(axis=0), np.arange(len(want))
@@ -114,10 +116,10 @@ class _Market:
         held = np.concatenate([part * self.gpus[fast, job], (1.0 - part) * self.gpus[slow, job]])
         return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
 
-    def _mixes(self, cost: Floats, want: Floats) -> tuple[Floats, Floats]:
+    def _mixes(self, cost: Cost, want: Floats) -> tuple[Floats, Floats]:
         """Of each mix: the part of the faster column, and the bill (infinite where the mix is none)."""
-        slow = cost[self.slow]
+        slow, more = cost
         with np.errstate(over="ignore", invalid="ignore"):
             part = (want - self.slow_rate) * self.per_rate
-            bill = slow + part * (cost[self.fast] - slow)
+            bill = slow + part * more
         return part, np.where((part >= 0) & (part <= 1.0 + 1e-12), bill, np.inf)

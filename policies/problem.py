@@ -16,121 +16,25 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from policies.checks import at, check_values, derived, floats, integers, strings
+from policies.checks import check_values, derived, floats, strings
 from policies.errors import ProblemError, name_some
 from policies.sparse import Sparse, from_entries
+from policies.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, every, store
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-ALONE = -1
-
-
-def _every(value: Any) -> Any:
-    """A default that holds for every row: a scalar here, an array once the table is built."""
-    return value
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Jobs:
-    """One row per job, or per group of interchangeable jobs (`count` of them)."""
-
-    ids: tuple[str, ...]
-    count: Ints = _every(1)
-    gpus: Ints = _every(1)
-    weight: Floats = _every(1.0)
-    tenant: tuple[str, ...] = _every("")
-    waited_s: Floats = _every(0.0)
-    steps_left: Floats = _every(np.inf)
-    isolated_s: Floats = _every(0.0)
-    deadline_s: Floats = _every(np.inf)
-
-    def __post_init__(self) -> None:
-        ids = strings("jobs", "id", self.ids, None)
-        _store(self, "ids", ids)
-        n = len(ids)
-        if len(set(ids)) != n:
-            seen: set[str] = set()
-            twice = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
-            raise ProblemError(f"jobs: duplicate id {name_some(twice)}")
-
-        def where(row: int) -> str:
-            return f"job '{ids[row]}'"
-
-        for field in ("count", "gpus"):
-            _store(self, field, integers("jobs", field, getattr(self, field), n, where, least=1))
-        for field in ("weight", "waited_s", "steps_left", "isolated_s", "deadline_s"):
-            _store(self, field, floats("jobs", field, getattr(self, field), n))
-        _store(self, "tenant", strings("jobs", "tenant", self.tenant, n))
-        check_values(self.weight, "weight", where, above=0.0)
-        check_values(self.waited_s, "waited_s", where, least=0.0)
-        check_values(self.steps_left, "steps_left", where, above=0.0, infinite_ok=True)
-        check_values(self.isolated_s, "isolated_s", where, least=0.0)
-        check_values(self.deadline_s, "deadline_s", where, least=-np.inf, infinite_ok=True)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, rows: Ints) -> Jobs:
-        """These rows, in this order."""
-        return derived(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """One row per way of running something."""
-
-    first: Ints
-    worker_type: Ints
-    gpus: Ints
-    first_rate: Floats
-    second: Ints = _every(ALONE)
-    second_rate: Floats = _every(0.0)
-    label: tuple[str, ...] = _every("")
-
-    def __post_init__(self) -> None:
-        first = integers("columns", "first", self.first, None)
-        _store(self, "first", first)
-        k = len(first)
-        for field, least in (("worker_type", None), ("gpus", 1), ("second", ALONE)):
-            _store(self, field, integers("columns", field, getattr(self, field), k, least=least))
-        for field in ("first_rate", "second_rate"):
-            _store(self, field, floats("columns", field, getattr(self, field), k))
-        _store(self, "label", strings("columns", "label", self.label, k))
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    @property
-    def is_pair(self) -> Bools:
-        """Columns in which two jobs share the GPUs."""
-        return np.asarray(self.second != ALONE)
-
-    def take(self, rows: Ints | Bools) -> Columns:
-        """These rows, in this order."""
-        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
-        return derived(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A node of the tenant tree, by path ("org/team"). Children are the tenants below its path."""
-
-    name: str
-    weight: float = 1.0
-    policy: str = "fairness"
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ProblemError("tenant: the name is empty")
-        if not (np.isfinite(self.weight) and self.weight > 0):
-            raise ProblemError(f"tenant '{self.name}': weight is {self.weight}, must be a positive number")
-        if self.policy not in ("fairness", "fifo"):
-            raise ProblemError(
-                f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'"
-            )
+__all__ = [
+    "ALONE",
+    "Allocation",
+    "Bools",
+    "Columns",
+    "Floats",
+    "Ints",
+    "Jobs",
+    "Policy",
+    "Problem",
+    "Tenant",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +45,7 @@ class Problem:
     columns: Columns
     worker_types: tuple[str, ...]
     capacity: Floats
-    price_per_gpu_hour: Floats = _every(np.nan)
+    price_per_gpu_hour: Floats = every(np.nan)
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0
@@ -151,21 +55,21 @@ class Problem:
 
     def __post_init__(self) -> None:
         types = strings("problem", "worker_types", self.worker_types, None)
-        _store(self, "worker_types", types)
+        store(self, "worker_types", types)
         if len(set(types)) != len(types):
             raise ProblemError(f"worker_types: a name appears twice in {list(types)}")
 
         def where(row: int) -> str:
             return f"worker type '{types[row]}'"
 
-        _store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
+        store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
         check_values(self.capacity, "capacity", where, least=0.0)
         price = floats("problem", "price_per_gpu_hour", self.price_per_gpu_hour, len(types))
-        _store(self, "price_per_gpu_hour", price)
+        store(self, "price_per_gpu_hour", price)
         check_values(price, "price_per_gpu_hour", where, least=0.0, nan_ok=True)
         if not np.isfinite(self.now_s):
             raise ProblemError(f"problem: now_s is {self.now_s}, must be a finite number")
-        _store(self, "tenants", tuple(self.tenants))
+        store(self, "tenants", tuple(self.tenants))
         self._check_columns()
         self._check_tenants()
 
@@ -176,33 +80,30 @@ class Problem:
             ("second", columns.second, n, "job row"),
             ("worker_type", columns.worker_type, t, "worker type"),
         ):
-            bad = np.flatnonzero((rows >= size) | (rows < (ALONE if field == "second" else 0)))
-            if bad.size:
+            least = ALONE if field == "second" else 0
+            if len(rows) and not least <= rows.min() <= rows.max() < size:
+                bad = np.flatnonzero((rows >= size) | (rows < least))
                 named = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
                     f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
-        own = (
-            (columns.second == columns.first) & (self.jobs.count[columns.first] < 2)
-            if n
-            else np.zeros(0, bool)
-        )
-        if own.any():
-            row = int(np.flatnonzero(own)[0])
+        own = (columns.second == columns.first) if self.any_pairs else np.zeros(0, bool)
+        if own.any() and (own := own & (self.jobs.count[columns.first] < 2)).any():
+            row = int(own.argmax())
             raise ProblemError(
                 f"column {row}: pairs job '{self.jobs.ids[columns.first[row]]}' with itself, "
                 "which only a row that stands for two or more jobs can do"
             )
-        stray = np.flatnonzero(~columns.is_pair & (columns.second_rate != 0))
-        if stray.size:
+        stray = (columns.second == ALONE) & (columns.second_rate != 0)
+        if stray.any():
+            at = int(stray.argmax())
             raise ProblemError(
-                f"column {stray[0]}, {self.describe(int(stray[0]))}: "
-                f"second_rate is {columns.second_rate[stray[0]]}, but second is -1"
+                f"column {at}, {self.describe(at)}: second_rate is {columns.second_rate[at]}, but second is -1"
             )
-        key = self.column_key
-        if key.size and not np.all(np.diff(key) > 0):
+        if not self.in_order:
+            key = self.column_key
             order = np.argsort(key, kind="stable")
             twice = np.flatnonzero(np.diff(key[order]) == 0)
             if twice.size:
@@ -219,6 +120,11 @@ class Problem:
                 raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
 
     # What follows is derived: once, sparse, and never part of what a caller passes in.
+
+    @cached_property
+    def any_pairs(self) -> bool:
+        """Whether any column is a pair."""
+        return bool((self.columns.second != ALONE).any())
 
     @cached_property
     def label_code(self) -> Ints:
@@ -243,13 +149,24 @@ class Problem:
     def column_key(self) -> Ints:
         """One number per column; two columns of one key are the same column. Its order is the canonical order."""
         columns, n = self.columns, len(self.jobs)
-        low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
-        low, high = np.where(columns.is_pair, low, columns.first), np.where(columns.is_pair, high, ALONE)
+        low, high = columns.first, columns.second
+        if self.any_pairs:
+            pair = columns.is_pair
+            low, high = (
+                np.where(pair, np.minimum(low, high), low),
+                np.where(pair, np.maximum(low, high), ALONE),
+            )
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
         if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
             ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
         return np.asarray((low * (n + 1) + high + 1) * ways + way)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the columns come in their canonical order, each of them once."""
+        key = self.column_key
+        return bool((key[1:] > key[:-1]).all())
 
     @cached_property
     def solo_column(self) -> Ints:
@@ -260,7 +177,8 @@ class Problem:
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         told = np.full(shape, ALONE, dtype=np.int64)
-        solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
+        works = columns.first_rate > 0
+        solo = np.flatnonzero(works & ~columns.is_pair if self.any_pairs else works)
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
         plain = np.ones(len(solo), dtype=bool)
         if any(columns.label):
@@ -272,34 +190,44 @@ class Problem:
         return told
 
     @cached_property
+    def solo_rate(self) -> Floats:
+        """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+        told, columns = self.solo_column, self.columns
+        if not len(columns):
+            return np.zeros(told.shape)
+        rate = columns.first_rate[told] * (self.jobs.gpus[:, None] / columns.gpus[told])
+        return np.where(told == ALONE, 0.0, rate)
+
+    @cached_property
     def rates(self) -> Sparse:
         """[n × k] steps per second that each column gives to each row."""
-        columns, k = self.columns, np.arange(len(self.columns))
-        pair = columns.is_pair
-        return from_entries(
-            np.concatenate([columns.first_rate, columns.second_rate[pair]]),
-            np.concatenate([columns.first, columns.second[pair]]),
-            np.concatenate([k, k[pair]]),
-            (len(self.jobs), len(columns)),
-        )
+        columns, (rows, places) = self.columns, self._entries
+        values = columns.first_rate
+        if self.any_pairs:
+            values = np.concatenate([values, columns.second_rate[columns.is_pair]])
+        return from_entries(values, rows, places, (len(self.jobs), len(columns)))
 
     @cached_property
     def membership(self) -> Sparse:
         """[n × k] how many members of the row a column occupies: 1, or 2 for a pair within one group."""
+        rows, places = self._entries
+        return from_entries(np.ones(len(rows)), rows, places, (len(self.jobs), len(self.columns)))
+
+    @cached_property
+    def _entries(self) -> tuple[Ints, Ints]:
+        """The row of each job in a column, and that column: of all the first ones, then of partners."""
         columns, k = self.columns, np.arange(len(self.columns))
+        if not self.any_pairs:
+            return columns.first, k
         pair = columns.is_pair
-        rows = np.concatenate([columns.first, columns.second[pair]])
-        return from_entries(
-            np.ones(len(rows)), rows, np.concatenate([k, k[pair]]), (len(self.jobs), len(columns))
-        )
+        return np.concatenate([columns.first, columns.second[pair]]), np.concatenate([k, k[pair]])
 
     @cached_property
     def occupancy(self) -> Sparse:
         """[t × k] GPUs of each type that a column holds while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
-        return from_entries(
-            columns.gpus.astype(float), columns.worker_type, k, (len(self.worker_types), len(columns))
-        )
+        shape = (len(self.worker_types), len(columns))
+        return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
 
     def names_of(self, rows: Ints) -> list[str]:
         """The jobs behind these rows: their own ids, or after grouping those of all their members."""
@@ -320,6 +248,8 @@ class Problem:
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
         """Only these job rows and only these columns (whose jobs must all be among the rows), in this order."""
+        if _all_of(rows, len(self.jobs)) and _all_of(columns, len(self.columns)):
+            return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
         new_row[rows] = np.arange(len(rows))
         kept = self.columns.take(columns)
@@ -396,5 +326,6 @@ class Allocation:
 Policy = Callable[[Problem], Allocation]
 
 
-def _store(table: object, field: str, value: object) -> None:
-    object.__setattr__(table, field, value)
+def _all_of(rows: Ints, size: int) -> bool:
+    """Whether these are all the rows that there are, in their order."""
+    return len(rows) == size and bool((rows == np.arange(size)).all())

@@ -22,7 +22,7 @@ import numpy as np
 from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
-from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp
+from policies.solvers import LinearProgram, solve_lp, solve_milp
 from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
@@ -49,22 +49,30 @@ class Program:
     def __init__(self, problem: Problem, allowed: Bools | None = None) -> None:
         self.problem = problem
         self.count = problem.jobs.count.astype(float)
-        usable = problem.columns.first_rate > 0
+        columns = problem.columns
+        usable = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
         if allowed is not None:
             usable &= allowed
-        pair = problem.columns.is_pair
-        usable &= ~pair | (problem.columns.second_rate > 0)
-        usable &= problem.capacity[problem.columns.worker_type] > 0
+        if problem.any_pairs:
+            usable &= ~columns.is_pair | (columns.second_rate > 0)
         self.usable: Ints = np.flatnonzero(usable)
         self.rates: Sparse = problem.rates.columns(self.usable)
         self._standing = stack(problem.membership, problem.occupancy).columns(self.usable)
         self._standing_limit = np.concatenate([self.count, problem.capacity])
-        alone = not problem.columns.is_pair[self.usable].any()
-        self._block = problem.columns.first[self.usable] if alone else None
+        self._first, self._second = columns.first[self.usable], columns.second[self.usable]
+        self._kind = columns.worker_type[self.usable]
+        self._alone = bool((self._second == ALONE).all())
+        self._block = self._first if self._alone else None
         best = self.rates.largest()
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
         # thousand steps per second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
+        self._size = self.best_rate * self.count
+
+    @cached_property
+    def _reached(self) -> Sparse:
+        """-E_m of each row, in its own unit."""
+        return self.rates.scale_rows(-1.0 / self._size)
 
     @cached_property
     def best_alone(self) -> Floats:
@@ -110,9 +118,8 @@ class Program:
         held: Ints = np.zeros(0, dtype=np.int64)
         if floor is not None:
             held = np.flatnonzero(floor > 0)
-            size = (self.best_rate * self.count)[held]
-            rows.append(self.rates.rows(held).scale_rows(-1.0 / size))
-            limits.append(-floor[held] / size)
+            rows.append(self._reached.rows(held))
+            limits.append(-floor[held] / self._size[held])
         if hold is not None:
             held_gain, least = hold[0][self.usable], hold[1]
             unit = max(abs(least), 1e-300)
@@ -123,9 +130,9 @@ class Program:
         answer = solve_lp(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
-        worth[held] = dual[len(self._standing_limit) :][: len(held)] / (self.best_rate * self.count)[held]
-        point = self._point(answer, np.nan, dual, worth)
-        return replace(point, value=float(gain @ point.shares[self.usable]))  # of what is really given
+        worth[held] = dual[len(self._standing_limit) :][: len(held)] / self._size[held]
+        given = self._given(answer.x)
+        return self._point(given, float(gain @ given), dual, worth, answer.optimal)  # of what is really given
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
         """The second stage: of all shares that keep the floor, those with the greatest gain. Value and prices stay."""
@@ -138,25 +145,24 @@ class Program:
     def raise_all(self, need: Floats) -> Point:
         """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
         n, k = len(self.count), self.usable.size
-        size = self.best_rate * self.count
-        wanted = need / size
+        wanted = need / self._size
         if not np.any(wanted > 0):
             raise SolverFailure("nothing is needed by any job")
         unit = 1.0 / float(wanted.max())  # no level above it is possible: the program's own λ lies in [0, 1]
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
-            rows=stack(
-                beside(self._standing, zeros(len(self._standing_limit), 1)),
-                beside(self.rates.scale_rows(-1.0 / size), column(wanted * unit)),
+            rows=beside(
+                stack(self._standing, self._reached),
+                column(np.concatenate([np.zeros(len(self._standing_limit)), wanted * unit])),
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
         )
         answer = solve_lp(program)
         level = float(answer.x[-1]) * unit
-        answer = replace(answer, x=answer.x[:k])
         dual = answer.dual * unit
-        return self._point(answer, level, dual, dual[len(self._standing_limit) :] / size)
+        worth = dual[len(self._standing_limit) :] / self._size
+        return self._point(self._given(answer.x[:k]), level, dual, worth, answer.optimal)
 
     def least_shortfall(self, need: Floats) -> Floats:
         """Who must miss: s_m in [0, 1] with E_m >= (1 - s_m) * need_m and the least sum over all members."""
@@ -178,12 +184,12 @@ class Program:
         return short, answer.optimal
 
     def _shortfall(self, late: Ints, need: Floats) -> LinearProgram:
-        k, size = self.usable.size, (self.best_rate * self.count)[late]
+        k, size = self.usable.size, self._size[late]
         return LinearProgram(
             cost=np.concatenate([np.zeros(k), self.count[late]]),
             rows=stack(
                 beside(self._standing, zeros(len(self._standing_limit), len(late))),
-                beside(self.rates.rows(late).scale_rows(-1.0 / size), diagonal(-need / size)),
+                beside(self._reached.rows(late), diagonal(-need / size)),
                 beside(zeros(len(late), k), identity(len(late))),
             ),
             limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(late))]),
@@ -209,21 +215,21 @@ class Program:
         """The job of each usable column, and of further columns behind them."""
         return None if self._block is None else np.concatenate([self._block, further])
 
-    def _point(self, answer: Answer, value: float, dual: Floats, worth: Floats) -> Point:
-        n, used = len(self.count), self._standing @ answer.x
-        # No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back.
-        limit = self._standing_limit
-        fits = np.divide(limit, used, out=np.ones(len(used)), where=used > limit)
-        columns = self.problem.columns.take(self.usable)
-        second = np.where(columns.is_pair, columns.second, columns.first)
-        fit = np.minimum(np.minimum(fits[columns.first], fits[second]), fits[n + columns.worker_type])
+    def _given(self, x: Floats) -> Floats:
+        """No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back."""
+        limit, used = self._standing_limit, self._standing @ x
+        over = used > limit
+        if not over.any():
+            return x
+        fits = np.divide(limit, used, out=np.ones(len(used)), where=over)
+        fit = np.minimum(fits[self._first], fits[len(self.count) + self._kind])
+        if not self._alone:
+            fit = np.minimum(fit, fits[np.where(self._second == ALONE, self._first, self._second)])
+        return np.asarray(x * fit)
+
+    def _point(self, given: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
+        n = len(self.count)
         shares = np.zeros(len(self.problem.columns))
-        shares[self.usable] = answer.x * fit
-        return Point(
-            shares=shares,
-            value=value,
-            price=dual[n : n + len(self.problem.capacity)],
-            worth=worth,
-            rent=dual[:n],
-            optimal=answer.optimal,
-        )
+        shares[self.usable] = given
+        price = dual[n : n + len(self.problem.capacity)]
+        return Point(shares, value, price, worth, dual[:n], optimal)

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.problem import ALONE, Floats, Problem
+from policies.problem import Floats, Problem
 
 
 def rate_table(problem: Problem) -> Floats:
     """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
-    told, columns = problem.solo_column, problem.columns
-    if not len(columns):
-        return np.zeros(told.shape)
-    rate = columns.first_rate[told] * (problem.jobs.gpus[:, None] / columns.gpus[told])
-    return np.where(told == ALONE, 0.0, rate)
+    return problem.solo_rate
 
 
 def proportional_rates(problem: Problem) -> Floats:

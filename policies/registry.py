@@ -146,9 +146,9 @@ def _run(
     found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
 ) -> Allocation:
     rows, columns = runnable(problem)
-    left_out = np.delete(np.arange(len(problem.jobs)), rows)
     notes: tuple[str, ...] = ()
-    if left_out.size:
+    if len(rows) < len(problem.jobs):
+        left_out = np.delete(np.arange(len(problem.jobs)), rows)
         ids = sorted(problem.jobs.ids[row] for row in left_out)
         notes = (f"left out, no positive rate on any type that the cluster has: {name_some(ids)}",)
     answer = Allocation(
@@ -162,7 +162,7 @@ def _run(
     )
     if not rows.size:
         return answer
-    inner = _solve(found, given, options, problem.restrict(rows, columns), columns)
+    inner = _solve(found, given, options, problem.restrict(rows, columns))
     # What a solver leaves behind in its last digits is neither a share nor a price.
     answer.time_share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     answer.backfill[columns] = inner.backfill
@@ -189,7 +189,6 @@ def _solve(
     given: Mapping[str, Any],
     options: Mapping[str, Mapping[str, Any]],
     problem: Problem,
-    columns: np.ndarray,
 ) -> Allocation:
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
     seen = blind.problem if blind else problem
@@ -206,6 +205,8 @@ def _solve(
     if blind and found.spread:
         answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
     answer = ungroup(answer)
+    if keep.all():
+        return answer
     shares, backfill = np.zeros(len(keep)), np.zeros(len(keep), dtype=bool)
     shares[keep], backfill[keep] = answer.time_share, answer.backfill
     return replace(answer, time_share=shares, backfill=backfill)

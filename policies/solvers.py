@@ -25,7 +25,7 @@ import scipy.optimize
 from policies.errors import SolverFailure
 from policies.interior import solve_blocks
 from policies.problem import Floats, Ints
-from policies.sparse import Sparse, identity, stack, zeros
+from policies.sparse import Packed, Sparse, identity, stack, zeros
 
 # A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
 MAX_ITERATIONS = 200
@@ -138,8 +138,11 @@ def run_clarabel(
     if time_left_s() <= 0:
         raise SolverFailure("no time left")
     k = len(cost)
-    square = _nothing(k) if quadratic is None else quadratic.compressed()
-    solution = clarabel.DefaultSolver(square, cost, rows.compressed(), limit, cones, _settings()).solve()
+    square = _nothing(k) if quadratic is None else quadratic.packed().in_lists()
+    solver = clarabel.DefaultSolver(
+        square, cost.tolist(), rows.packed().in_lists(), limit.tolist(), cones, _settings()
+    )
+    solution = solver.solve()
     usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
     if solution.status not in usable:
         raise SolverFailure(str(solution.status))
@@ -147,8 +150,8 @@ def run_clarabel(
 
 
 @lru_cache(maxsize=64)
-def _nothing(size: int) -> Any:
-    return zeros(size, size).compressed()
+def _nothing(size: int) -> Packed:
+    return zeros(size, size).packed().in_lists()
 
 
 def _settings() -> Any:
@@ -175,14 +178,7 @@ def _simplex(program: LinearProgram) -> Answer | None:
 
 
 def _stepwise(program: LinearProgram, strategy: int) -> Answer:
-    (m, k), rows = program.rows.shape, program.rows.compressed()
-    task = _highspy.HighsLp()
-    task.num_col_, task.num_row_ = k, m
-    task.col_cost_, task.col_lower_, task.col_upper_ = program.cost, np.zeros(k), np.full(k, np.inf)
-    task.row_lower_, task.row_upper_ = np.full(m, -np.inf), program.limit
-    matrix = task.a_matrix_
-    matrix.format_ = _highspy.MatrixFormat.kColwise
-    matrix.start_, matrix.index_, matrix.value_ = rows.indptr, rows.indices, rows.data
+    (m, k), rows = program.rows.shape, program.rows.packed()
     solver = _highspy.Highs()
     for option, value in (
         ("output_flag", False),
@@ -196,7 +192,11 @@ def _stepwise(program: LinearProgram, strategy: int) -> Answer:
         ("time_limit", max(time_left_s(), 1e-3)),
     ):
         solver.setOptionValue(option, value)
-    solver.passModel(task)
+    columns = (program.cost, np.zeros(k), np.full(k, np.inf))
+    bounds = (np.full(m, -np.inf), program.limit)
+    matrix = (rows.indptr, rows.indices, rows.data)
+    form = (int(_highspy.MatrixFormat.kColwise), int(_highspy.ObjSense.kMinimize), 0.0)
+    solver.passModel(k, m, len(rows.data), *form, *columns, *bounds, *matrix, np.zeros(k, np.int32))
     solver.run()
     status, found = solver.getModelStatus(), solver.getSolution()
     if not (found.value_valid and found.dual_valid):

@@ -7,7 +7,7 @@ longer than the solver does. Only where a solver wants its columns compressed ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,24 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 Places = NDArray[np.int64]
+
+
+class Packed(NamedTuple):
+    """A matrix column by column, under the names that solvers look for; that of a library takes as long as a solve."""
+
+    data: Any
+    indices: Any
+    indptr: Any
+    shape: tuple[int, int]
+
+    @property
+    def has_canonical_format(self) -> bool:
+        """Whether places come in order, each of them once."""
+        return True
+
+    def in_lists(self) -> Packed:
+        """Plain numbers, for a solver that reads them one by one."""
+        return Packed(self.data.tolist(), self.indices.tolist(), self.indptr.tolist(), self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +54,7 @@ class Sparse:
 
     def columns(self, kept: Places) -> Sparse:
         """These columns, each at most once, in this order."""
-        if len(kept) == self.shape[1] and np.array_equal(kept, np.arange(len(kept))):
+        if len(kept) == self.shape[1] and (kept == np.arange(len(kept))).all():
             return self
         place = np.full(self.shape[1], -1, dtype=np.int64)
         place[kept] = np.arange(len(kept))
@@ -58,14 +76,18 @@ class Sparse:
         np.maximum.at(most, self.row, self.value)
         return most
 
-    def compressed(self) -> sp.csc_matrix[Any]:
+    def packed(self) -> Packed:
         """Column by column, as solvers want it."""
         m, k = self.shape
-        order = np.argsort(self.column * m + self.row, kind="stable")
-        end = np.cumsum(np.bincount(self.column, minlength=k))
-        return sp.csc_matrix(
-            (self.value[order], self.row[order], np.concatenate([[0], end])), shape=self.shape
-        )
+        order = _in_turn(self.column, self.row, max(m, k))
+        start = np.zeros(k + 1, dtype=np.int64)
+        np.cumsum(np.bincount(self.column, minlength=k), out=start[1:])
+        return Packed(self.value[order], self.row[order], start, self.shape)
+
+    def compressed(self) -> sp.csc_matrix[Any]:
+        """The same for those who calculate with it."""
+        packed = self.packed()
+        return sp.csc_matrix((packed.data, packed.indices, packed.indptr), shape=self.shape)
 
     def toarray(self) -> Vector:
         """With all its zeros."""
@@ -74,12 +96,19 @@ class Sparse:
         return full
 
 
+def _in_turn(major: Places, minor: Places, size: int) -> Places:
+    """The order by one number, then by another, both below `size`: numbers of 16 bits are sorted at a glance."""
+    if size < 2**16:
+        major, minor = major.astype(np.uint16), minor.astype(np.uint16)
+    return np.lexsort((minor, major))
+
+
 def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
     """Entries in any order, those of one place added; sums over them come out the same to the last bit."""
     place = row * shape[1] + column
-    if np.all(np.diff(place) > 0):
+    if (place[1:] > place[:-1]).all():
         return Sparse(value, row, column, shape)
-    order = np.argsort(place, kind="stable")
+    order = _in_turn(row, column, max(shape))
     value, row, column = value[order], row[order], column[order]
     start = np.flatnonzero(np.diff(place[order], prepend=-1))
     if len(start) < len(place):

@@ -21,32 +21,26 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
     """Rows that can run somewhere, sorted by id, and the columns among them that can run, in canonical order."""
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
-    works &= ~columns.is_pair | (columns.second_rate > 0)
     # A job of which only its company is known has no rate of its own to be fair by.
     can = np.zeros(len(problem.jobs), dtype=bool)
-    can[columns.first[works & ~columns.is_pair]] = True
-    works &= can[columns.first] & (~columns.is_pair | can[columns.second])
-    rows = np.flatnonzero(can)
+    if problem.any_pairs:
+        pair = columns.is_pair
+        works &= ~pair | (columns.second_rate > 0)
+        can[columns.first[works & ~pair]] = True
+        works &= can[columns.first] & (~pair | can[columns.second])
+    else:
+        can[columns.first[works]] = True
+    rows, kept = np.flatnonzero(can), np.flatnonzero(works)
     ids = problem.jobs.ids
-    if not all(map(str.__lt__, ids, ids[1:])):
-        rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
+    if all(map(str.__lt__, ids, ids[1:])):
+        return rows, kept if problem.in_order else kept[np.argsort(problem.column_key[kept])]
+    rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
     place = np.zeros(len(ids) + 1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     place[ALONE] = ALONE
-    kept = np.flatnonzero(works)
     a, b = place[columns.first[kept]], place[columns.second[kept]]
     low, high = np.where(b == ALONE, a, np.minimum(a, b)), np.where(b == ALONE, ALONE, np.maximum(a, b))
-    key = (
-        np.lexsort((problem.way[kept], high, low))
-        if not _ascending(low, high, problem.way[kept])
-        else slice(None)
-    )
-    return rows, kept[key]
-
-
-def _ascending(low: Ints, high: Ints, way: Ints) -> bool:
-    step, side, turn = np.diff(low), np.diff(high), np.diff(way)
-    return bool(np.all((step > 0) | ((step == 0) & ((side > 0) | ((side == 0) & (turn > 0))))))
+    return rows, kept[np.lexsort((problem.way[kept], high, low))]
 
 
 def without_pairs(problem: Problem) -> Bools:

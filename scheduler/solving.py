@@ -7,10 +7,10 @@ added between the merged rows, and the answer is split back into pairs of jobs. 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 
+from policies.checks import derived
 from policies.errors import PolicyError
 from policies.grouping import group
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
@@ -54,7 +54,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     grouped, back = group(question.problem, known.reads, apart=pairs.kind + 1)
     kind = np.full(len(grouped.jobs), ALONE)
     kind[back.group_of] = pairs.kind
-    paired = replace(grouped, columns=_with_pairs(grouped, pairs, kind))
+    paired = derived(grouped, columns=_with_pairs(grouped, pairs, kind))
     return back.split(paired, policy(paired))
 
 
@@ -74,7 +74,8 @@ def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
     wanted = ~same | (a < b) | ((a == b) & (grouped.jobs.count[first] > 1))
     pair, first, second = pair[wanted], first[wanted], second[wanted]
     own = grouped.columns
-    return Columns(
+    return derived(
+        own,
         first=np.concatenate([own.first, first]),
         second=np.concatenate([own.second, second]),
         worker_type=np.concatenate([own.worker_type, pairs.worker_type[pair]]),

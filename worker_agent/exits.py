@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Set
+
+import msgspec
 
 from worker_agent.orders import ProcessExited
 
 
-class KeptExit:
+class KeptExit(msgspec.Struct, gc=False):
     """One exit, and what became of telling it."""
 
-    __slots__ = ("exit", "gpus", "number", "omitted")
-
-    def __init__(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
-        self.exit = exit
-        self.gpus = gpus
-        self.number = 0  # of the report that said it last
-        self.omitted = False  # a set came that does without the lease
+    exit: ProcessExited
+    gpus: tuple[int, ...]
+    number: int = 0  # of the report that said it last
+    omitted: bool = False  # a set came that does without the lease
 
 
 class Exits:
     """What has ended here, by lease, until the scheduler has taken it in."""
 
-    __slots__ = ("kept", "unsaid")
+    __slots__ = ("kept", "said_s", "unsaid")
 
     def __init__(self) -> None:
         self.kept: dict[str, KeptExit] = {}
         self.unsaid: dict[str, KeptExit] = {}  # goes out with the next report
+        self.said_s = math.inf  # when all that are kept were last said; the first one counts
 
-    def keep(self, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
+    def keep(self, now_s: float, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
         """It has ended, and has to be told."""
+        if self.said_s == math.inf:
+            self.said_s = now_s
         self.kept[exit.lease] = self.unsaid[exit.lease] = KeptExit(exit, gpus)
 
-    def say_again(self, lease: str) -> bool:
-        """Tell an exit once more; False if there is no such exit."""
-        kept = self.kept.get(lease)
-        if kept is None:
-            return False
-        self.unsaid[lease] = kept
-        return True
+    def say_again(self, lease: str) -> None:
+        """Tell an exit that is kept once more."""
+        self.unsaid[lease] = self.kept[lease]
 
     def say_all_again(self) -> None:
         """The interval has passed, or the link is new: whatever was told may have been lost."""
@@ -46,13 +45,12 @@ class Exits:
 
     def said(self, number: int) -> tuple[ProcessExited, ...]:
         """What goes into the report of this number."""
-        if not self.unsaid:
-            return ()
+        exits = []
         for kept in self.unsaid.values():
             kept.number = number
-        exits = tuple([kept.exit for kept in self.unsaid.values()])
+            exits.append(kept.exit)
         self.unsaid.clear()
-        return exits
+        return tuple(exits)
 
     def taken(self, number: int) -> None:
         """The scheduler has the report of this number for good."""
@@ -76,3 +74,5 @@ class Exits:
     def _forget(self, lease: str) -> None:
         del self.kept[lease]
         self.unsaid.pop(lease, None)
+        if not self.kept:
+            self.said_s = math.inf

@@ -8,6 +8,7 @@ the journal need not repeat it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from scheduler.core import apply_jobs as jobs
@@ -16,7 +17,6 @@ from scheduler.core import facts as f
 from scheduler.core.credit import charge_all
 from scheduler.core.state import Asked, SchedulerState
 from scheduler.model.cluster import Node, NodeState
-from scheduler.model.lease import Bundle
 from scheduler.model.shares import ShareTable
 
 
@@ -120,26 +120,17 @@ def _allocation_asked(state: SchedulerState, now_s: float, fact: f.AllocationAsk
 def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationAdopted) -> None:
     state.asked.answered = True
     state.allocation = fact
-    shares, old = fact.shares, state.shares
+    shares = fact.shares
     ids, types = shares.jobs, shares.worker_types
-    labels = shares.label or ("",) * len(shares.first)
-    table = ShareTable(
-        [
-            Bundle(
-                (ids[a],) if b < 0 else (ids[a], ids[b]) if ids[a] <= ids[b] else (ids[b], ids[a]),
-                types[kind],
-                gpus,
-                label,
-            )
-            for a, b, kind, gpus, label in zip(
-                shares.first, shares.second, shares.worker_type, shares.gpus, labels, strict=True
-            )
-        ],
-        types,
-    )
+    members = [
+        (ids[a],) if b < 0 else (ids[a], ids[b]) if ids[a] <= ids[b] else (ids[b], ids[a])
+        for a, b in zip(shares.first, shares.second, strict=True)
+    ]
+    kinds = map(types.__getitem__, shares.worker_type)
+    columns = list(zip(members, kinds, shares.gpus, shares.label or repeat(""), strict=False))
+    table = ShareTable.following(state.shares, columns, types)
     table.share[:] = shares.share
     table.backfill[shares.no_backfill] = False
-    table.carry_over(old)
     state.shares = table
     state.isolated_rate = dict(zip(ids, shares.isolated_rate, strict=False))
     if fact.failed:

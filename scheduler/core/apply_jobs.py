@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.core import facts as f
 from scheduler.core.state import Request, SchedulerState
-from scheduler.model.jobs import Job, JobState, Move, after
+from scheduler.model.jobs import PREEMPT, START, TERMINAL, Job, JobState, Move, after
 
 
 def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
@@ -22,6 +22,8 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
         state.watched[job.id] = job
     if job.spec.is_picky:
         state.picky.add(job.id)
+    if job.clings:
+        state.clinging.add(job.id)
     state.next_job = max(state.next_job, int(parent) + 1)
     if index:
         state.arrays.setdefault(parent, []).append(job.id)
@@ -41,22 +43,25 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     """A job changes its state by the table."""
     job.state = after(job.state, how)
     job.why = why
-    if how not in _TURNS:
-        state.stale = True
+    if how is START or how is PREEMPT:
+        return  # taking turns is what an allocation is for; it needs no new one
+    state.stale = True
     if how in _ANEW:
         job.unstarted = 0
-    if job.is_terminal:
+    if job.state is JobState.HELD:
+        state.on_hold.add(job.id)
+    else:
+        state.on_hold.discard(job.id)
+    if job.state in TERMINAL:
         job.ended_s = now_s
         del state.active[job.id]
         state.watched.pop(job.id, None)
         state.picky.discard(job.id)
+        state.clinging.discard(job.id)
         state.saved.discard(job.id)
         _open_gates(state, job)
 
 
-_TURNS = frozenset(
-    {Move.START, Move.PREEMPT}
-)  # taking turns is what an allocation is for; it needs no new one
 _ANEW = frozenset({Move.RELEASE, Move.REQUEUE})  # somebody has looked after it
 
 
@@ -76,6 +81,8 @@ def _open_gates(state: SchedulerState, job: Job) -> None:
     """Those who waited for this job's end go on; those who waited for its success only if it succeeded."""
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
+        if other.is_terminal:
+            continue  # what has ended stays as it is
         if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
             other.blocked_by.discard(job.id)
             state.stale = True

@@ -11,8 +11,8 @@ from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
-from scheduler.model.jobs import Job, JobState, Move
-from scheduler.model.lease import Holding, LeadExit, Lease, Phase, nodes_of
+from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
+from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.throughput import RateKey
 
 
@@ -22,7 +22,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     old_end_s = state.round.ends_s
     for name in fact.ended:
         holding = state.leases[name]
-        if holding.phase == Phase.WAITING:
+        if holding.phase is WAITING:
             _forget(state, now_s, holding)
         else:
             # planned ahead, it runs to the end of its round; at the boundary, that is now
@@ -31,6 +31,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
         holding.bundle = bundle
+        state.keep(holding)
         state.touch(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
@@ -47,29 +48,34 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
         state.touch(holding)
     for lease in fact.granted:
         holding = _grant(state, now_s, lease)
-        if holding.phase is Phase.SENT:
+        if holding.phase is SENT:
             books.credit(state, now_s, holding, state.round.ends_s)
 
 
 def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     job = state.jobs[lease.job]
-    waits_for = {
-        other
-        for gpu in lease.gpus
-        for other in state.holders.get(gpu, ())
-        if state.leases[other].phase == Phase.STOPPING
-    }
-    if job.leaving is not None:
-        waits_for.add(job.leaving)
-    phase = Phase.WAITING if waits_for else Phase.SENT
-    holding = Holding(lease=lease, phase=phase, granted_s=now_s, bundle=lease.bundle, waits_for=waits_for)
-    holding.reported_s, holding.steps = now_s, job.steps_done
+    waits_for = set() if job.leaving is None else {job.leaving}
+    for gpu in lease.gpus:
+        for other in state.holders.get(gpu, ()):
+            if state.leases[other].phase is STOPPING:
+                waits_for.add(other)
+    phase = WAITING if waits_for else SENT
+    holding = Holding(
+        lease=lease,
+        phase=phase,
+        granted_s=now_s,
+        bundle=lease.bundle,
+        waits_for=waits_for,
+        reported_s=now_s,
+        steps=job.steps_done,
+    )
     state.leases[lease.id] = holding
+    state.keep(holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
-    if job.state != JobState.RUNNING:
+    if job.state is not RUNS:
         holding.before = job.state, job.why
-        move(state, now_s, job, Move.START, "")
+        move(state, now_s, job, START, "")
     if waits_for:
         state.claim(holding)
     else:
@@ -81,10 +87,11 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
 def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> None:
     """The lease will end; its GPUs stay taken until the exit is confirmed, or it has lapsed."""
     job = state.jobs[holding.lease.job]
-    holding.phase, holding.why = Phase.STOPPING, why
+    holding.phase, holding.why = STOPPING, why
     holding.ends_s = ends_s
     holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
     job.lease, job.leaving = None, holding.lease.id
+    state.held.pop(job.id, None)
     state.touch(holding)
 
 
@@ -102,6 +109,7 @@ def _forget(
         if other in state.blocks:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
+    state.held.pop(job.id, None)
     if len(holding.bundle.jobs) > 1:
         _part(state, now_s, holding)
     _unstarted(state, now_s, job, holding, why)
@@ -109,18 +117,18 @@ def _forget(
 
 def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
     """A lease under which nothing ran is no turn: its job is what it was before, for the reason of before."""
-    if job.state != JobState.RUNNING:
+    if job.state is not RUNS:
         return
     if holding.before is not None:
         job.state, job.why = holding.before
     elif job.leaving is None:
-        move(state, now_s, job, Move.PREEMPT, why)
+        move(state, now_s, job, PREEMPT, why)
 
 
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
     """A lease ends before its round does."""
     holding = state.leases[fact.lease]
-    if holding.phase == Phase.WAITING:
+    if holding.phase is WAITING:
         _forget(state, now_s, holding)
     elif fact.untold:
         books.take_back(state, now_s, holding)
@@ -128,7 +136,7 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
         _forget(state, now_s, holding, fact.why)
     else:
         # whoever holds, requeues or cancels a job moves it first
-        holding.unasked = state.jobs[holding.lease.job].state == JobState.RUNNING
+        holding.unasked = state.jobs[holding.lease.job].state is RUNS
         _stop(state, holding, now_s, fact.why)
 
 
@@ -136,21 +144,25 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
     """Leases on a node that was silent go on."""
     for name in fact.leases:
         holding = state.leases[name]
-        holding.phase, holding.ends_s, holding.stop_by_s, holding.why = Phase.RUNNING, None, None, ""
+        holding.phase, holding.ends_s, holding.stop_by_s, holding.why = RUNNING, None, None, ""
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
         state.touch(holding)
         holding.mixed = True  # while nobody heard of it, much may have happened
         if holding.credit_s < state.round.ends_s:
             books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
+    state.held = {}  # anew, since it is in the order of the leases
+    for holding in state.leases.values():
+        if holding.phase is not STOPPING:
+            state.keep(holding)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
     """Processes run."""
     for name in fact.leases:
         holding = state.leases[name]
-        if holding.phase == Phase.SENT:
-            holding.phase = Phase.RUNNING
+        if holding.phase is SENT:
+            holding.phase = RUNNING
         for other in books.beside(state, holding):
             books.charge(state, now_s, other)
             other.mixed = True
@@ -159,19 +171,19 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         job.unstarted = 0
         if job.started_s is None:
             job.started_s = now_s
-            if not job.is_terminal:
+            if job.state not in TERMINAL:
                 state.saved.add(job.id)
 
 
 def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> None:
     """Jobs are so far."""
     for made in fact.progress:
-        _advance(state, now_s, state.leases[made.lease], made)
+        holding = state.leases[made.lease]
+        _advance(state, now_s, state.jobs[holding.lease.job], holding, made)
 
 
-def _advance(state: SchedulerState, now_s: float, holding: Holding, made: Progress | Exit) -> None:
+def _advance(state: SchedulerState, now_s: float, job: Job, holding: Holding, made: Progress | Exit) -> None:
     """Take in how far a job is, and what that says about rates."""
-    job = state.jobs[holding.lease.job]
     gained = made.steps - job.steps_done
     stepping_s = made.stepping_s - holding.ran_s
     if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
@@ -226,17 +238,20 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     end = fact.exit
     holding = state.leases[end.lease]
     job = state.jobs[holding.lease.job]
-    _advance(state, now_s, holding, end)
+    _advance(state, now_s, job, holding, end)
     if end.outcome not in _ORDERLY:  # what was lost counts for nothing, for fairness neither
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
     if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
         job.fruitless += 1
+        if job.state not in TERMINAL:
+            state.clinging.add(job.id)
     job.run_s += end.ran_s
-    kind = holding.bundle.worker_type
+    bundle = holding.bundle
+    kind = bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
-    job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * holding.bundle.gpus
-    if not holding.died:  # of a gang, the first rank that died has said it
+    job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * bundle.gpus
+    if end.outcome == "failed" and not holding.died:  # of a gang, the first rank that died has said it
         _remember(job, end)
     for other in books.beside(state, holding):
         books.charge(state, now_s, other)
@@ -245,14 +260,15 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     books.take_back(state, now_s, holding)
     state.let_go(holding)
     state.touch(holding)
-    if len(holding.bundle.jobs) > 1:
+    if len(bundle.jobs) > 1:
         _part(state, now_s, holding)
     del state.leases[end.lease]
     if job.leaving == end.lease:
         job.leaving = None
     else:
         job.lease = None
-    if not job.is_terminal:
+        state.held.pop(job.id, None)
+    if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):
         _unblock(state, now_s, state.leases[name], end.lease)
@@ -275,11 +291,12 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         elif following.before is None:
             following.before = holding.before
     else:
-        width, unasked = holding.bundle.gpus, holding.unasked
-        job.node_failures += end.outcome == "node_failed"
-        job.preemptions += end.outcome == "yielded" and unasked and not _resized(state, job, width)
-        if job.lease is None and job.state == JobState.RUNNING:
-            move(state, now_s, job, Move.PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+        if end.outcome == "node_failed":
+            job.node_failures += 1
+        elif holding.unasked and not _resized(state, job, holding.bundle.gpus):
+            job.preemptions += 1
+        if job.lease is None and job.state is RUNS:
+            move(state, now_s, job, PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
 
 
 def _came_to_nothing(job: Job, holding: Holding) -> None:
@@ -318,7 +335,7 @@ def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str)
     holding.waits_for.discard(closed)
     if not holding.waits_for:
         state.let_go(holding)
-        holding.phase = Phase.SENT
+        holding.phase = SENT
         holding.reported_s, holding.steps = now_s, state.jobs[holding.lease.job].steps_done
         state.hold(holding)
         state.touch(holding)

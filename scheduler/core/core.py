@@ -57,10 +57,11 @@ class Core:
         """What a batch comes to: message by message, with one set of leases at the end for each node concerned."""
         out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
         for message in messages:
-            if type(message) is not NodeReport:
-                out.settle_starts()  # others may read of leases whether they run
-            self._on[type(message)](out, message)
-        out.settle_starts()
+            kind = type(message)
+            if kind is not NodeReport:
+                out.settle_reports()  # others may read of leases whether they run
+            self._on[kind](out, message)
+        out.settle_reports()
         if out.wants_review:
             on_jobs.review(out)
         if out.leases_stop:

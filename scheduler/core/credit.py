@@ -7,8 +7,10 @@ piece by piece: up to each change of the price, or of how many share the GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scheduler.core.state import SchedulerState
-from scheduler.model.lease import Bundle, Holding, Phase
+from scheduler.model.lease import RUNNING, SENT, STOPPING, Bundle, Holding
 
 HOUR_S = 3600.0
 
@@ -16,27 +18,34 @@ HOUR_S = 3600.0
 def credit_round(state: SchedulerState) -> None:
     """A round begins: whoever has GPUs is credited with all of it. Who still waits for them is when it has them."""
     ends_s = state.round.ends_s
-    going = [h for h in state.leases.values() if h.phase is Phase.SENT or h.phase is Phase.RUNNING]
-    for holding in going:
-        holding.credit_s = ends_s
-    state.shares.receive([holding.bundle for holding in going], state.settings.round_s)
+    bundles: list[Bundle] = []
+    for holding in state.leases.values():
+        if holding.phase is SENT or holding.phase is RUNNING:
+            holding.credit_s = ends_s
+            bundles.append(holding.bundle)
+    state.shares.receive(bundles, state.settings.round_s)
 
 
 def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float) -> None:
     """A lease goes on as this bundle until then, or begins to."""
-    since_s = max(now_s, state.round.starts_s, _partners_until_s(state, holding))
+    since_s = max(now_s, state.round.starts_s)
+    if len(holding.bundle.jobs) > 1:
+        since_s = max(since_s, _partners_until_s(state, holding))
     holding.credit_s = until_s
     if since_s < until_s:
-        state.shares.receive([holding.bundle], until_s - since_s)
+        state.shares.receive_one(holding.bundle, until_s - since_s)
 
 
 def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
     """A lease is over, or goes on as another bundle: the time ahead is not its bundle's, if it is nobody else's."""
-    starts_s = state.round.starts_s
-    if holding.lease.round_number == state.round.number:
-        now_s = max(now_s, starts_s)  # planned ahead: it was credited from there
-    since_s, until_s = max(now_s, _partners_until_s(state, holding)), holding.credit_s
+    starts_s, since_s, until_s = state.round.starts_s, now_s, holding.credit_s
     holding.credit_s = 0.0
+    if until_s <= now_s:
+        return
+    if holding.lease.round_number == state.round.number:
+        since_s = max(since_s, starts_s)  # planned ahead: it was credited from there
+    if len(holding.bundle.jobs) > 1:
+        since_s = max(since_s, _partners_until_s(state, holding))
     if since_s < until_s:
         faded_s = max(min(until_s, starts_s) - since_s, 0.0)  # of the last round
         unused_s = until_s - since_s - (1.0 - state.settings.decay) * faded_s
@@ -48,21 +57,23 @@ def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle
     until_s = holding.credit_s
     take_back(state, now_s, holding)
     holding.bundle = bundle
+    if holding.phase is not STOPPING:
+        state.keep(holding)
     if until_s > now_s:
         credit(state, now_s, holding, until_s)
 
 
 def _partners_until_s(state: SchedulerState, holding: Holding) -> float:
     """Until when the partner in its bundle has been credited with their time."""
-    if len(holding.bundle.jobs) == 1:
-        return 0.0
     return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
 
 
-def beside(state: SchedulerState, holding: Holding) -> list[Holding]:
+def beside(state: SchedulerState, holding: Holding) -> Sequence[Holding]:
     """The other leases that have processes on its GPUs, or may have."""
     mine = holding.lease.id
     names = state.holders.get(holding.lease.gpus[0], ())
+    if len(names) == 1 and names[0] == mine:
+        return ()
     return [state.leases[name] for name in names if name != mine]
 
 
@@ -100,6 +111,10 @@ def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
 
 def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
     """At present. Two packed jobs pay half each while both have processes."""
-    sharers = 1 + sum(other.started_s is not None for other in beside(state, holding))
     price = state.prices.get(holding.bundle.worker_type, 0.0)
+    if not price:
+        return 0.0
+    sharers = 1
+    for other in beside(state, holding):
+        sharers += other.started_s is not None
     return price / HOUR_S * holding.bundle.gpus / sharers

@@ -65,7 +65,7 @@ def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
             have[node.spec.worker_type] = have.get(node.spec.worker_type, 0) + node.spec.gpus
     if not have:
         raise InvalidSpec("worker_types", "no worker type is left that the job may use")
-    kind = max(have, key=lambda kind: have[kind])
+    kind = max(sorted(have), key=have.__getitem__)
     if have[kind] < spec.narrowest:
         raise InvalidSpec(
             "gpus",
@@ -78,7 +78,7 @@ def _most(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
     most: dict[str, int] = {}
     for node in nodes:
         most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
-    kind = max(most, key=lambda kind: most[kind])
+    kind = max(sorted(most), key=most.__getitem__)
     return most[kind], kind
 
 

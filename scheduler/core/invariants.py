@@ -13,6 +13,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.errors import InvariantBroken
 from scheduler.model.jobs import TERMINAL, JobState
 from scheduler.model.lease import HOLDING, Phase, nodes_of
+from scheduler.rounds.inputs import Held
 
 
 def check(state: SchedulerState) -> None:
@@ -114,6 +115,17 @@ def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
             yield f"GPU {gpu} is promised to leases {sorted(all_of)} of jobs {sorted(jobs)}"
 
 
+def planned_with_what_goes_on(state: SchedulerState) -> Iterator[str]:
+    """What rounds are planned from is what the leases say that are not ending, in their order."""
+    going_on = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
+    if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in going_on]:
+        yield f"jobs are planned with as having {state.held}"
+    if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
+        yield f"jobs that are held are said to be {sorted(state.on_hold)}"
+    if state.clinging != {job.id for job in state.active.values() if job.clings}:
+        yield f"jobs that may keep their GPUs are {sorted(state.clinging)}"
+
+
 def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:
     """Steps, times and shares are finite and not negative."""
     for job in state.jobs.values():
@@ -162,6 +174,7 @@ RULES: tuple[Rule, ...] = (
     states_fit_leases,
     waiting_leases_wait,
     claims_do_not_clash,
+    planned_with_what_goes_on,
     numbers_are_numbers,
     dependencies_are_open,
     nodes_are_counted,

@@ -27,10 +27,10 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import Node, NodeSpec, NodeState
+from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
-from scheduler.model.jobs import Job, JobState, Move
-from scheduler.model.lease import HOLDING, Holding, Phase, nodes_of
+from scheduler.model.jobs import TERMINAL, Job, JobState, Move
+from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
 STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
@@ -63,7 +63,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     for holding in state.on_node(spec.name):
         said = held.get(holding.lease.id)
         if said is None:
-            if holding.phase != Phase.SENT and spec.name not in holding.exited:
+            if holding.phase is not SENT and spec.name not in holding.exited:
                 # the agent and its processes were gone in between: nobody else will report this exit
                 _exited(out, spec.name, holding, _lost(out, holding))
             continue
@@ -75,7 +75,8 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         for name in resumed:
             out.touched(state.leases[name])
         out.fact(LeasesResumed(leases=tuple(resumed)))
-    out.begun(started)
+    for name in started:
+        out.begun(name)
     out.dirty((spec.name,))
     out.wants_review = True
     on_rounds.kick(out)
@@ -99,7 +100,7 @@ def _goes_on(state: SchedulerState, holding: Holding) -> bool:
     """Whether a lease was ended by silence alone, and nothing has happened to its job in between."""
     job = state.jobs[holding.lease.job]
     return (
-        holding.phase == Phase.STOPPING
+        holding.phase is STOPPING
         and holding.why == GONE
         and job.state == JobState.RUNNING
         and job.lease is None
@@ -111,69 +112,82 @@ def _goes_on(state: SchedulerState, holding: Holding) -> bool:
 
 def on_report(out: Outcome, message: NodeReport) -> None:
     """Starts, progress and exits."""
-    state = out.state
-    node = state.nodes.get(message.node)
+    node = out.state.nodes.get(message.node)
     if node is None:
         return
     old_news = message.generation != node.generation
-
-    def held(lease: str) -> Holding | None:
-        holding = state.leases.get(lease)
-        if (
-            holding is None
-            or holding.phase not in HOLDING
-            or message.node not in nodes_of(holding.lease.gpus)
-        ):
-            return None
-        return holding
-
-    made: tuple[Progress, ...] = ()
-    if message.progress:
-        made = tuple(
-            p for p in message.progress if (h := held(p.lease)) is not None and _sane(p) and _newer(p, h)
-        )
-    if message.started or made:
-        said = (*message.started, *[p.lease for p in made])  # who makes progress has started
-        out.begun([name for name in said if (h := held(name)) is not None and h.started_s is None])
-    if made:
-        _saved(out, node, made)
-        out.fact(ProgressMade(progress=made))
+    if message.started or message.progress:
+        _going(out, node, message)
     if message.exits:
-        out.settle_starts()
-    for end in message.exits:
-        holding = held(end.lease)
-        if holding is None or message.node in holding.exited:
-            old_news = True
-        else:
-            end = _believed(out, end, holding)
-            if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
-                _saved(out, node, (end,))
-            _exited(out, message.node, holding, end)
+        old_news |= not _gone(out, node, message.exits)
     broken: tuple[int, ...] = ()
     if message.broken_gpus:
         broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
-    if broken:
-        out.fact(GpusBroken(node=message.node, gpus=broken))
+        if broken:
+            out.fact(GpusBroken(node=message.node, gpus=broken))
     if old_news:
         out.dirty((message.node,))
     if message.exits or broken:
         out.wants_review = True
-        on_rounds.kick(out)
+        if not out.kicked:
+            out.kicked = True
+            on_rounds.kick(out)
 
 
-def _saved(out: Outcome, node: Node, said: Sequence[Progress | Exit]) -> None:
-    """Jobs that have saved where their last checkpoint was not. Rank 0 saves, on the first node of a gang."""
-    place, jobs = node.spec.place, out.state.jobs
-    for one in said:
-        holding = out.state.leases[one.lease]
-        job = jobs[holding.lease.job]
-        if (
-            job.checkpoint_at != place
-            and not job.is_terminal
-            and 0 < one.saved != job.steps_saved
-            and nodes_of(holding.lease.gpus)[0] == node.spec.name
-        ):
-            out.fact(CheckpointSaved(job=job.id, place=place))
+def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
+    """The lease, if the node has GPUs of it in its hands."""
+    holding = state.leases.get(lease)
+    if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
+        return None
+    return holding
+
+
+def _going(out: Outcome, node: Node, message: NodeReport) -> None:
+    """Starts, and how far jobs are. Who makes progress has started."""
+    state, name = out.state, message.node
+    for lease in message.started:
+        holding = _held(state, name, lease)
+        if holding is not None and holding.started_s is None:
+            out.begun(lease)
+    made: list[tuple[Progress, Holding]] = []
+    for said in message.progress:
+        holding = _held(state, name, said.lease)
+        if holding is not None and _sane(said) and _newer(said, holding):
+            made.append((said, holding))
+            if holding.started_s is None:
+                out.begun(said.lease)
+    if made:
+        for said, holding in made:
+            _saved(out, node, state.jobs[holding.lease.job], holding, said)
+        out.fact(ProgressMade(progress=tuple([said for said, _ in made])))
+
+
+def _gone(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
+    """Processes have ended. Whether all of that is news."""
+    state, name, all_new = out.state, node.spec.name, True
+    out.settle_starts()
+    for end in exits:
+        holding = _held(state, name, end.lease)
+        if holding is None or name in holding.exited:
+            all_new = False
+            continue
+        job = state.jobs[holding.lease.job]
+        end = _believed(out, job, holding, end)
+        if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
+            _saved(out, node, job, holding, end)
+        _exited(out, name, holding, end)
+    return all_new
+
+
+def _saved(out: Outcome, node: Node, job: Job, holding: Holding, said: Progress | Exit) -> None:
+    """A job may have saved where its last checkpoint was not. Rank 0 saves, on the first node of a gang."""
+    if (
+        0 < said.saved != job.steps_saved
+        and job.checkpoint_at != node.spec.place
+        and job.state not in TERMINAL
+        and nodes_of(holding.lease.gpus)[0] == node.spec.name
+    ):
+        out.fact(CheckpointSaved(job=job.id, place=node.spec.place))
 
 
 def _sane(said: Progress | Exit) -> bool:
@@ -186,9 +200,8 @@ def _newer(said: Progress, holding: Holding) -> bool:
     return said.stepping_s >= holding.ran_s
 
 
-def _believed(out: Outcome, end: Exit, holding: Holding) -> Exit:
+def _believed(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
-    job = out.state.jobs[holding.lease.job]
     if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
         return msgspec.structs.replace(
             end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
@@ -207,7 +220,7 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
         if len(holding.exited) < len(nodes):
             return
         end = _of_gang(holding, end)
-    _close(out, holding, end)
+    _close(out, holding, end, nodes)
 
 
 def _of_gang(holding: Holding, last: Exit) -> Exit:
@@ -231,25 +244,24 @@ def _of_gang(holding: Holding, last: Exit) -> Exit:
     return last
 
 
-def _close(out: Outcome, holding: Holding, end: Exit, lapsed: bool = False) -> None:
+def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], lapsed: bool = False) -> None:
     """A lease is over: its GPUs are free, and whoever waited for them can go."""
     state = out.state
     job = state.jobs[holding.lease.job]
-    nodes = nodes_of(holding.lease.gpus)
-    waiting = [name for name in state.blocks.get(end.lease, ()) if name in state.leases]
-    out.touched(holding)
+    waiting = tuple(state.blocks.get(end.lease, ()))
+    out.dirty(nodes)
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
     for name in waiting:
-        if name in state.leases and state.leases[name].phase == Phase.SENT:
-            out.touched(state.leases[name])
+        following = state.leases.get(name)
+        if following is not None and following.phase is SENT:
+            out.touched(following)
             out.untold.add(name)
-    _after_exit(out, job, end, nodes)
+    if job.state not in TERMINAL:
+        _after_exit(out, job, end, nodes)
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
     """Whether a job whose attempt ended badly gets another one."""
-    if job.is_terminal:
-        return
     spec = job.spec
     if end.outcome == "failed":
         if job.failures > spec.retries:
@@ -318,8 +330,8 @@ def lapse(out: Outcome) -> None:
     over = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(over, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
-            _close(out, holding, _lost(out, holding), lapsed=True)
-    for name in sorted(name for name, node in state.nodes.items() if node.state is NodeState.SILENT):
+            _close(out, holding, _lost(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
+    for name in sorted([name for name, node in state.nodes.items() if node.state is SILENT]):
         if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     out.leases_stop = True

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
 from scheduler.core import problem, round_inputs
 from scheduler.core.effects import Solve
@@ -29,7 +30,7 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import WAITING
-from scheduler.model.lease import Bundle, GpuId, Lease, Phase, node_of
+from scheduler.model.lease import STOPPING, Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.plan import plan_round
 
@@ -89,7 +90,7 @@ def tick(out: Outcome, kinds: Kinds) -> None:
 
 
 def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
-    if any(h.phase != Phase.STOPPING for h in state.leases.values()):
+    if any(h.phase is not STOPPING for h in state.leases.values()):
         return True
     return any(state.eligible(job, now_s) for job in state.active.values()) and bool(state.usable_nodes())
 
@@ -162,7 +163,7 @@ def _forsaken(state: SchedulerState) -> bool:
 def quantised(message: Solved) -> Shares:
     """Shares in millionths, so that the last digits of a solver decide nothing."""
     shares = message.shares
-    return msgspec.structs.replace(shares, share=[round(share, 6) + 0.0 for share in shares.share])
+    return msgspec.structs.replace(shares, share=(np.round(shares.share, 6) + 0.0).tolist())
 
 
 def plan(out: Outcome, kinds: Kinds) -> None:
@@ -177,20 +178,22 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     inputs = round_inputs.at_boundary(state, kinds, now_s, starts_s)
     planned = plan_round(inputs)
     changes = diff(inputs.held, planned)
-    ended = tuple(state.jobs[job].lease or "" for job in changes.ended)
+    ended = tuple([state.jobs[job].lease or "" for job in changes.ended])
+    granted = _leases(state, changes, old.number + 1, ends_s)
+    rebundled = _rebundled(state, changes)
     out.fact(
         RoundPlanned(
             number=old.number + 1,
             starts_s=starts_s,
             ends_s=ends_s,
             ended=ended,
-            granted=_leases(state, changes, old.number + 1, ends_s),
-            rebundled=_rebundled(state, changes),
+            granted=granted,
+            rebundled=rebundled,
             reserved=dict(planned.reserved),
             skipped=planned.skipped,
         )
     )
-    _send(out, changes, ended)
+    _send(out, granted, rebundled, ended)
     out.renew()
     out.wake(ends_s - settings.solve_lead_s, "tick")
     if ended:
@@ -198,26 +201,20 @@ def plan(out: Outcome, kinds: Kinds) -> None:
 
 
 def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:
-    return tuple(
-        Lease(
-            id=str(state.next_lease + i),
-            job=job,
-            bundle=bundle,
-            attempt=state.jobs[job].attempt + 1,
-            epoch=state.epoch,
-            gpus=_by_rank(state, bundle, gpus),
-            round_number=number,
-            ends_s=ends_s,
-            steps_max=state.jobs[job].spec.steps,
-        )
-        for i, (job, bundle, gpus) in enumerate(changes.granted)
-    )
+    granted = []
+    for at, (name, bundle, gpus) in enumerate(changes.granted, state.next_lease):
+        job, gpus = state.jobs[name], _by_rank(state, bundle, gpus)
+        attempt, steps = job.attempt + 1, job.spec.steps
+        granted.append(Lease(str(at), name, bundle, attempt, state.epoch, gpus, number, ends_s, steps))
+    return tuple(granted)
 
 
 def _by_rank(state: SchedulerState, bundle: Bundle, gpus: tuple[GpuId, ...]) -> tuple[GpuId, ...]:
     """The GPUs of a gang, those first where rank 0 finds its checkpoint, and the others as they were."""
+    if len(gpus) < 2 or len(bundle.jobs) > 1:
+        return gpus
     places = state.confined_to(state.jobs[bundle.jobs[0]])
-    if len(places) < 2 or len(bundle.jobs) > 1:
+    if len(places) < 2:
         return gpus
     return tuple(sorted(gpus, key=lambda gpu: places.index(state.nodes[node_of(gpu)].spec.place)))
 
@@ -226,17 +223,17 @@ def _rebundled(state: SchedulerState, changes: LeaseChanges) -> tuple[tuple[str,
     return tuple((state.jobs[job].lease or "", bundle) for job, bundle in changes.rebundled)
 
 
-def _send(out: Outcome, changes: LeaseChanges, ended: Iterable[str]) -> None:
+def _send(
+    out: Outcome, granted: Iterable[Lease], rebundled: Iterable[tuple[str, Bundle]], ended: Iterable[str]
+) -> None:
     """The nodes of every lease that changed get their set anew."""
-    state = out.state
-    for lease in ended:
-        if lease in state.leases:
-            out.touched(state.leases[lease])
-    for job in (*(job for job, _, _ in changes.granted), *(job for job, _ in changes.rebundled)):
-        holding = state.leases.get(state.jobs[job].lease or "")
-        if holding is not None and holding.phase != Phase.WAITING:
+    leases = out.state.leases
+    new = [lease.id for lease in granted]
+    out.untold.update(new)
+    for name in (*ended, *new, *[name for name, _ in rebundled]):
+        holding = leases.get(name)  # none: it ended before it went out
+        if holding is not None and holding.phase is not Phase.WAITING:
             out.touched(holding)
-    out.untold.update(state.jobs[job].lease or "" for job, _, _ in changes.granted)
 
 
 def fill(out: Outcome, kinds: Kinds) -> None:
@@ -249,13 +246,14 @@ def fill(out: Outcome, kinds: Kinds) -> None:
     if not _any_idle(state, kinds) and not (state.shares.second >= 0).any():
         return  # only a packed job could still find room
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
-    if not inputs.nodes or not len(inputs.candidates):
-        return
+    if not inputs.nodes or not any(state.eligible(state.jobs[name], now_s) for name in inputs.jobs):
+        return  # nobody who may run has a way to
     changes = diff(inputs.held, plan_round(inputs))
     if changes.granted:
         granted = _leases(state, changes, state.round.number, state.round.ends_s)
-        out.fact(GpusFilled(granted=granted, rebundled=_rebundled(state, changes)))
-        _send(out, changes, ())
+        rebundled = _rebundled(state, changes)
+        out.fact(GpusFilled(granted=granted, rebundled=rebundled))
+        _send(out, granted, rebundled, ())
     elif state.stale and len(state.shares) and not state.shares.backfill.any():
         _ask_early(out, kinds)
 
@@ -282,6 +280,9 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
 
 def watch_lapses(out: Outcome) -> None:
     """Wake up when the first of the leases that are ending has lapsed for certain."""
-    stops = [h.stop_by_s for h in out.state.leases.values() if h.stop_by_s is not None]
+    state = out.state
+    if len(state.leases) == len(state.held):
+        return  # none is ending
+    stops = [h.stop_by_s for h in state.leases.values() if h.stop_by_s is not None]
     if stops:
         out.wake(min(stops), "lapse")

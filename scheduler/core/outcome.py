@@ -10,7 +10,7 @@ from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvalidSpec, Refused
-from scheduler.model.lease import Holding, Lease, Phase, nodes_of
+from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
 
 _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
@@ -20,7 +20,7 @@ class Outcome:
 
     __slots__ = (
         *("_begun", "_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
-        "wants_review",
+        *("kicked", "wants_review"),
     )
 
     def __init__(self, state: SchedulerState, now_s: float) -> None:
@@ -31,6 +31,7 @@ class Outcome:
         self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
         self._renewed = False
         self._begun: dict[str, None] = {}  # leases that run, of which there is no fact yet
+        self.kicked = False  # the pulse knows of what was reported since the last message of another kind
         self.wants_review = False  # limits and dependencies are to be looked at, once for all messages
         self.untold: set[str] = set()  # leases that no node has been told of yet
         self.leases_stop = False  # the earliest lapse may have changed
@@ -42,10 +43,14 @@ class Outcome:
         apply(self.state, self.now_s, fact)
         self.facts.append(fact)
 
-    def begun(self, leases: Iterable[str]) -> None:
-        """These run. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
-        for lease in leases:
-            self._begun[lease] = None
+    def begun(self, lease: str) -> None:
+        """It runs. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
+        self._begun[lease] = None
+
+    def settle_reports(self) -> None:
+        """No more reports follow, or something else comes in between."""
+        self.settle_starts()
+        self.kicked = False
 
     def settle_starts(self) -> None:
         """What was said of starts is a fact now; limits that count running time start to count."""
@@ -89,29 +94,35 @@ class Outcome:
 
     def send_leases(self) -> None:
         """One SendLeases for each node whose set changed, and one RenewLeases for all the others."""
-        state = self.state
-        for name in self._dirty:
-            node = state.nodes.get(name)
+        state, nodes, dirty = self.state, self.state.nodes, self._dirty
+        for name in dirty:
+            node = nodes.get(name)
             if node is not None and node.state not in _UNREACHABLE:
-                desired = state.desired(name)
-                leases = tuple([as_sent(state, holding) for holding in desired])
-                last = tuple([h.lease.id for h in desired if h.phase is Phase.STOPPING])
-                self.effects.append(SendLeases(name, state.epoch, node.generation, leases, last))
+                leases, last = [], []
+                for holding in state.desired(name):
+                    leases.append(as_sent(state, holding))
+                    if holding.phase is STOPPING:
+                        last.append(holding.lease.id)
+                sent = SendLeases(name, state.epoch, node.generation, tuple(leases), tuple(last))
+                self.effects.append(sent)
         if self._renewed:
-            same = {gpu.rpartition(":")[0] for gpu in state.holders} - self._dirty.keys()
-            generations = {name: state.nodes[name].generation for name in sorted(same) if name in state.nodes}
+            in_use = state.in_use()
+            generations = {name: nodes[name].generation for name in in_use if name not in dirty}
             self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
-        self._dirty.clear()
+        dirty.clear()
         self._renewed = False
 
     def touched(self, holding: Holding) -> None:
         """The nodes of this lease get their leases anew."""
-        self.dirty(nodes_of(holding.lease.gpus))
+        for name in nodes_of(holding.lease.gpus):
+            self._dirty[name] = None
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:
     """The lease as a node sees it: with its present end and company."""
-    lease = holding.lease
+    lease, number, ends_s = holding.lease, state.round.number, state.lease_end_s(holding)
+    if lease.round_number == number and lease.ends_s == ends_s and lease.bundle is holding.bundle:
+        return lease  # as it was granted
     return Lease(
         lease.id,
         lease.job,
@@ -119,8 +130,8 @@ def as_sent(state: SchedulerState, holding: Holding) -> Lease:
         lease.attempt,
         lease.epoch,
         lease.gpus,
-        state.round.number,
-        state.lease_end_s(holding),
+        number,
+        ends_s,
         lease.steps_max,
         lease.rendezvous,
     )

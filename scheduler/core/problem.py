@@ -13,6 +13,8 @@ import numpy as np
 
 from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
 from scheduler.core.effects import Pairs
+from scheduler.core.frame import Frame
+from scheduler.core.pairing import pair_rates, pairs_of
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
@@ -21,7 +23,6 @@ from scheduler.model.throughput import RateKey
 from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
-NOT_PACKABLE: tuple[int, Places] = (-1, ())
 NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
 
 
@@ -46,6 +47,8 @@ class Kinds:
     ways: dict[tuple[int, Places], Ways] = field(
         default_factory=dict
     )  # by kind and places of the last checkpoint
+    rates: dict[tuple[int, str, int], float] = field(default_factory=dict)  # of a kind, as `rate_of` says
+    paired: dict[tuple[tuple[int, Places], tuple[int, Places]], np.ndarray] = field(default_factory=dict)
     seeing: dict[str, list[Node]] = field(default_factory=dict)  # usable nodes by the place that they see
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
@@ -56,6 +59,7 @@ class Kinds:
         (),
         (),
     )  # the same for a round, by order of worker types
+    frame: Frame | None = None  # of the last round
 
     def refresh(self, state: SchedulerState) -> None:
         """Forget what no longer holds."""
@@ -65,6 +69,8 @@ class Kinds:
         same_nodes = versions[0] == self.for_versions[0]
         self.for_versions = versions
         self.ways.clear()
+        self.rates.clear()
+        self.paired.clear()
         if same_nodes:  # rates change with every report
             return
         self.views = ((), ())
@@ -98,6 +104,14 @@ class Kinds:
         if ways is None:
             ways = self.ways[kind, places] = _ways(state, self, self.specs[kind], places)
         return ways
+
+    def rate(self, state: SchedulerState, job: Job, bundle: Bundle) -> float:
+        """`rate_of` a job where it runs."""
+        key = (self.of(job), bundle.worker_type, bundle.gpus)
+        rate = self.rates.get(key)
+        if rate is None:
+            rate = self.rates[key] = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
+        return rate
 
     def at(self, places: Places) -> list[Node]:
         """The usable nodes that see one of these places."""
@@ -198,61 +212,60 @@ def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, p
     return state.rates.measured[key].believed * ratio * gpus / key.gpus
 
 
-def estimate(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
-    """(steps done, isolated seconds) by now: the last report, carried on at the rate in force."""
+def estimate(
+    state: SchedulerState, job: Job, now_s: float, kinds: Kinds | None = None
+) -> tuple[float, float]:
+    """(steps done, isolated seconds) by now: the last report, carried on at the rate in force.
+
+    `kinds`: refreshed, where rates are looked up for many jobs at once.
+    """
     steps, isolated_s = job.steps_done, job.isolated_s
     holding = state.leases.get(job.lease or job.leaving or "")
-    if holding is None or holding.started_s is None or now_s <= holding.reported_s:
+    if holding is None or holding.started_s is None:
         return steps, isolated_s
-    ends_s = state.lease_end_s(holding)
-    rate = rate_of(state, job.spec, holding.bundle.worker_type, holding.bundle.gpus)[0]
-    if len(holding.bundle.jobs) > 1:
-        a, b = (state.jobs[name].spec.job_type for name in holding.bundle.jobs)
-        pair = pair_rates(state, holding.bundle.worker_type, a, b, holding.bundle.gpus)
+    until_s = min(now_s, state.lease_end_s(holding))
+    if until_s <= holding.reported_s:
+        return steps, isolated_s
+    bundle = holding.bundle
+    if kinds is not None:
+        rate = kinds.rate(state, job, bundle)
+    else:
+        rate = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
+    if len(bundle.jobs) > 1:
+        a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
+        pair = pair_rates(state, bundle.worker_type, a, b, bundle.gpus)
         if pair is not None:
-            rate = pair[holding.bundle.jobs[0] != job.id]
-    more = rate * max(min(now_s, ends_s) - holding.reported_s, 0.0)
+            rate = pair[bundle.jobs[0] != job.id]
+    more = rate * (until_s - holding.reported_s)
     if job.spec.steps is not None:
         more = min(more, max(job.spec.steps - steps, 0.0))
     isolated = state.isolated_rate.get(job.id, 0.0)
     return steps + more, isolated_s + (more / isolated if isolated > 0 else 0.0)
 
 
-def pair_rates(
-    state: SchedulerState, worker_type: str, first: str, second: str, gpus: int
-) -> tuple[float, float] | None:
-    """Steps per second of two packed jobs; None where no table and no measurement knows the pair."""
-    book, settings = state.rates, state.settings
-    told = book.pairs.get((worker_type, first, second, gpus))
-    if not settings.learn_rates or told is None:
-        return told
-    return (
-        book.rate(RateKey(first, gpus, worker_type, second), told[0], settings.trust_after_s),
-        book.rate(RateKey(second, gpus, worker_type, first), told[1], settings.trust_after_s),
-    )
-
-
 def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
     """The problem of this moment, rows sorted by id."""
     kinds.refresh(state)
-    rows: list[tuple[Job, Ways]] = []
-    for job in sorted(state.active.values(), key=_id):
+    jobs, asked, ways = [], [], []
+    for name in sorted(state.active):
+        job = state.active[name]
         if state.eligible(job, now_s):
-            ways = kinds.ways_for(state, job)
-            if len(ways.rate):
-                rows.append((job, ways))
-    size = [len(ways.rate) for _, ways in rows]
+            what = (kinds.of(job), state.confined_to(job))
+            found = kinds.ways.get(what) or kinds.ways_of(state, *what)
+            if len(found.rate):
+                jobs.append(job)
+                asked.append(what)
+                ways.append(found)
     columns = Columns(
-        first=np.repeat(np.arange(len(rows)), size),
-        worker_type=_joined([ways.worker_type for _, ways in rows], np.int64),
-        gpus=_joined([ways.gpus for _, ways in rows], np.int64),
-        first_rate=_joined([ways.rate for _, ways in rows], np.float64),
+        first=np.repeat(np.arange(len(jobs)), [len(found.rate) for found in ways]),
+        worker_type=_joined([found.worker_type for found in ways], np.int64),
+        gpus=_joined([found.gpus for found in ways], np.int64),
+        first_rate=_joined([found.rate for found in ways], np.float64),
     )
-    jobs = [job for job, _ in rows]
     settings = state.settings
     price = np.array([state.prices.get(name, math.nan) for name in kinds.worker_types], float)
     problem = Problem(
-        jobs=_jobs(state, jobs, now_s),
+        jobs=_jobs(state, kinds, jobs, now_s),
         columns=columns,
         worker_types=kinds.worker_types,
         capacity=kinds.capacity,
@@ -261,26 +274,27 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
         now_s=now_s,
         seed=settings.seed,
     )
-    pairs = (
-        _pairs(state, kinds, jobs) if "packing" in settings.policy or "gandiva" in settings.policy else None
-    )
+    pairs = None
+    if "packing" in settings.policy or "gandiva" in settings.policy:
+        pairs = pairs_of(state, kinds, jobs, asked)
     return problem, pairs
 
 
-def _jobs(state: SchedulerState, jobs: list[Job], now_s: float) -> Jobs:
-    reckoned = [estimate(state, job, now_s) for job in jobs]
+def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) -> Jobs:
+    reckoned = [estimate(state, job, now_s, kinds) for job in jobs]
+    specs = [job.spec for job in jobs]
     return Jobs(
-        tuple(job.id for job in jobs),
-        gpus=np.array([job.spec.gpus for job in jobs], np.int64),
-        weight=np.array([job.spec.weight for job in jobs], float),
-        tenant=tuple(job.spec.tenant or NO_TENANT for job in jobs)
+        tuple([job.id for job in jobs]),
+        gpus=np.array([spec.gpus for spec in specs], np.int64),
+        weight=np.array([spec.weight for spec in specs], float),
+        tenant=tuple(spec.tenant or NO_TENANT for spec in specs)
         if state.settings.tenants
         else ("",) * len(jobs),
-        waited_s=np.array([max(now_s - job.submitted_s, 0.0) for job in jobs], float),
+        waited_s=np.maximum(now_s - np.array([job.submitted_s for job in jobs], float), 0.0),
         steps_left=np.array(
             [
-                math.inf if job.spec.steps is None else max(job.spec.steps - steps, 1.0)
-                for job, (steps, _) in zip(jobs, reckoned, strict=True)
+                math.inf if spec.steps is None else max(spec.steps - steps, 1.0)
+                for spec, (steps, _) in zip(specs, reckoned, strict=True)
             ],
             float,
         ),
@@ -288,18 +302,13 @@ def _jobs(state: SchedulerState, jobs: list[Job], now_s: float) -> Jobs:
         deadline_s=np.array(
             [
                 math.inf
-                if job.spec.deadline_s is None
-                or job.spec.steps is None  # policies keep no deadline without steps
-                else job.submitted_s + job.spec.deadline_s - now_s
-                for job in jobs
+                if spec.deadline_s is None or spec.steps is None  # policies keep no deadline without steps
+                else job.submitted_s + spec.deadline_s - now_s
+                for job, spec in zip(jobs, specs, strict=True)
             ],
             float,
         ),
     )
-
-
-def _id(job: Job) -> str:
-    return job.id
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
@@ -316,44 +325,6 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
     return (
         *(Tenant(tenant.name, tenant.weight, tenant.policy) for tenant in told),
         *(Tenant(name) for name in others),
-    )
-
-
-def _packs_as(state: SchedulerState, kinds: Kinds, job: Job) -> tuple[int, Places]:
-    """Its kind and where it may go. Two gangs would have to agree whose rank 0 starts where."""
-    places = state.confined_to(job)
-    return (kinds.of(job), places) if job.spec.packable and len(places) < 2 else NOT_PACKABLE
-
-
-def _pairs(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Pairs:
-    """Pair rates between the kinds of these jobs: of one width, on types that both may use."""
-    mine = [_packs_as(state, kinds, job) for job in jobs]
-    # numbered in order of the rows, so that the answer does not depend on which kinds came up before
-    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k is not NOT_PACKABLE))}
-    present = list(number)
-    rows: list[tuple[int, int, int, int, float, float]] = []
-    for i, (a, here) in enumerate(present):
-        spec = kinds.specs[a]
-        for j, (b, there) in enumerate(present[i:], i):
-            other = kinds.specs[b]
-            if spec.gpus != other.gpus or (here and there and here != there):
-                continue
-            places = here or there
-            for at, name in enumerate(kinds.worker_types):
-                if places and all(node.spec.worker_type != name for node in kinds.at(places)):
-                    continue
-                rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
-                if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
-                    rows.append((i, j, at, spec.gpus, *rates))
-    first, second, worker_type, gpus, rate_a, rate_b = zip(*rows, strict=True) if rows else ((),) * 6
-    return Pairs(
-        kind=np.array([number.get(k, -1) for k in mine], np.int64),
-        first=np.array(first, np.int64),
-        second=np.array(second, np.int64),
-        worker_type=np.array(worker_type, np.int64),
-        gpus=np.array(gpus, np.int64),
-        first_rate=np.array(rate_a, float),
-        second_rate=np.array(rate_b, float),
     )
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from scheduler.core import problem
+from scheduler.core.frame import Frame, frame_of, key_of
 from scheduler.core.problem import Kinds
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
-from scheduler.model.lease import Bundle, Holding, Phase
-from scheduler.model.shares import ties
-from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs
+from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
+from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
 
 SLACK_S = 1e-6
 TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
@@ -22,35 +23,33 @@ TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, w
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
     """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
-    held: dict[str, Held] = {}
+    held = state.held.copy()
+    for name in state.clinging.intersection(held):
+        holding = state.leases[state.jobs[name].lease or ""]
+        if starts_s < kept_until_s(state, holding) - SLACK_S:
+            held[name] = _pinned(held[name])
     stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
-    for holding in state.leases.values():
-        lease = holding.lease
-        if holding.phase is not Phase.STOPPING:
-            job = state.jobs[lease.job]
-            spec = job.spec
-            pinned = False
-            if spec.min_run_s > 0 or job.fruitless or not spec.preemptible:
-                pinned = starts_s < kept_until_s(state, holding) - SLACK_S
-            held[lease.job] = Held(holding.bundle, lease.gpus, pinned)
-        elif holding.ends_s is not None and holding.ends_s < now_s - SLACK_S:
-            stuck.update(lease.gpus)
+    if len(state.leases) > len(held):
+        for holding in state.leases.values():
+            ends_s = holding.ends_s
+            if holding.phase is STOPPING and ends_s is not None and ends_s < now_s - SLACK_S:
+                stuck.update(holding.lease.gpus)
     return _inputs(state, kinds, now_s, held, stuck, ahead=True)
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
     """Everyone stays; what is idle can be had."""
-    held = {
-        h.lease.job: Held(h.bundle, h.lease.gpus, True)
-        for h in state.leases.values()
-        if h.phase != Phase.STOPPING
-    }
+    held = {name: _pinned(now) for name, now in state.held.items()}
     taken = {
         gpu
         for gpu, names in state.holders.items()
-        if any(state.leases[name].phase == Phase.STOPPING for name in names)
+        if any(state.leases[name].phase is STOPPING for name in names)
     }
     return _inputs(state, kinds, now_s, held, taken, ahead=False)
+
+
+def _pinned(now: Held) -> Held:
+    return Held(now.bundle, now.gpus, True)
 
 
 def kept_until_s(state: SchedulerState, holding: Holding) -> float:
@@ -78,7 +77,7 @@ def _inputs(
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
-        jobs=tuple(jobs),
+        jobs=jobs,
         worker_types=tuple(types),
         candidates=candidates,
         nodes=_views(kinds, types, stuck),
@@ -108,7 +107,10 @@ def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeVi
     if not stuck:
         return kinds.views[1]
     return tuple(
-        replace(view, gpus=tuple(gpu for gpu in view.gpus if gpu not in stuck)) for view in kinds.views[1]
+        view
+        if stuck.isdisjoint(view.gpus)
+        else replace(view, gpus=tuple(gpu for gpu in view.gpus if gpu not in stuck))
+        for view in kinds.views[1]
     )
 
 
@@ -127,88 +129,64 @@ def _candidates(
     held: dict[str, Held],
     *,
     ahead: bool,
-) -> tuple[Candidates, list[str]]:
-    """The rows of the share table whose jobs may run, and rows for jobs that came after it."""
+) -> tuple[Candidates, tuple[str, ...]]:
+    """The rows of the share table, and rows for jobs that came after it. What may not run now has no share."""
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
-    new = problem.newcomers(
-        state, kinds, [job for name, job in eligible.items() if name not in table.job_row]
-    )
-    may = np.array([name in eligible for name in table.jobs], bool)
-    usable: np.ndarray | slice = slice(None)
-    bundles = [*table.bundles, *new]
-    if not may.all():
-        usable = np.flatnonzero(may[table.first] & ((table.second < 0) | may[table.second]))
-        bundles = [*(map(table.bundles.__getitem__, usable.tolist())), *new]
-    m = len(new)
-    job_row = dict(table.job_row)
-    for bundle in new:
-        job_row.setdefault(bundle.jobs[0], len(job_row))
-    jobs = list(job_row)
-    decay = settings.decay if ahead else 1.0
-    due_s = settings.round_s if ahead else 0.0
-
-    def column(known: np.ndarray, more: object, dtype: type) -> np.ndarray:
-        return np.concatenate([known[usable], np.asarray(more, dtype)]) if m else known[usable]
-
-    first = column(table.first, [job_row[b.jobs[0]] for b in new], np.int64)
-    explore = _explore(state, kinds, bundles, held)
-    share = column(table.share, [0.0] * m, float)
-    share = np.where(explore, np.maximum(share, TRIAL_SHARE), share)
+    new = [job for name, job in eligible.items() if name not in table.job_row]
+    frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
+    terms = frame.terms_without([name for name in frame.jobs if name not in eligible])
+    explore = _explore(state, kinds, frame, held, eligible)
+    if explore is not frame.nothing:
+        terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
+    decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(
-            bundles=tuple(bundles),
-            first=first,
-            second=column(table.second, [-1] * m, np.int64),
-            worker_type=column(table.worker_type, [types[b.worker_type] for b in new], np.int64),
-            gpus=column(table.gpus, [b.gpus for b in new], np.int64),
-            share=share,
-            entitled_s=column(table.entitled_s, [0.0] * m, float) * decay + share * due_s,
-            received_s=column(table.received_s, [0.0] * m, float) * decay,
-            backfill=column(table.backfill, [bool(table.backfill.all())] * m, bool),
-            restart_s=_restart_s(state, jobs)[first],
-            skipped=column(table.skipped, [0] * m, np.int64),
+            what=frame.columns,
+            terms=terms,
+            entitled_s=frame.padded(table.entitled_s) * decay + terms.share * due_s,
+            received_s=frame.padded(table.received_s) * decay,
+            skipped=frame.padded(table.skipped),
             explore=explore,
-            tie=column(table.tie, _in_line(new, first[len(first) - m :]), np.uint64),
         ),
-        jobs,
+        frame.jobs,
     )
 
 
-def _in_line(new: list[Bundle], arrival: np.ndarray) -> np.ndarray:
-    """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
-    tie = ties(new)
-    dealt = np.empty_like(tie)
-    dealt[np.lexsort((tie, arrival))] = np.sort(tie)
-    return dealt
+def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
+    """The frame of this round, which most often is that of the last one."""
+    if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
+        kinds.frame = frame_of(state, types, new, kinds.of)
+    return kinds.frame
 
 
-def _restart_s(state: SchedulerState, jobs: list[str]) -> np.ndarray:
-    """What each job loses when it starts or moves."""
-    usual = state.settings.restart_cost_s
-    costs = [state.jobs[name].spec.restart_cost_s for name in jobs]
-    return np.array([usual if cost is None else cost for cost in costs], float)
-
-
-def _explore(state: SchedulerState, kinds: Kinds, bundles: list[Bundle], held: dict[str, Held]) -> np.ndarray:
+def _explore(
+    state: SchedulerState,
+    kinds: Kinds,
+    frame: Frame,
+    held: dict[str, Held],
+    eligible: Mapping[str, Job],
+) -> np.ndarray:
     """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
 
     Once somebody runs there for longer than a round, nobody else has to.
     """
-    out = np.zeros(len(bundles), bool)
-    present = {kinds.of(job) for job in state.active.values()}  # whether or not their ways are worked out
-    guessing = {kind for kind in present if kinds.ways_of(state, kind).any_guessed}
+    if frame.guessing[0] != kinds.for_versions:
+        guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
+        frame.guessing = kinds.for_versions, guessed
+    guessing = frame.guessing[1]
     if not guessing:
-        return out
+        return frame.nothing
+    out = frame.nothing.copy()
     there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
     for holding in state.leases.values():
-        if holding.phase != Phase.STOPPING:
+        if holding.phase is not STOPPING:
             name, (_, worker_type, gpus, _) = holding.lease.job, holding.bundle
             way = kinds.of(state.jobs[name]), worker_type, gpus
             began = holding.lease.round_number == state.round.number
             there[way] = name if began and there.get(way, name) else ""
-    for row, bundle in enumerate(bundles):
-        if len(bundle.jobs) > 1:
+    for row, bundle in enumerate(frame.columns.bundles):
+        if len(bundle.jobs) > 1 or bundle.jobs[0] not in eligible:
             continue
         job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
         way = kinds.of(job), bundle.worker_type, bundle.gpus
@@ -233,7 +211,7 @@ def _is_mute(state: SchedulerState, job: Job) -> bool:
     return job.run_s > 0 and not job.steps_done
 
 
-def _needs(state: SchedulerState, jobs: list[str]) -> dict[str, Need]:
+def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
     """What jobs ask of their nodes; most ask nothing."""
     confined = state.saved if len(state.places) > 1 else set()
     asking = (state.picky | confined).intersection(jobs)

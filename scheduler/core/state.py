@@ -6,18 +6,20 @@ who holds which GPU, which jobs are alive, who depends on whom.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from scheduler.core.facts import AllocationAdopted
-from scheduler.model.cluster import Node, NodeState
+from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
-from scheduler.model.jobs import Job
-from scheduler.model.lease import HOLDING, Bundle, GpuId, Holding, Phase, nodes_of
+from scheduler.model.jobs import Job, JobState
+from scheduler.model.lease import HOLDING, STOPPING, WAITING, Bundle, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
+from scheduler.rounds.inputs import Held
 
 Places = tuple[str, ...]  # where checkpoints are (`NodeSpec.place`)
 
@@ -93,8 +95,9 @@ class SchedulerState:
             "doubtful",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "saved", "places", "dependents", "holders", "claims", "blocks"),
-        *("gpus_of", "size_of_type", "isolated_rate", "cluster_version"),
+        *("active", "watched", "picky", "clinging", "on_hold", "saved", "places", "dependents"),
+        *("held", "holders", "claims", "blocks"),
+        *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
     )
 
     def __init__(self) -> None:
@@ -121,14 +124,18 @@ class SchedulerState:
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
         self.picky: set[str] = set()  # active ones to which it matters which nodes they get
+        self.clinging: set[str] = set()  # active ones that may keep their GPUs when their turn is over
+        self.on_hold: set[str] = set()  # active ones that wait for a person
         self.saved: set[str] = set()  # active ones that may have a checkpoint, or will when they stop
         self.places: dict[str, int] = {}  # where checkpoints can be, and how many nodes see each
         self.dependents: dict[str, list[str]] = {}
+        self.held: dict[str, Held] = {}  # by job: what its lease is for, if that is not ending
         self.holders: dict[GpuId, tuple[str, ...]] = {}  # leases that may have processes on it
         self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
         self.blocks: dict[str, list[str]] = {}  # a lease → those that wait for it to close
         self.isolated_rate: dict[str, float] = {}
         self.gpus_of: dict[str, tuple[GpuId, ...]] = {}  # every GPU of a node, broken ones too
+        self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []  # the same by name; empty: not known
         self.size_of_type: dict[str, int] = {}  # GPUs, whatever state their nodes are in
         self.cluster_version = 0
 
@@ -153,9 +160,16 @@ class SchedulerState:
         wait_s = job.spec.earliest_start_s
         return not wait_s or now_s >= job.submitted_s + wait_s
 
-    def eligible_jobs(self, now_s: float) -> dict[str, Job]:
-        """All jobs that may be given GPUs now."""
-        return {name: job for name, job in self.active.items() if self.eligible(job, now_s)}
+    def eligible_jobs(self, now_s: float) -> Mapping[str, Job]:
+        """All jobs that may be given GPUs now: nearly always all that are active."""
+        on_hold, limited = self.on_hold, self.watched
+        if not (on_hold or limited):
+            return self.active
+        return {
+            name: job
+            for name, job in self.active.items()
+            if name not in on_hold and (name not in limited or self.eligible(job, now_s))
+        }
 
     def confined_to(self, job: Job) -> Places:
         """The places whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none.
@@ -177,6 +191,8 @@ class SchedulerState:
             if holding is not None and holding.started_s is not None:
                 nodes = nodes_of(holding.lease.gpus)
                 first, *others = dict.fromkeys(self.nodes[name].spec.place for name in nodes)
+                if not others:
+                    return (first,)
                 beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
                 # only where the others do not suffice without the first: nothing else keeps rank 0 there
                 return (first, *others) if beside < job.spec.narrowest else (first,)
@@ -188,7 +204,7 @@ class SchedulerState:
 
     def usable_nodes(self) -> list[Node]:
         """Nodes that can be given work, by name."""
-        return [node for _, node in sorted(self.nodes.items()) if node.state == NodeState.UP]
+        return [node for _, node in sorted(self.nodes.items()) if node.state is UP]
 
     def snapshot(self) -> bytes:
         """The true part, as bytes. Equal states have equal bytes."""
@@ -215,6 +231,8 @@ class SchedulerState:
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
         self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
+        self.clinging = {job.id for job in self.active.values() if job.clings}
+        self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
         self.saved = {
             job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
         }
@@ -222,8 +240,10 @@ class SchedulerState:
         for job in self.active.values():
             for other in sorted(job.blocked_by):
                 self.dependents.setdefault(other, []).append(job.id)
-        self.holders, self.claims, self.blocks = {}, {}, {}
+        self.held, self.holders, self.claims, self.blocks = {}, {}, {}, {}
         for holding in self.leases.values():
+            if holding.phase is not STOPPING:
+                self.keep(holding)
             if holding.phase in HOLDING:
                 self.hold(holding)
             else:
@@ -243,6 +263,7 @@ class SchedulerState:
         """A node is there with what it has."""
         spec = node.spec
         self.gpus_of[spec.name] = node.every_gpu
+        self._gpus_in_order = []
         self.size_of_type[spec.worker_type] = self.size_of_type.get(spec.worker_type, 0) + spec.gpus
         self.places[spec.place] = self.places.get(spec.place, 0) + 1
 
@@ -250,6 +271,7 @@ class SchedulerState:
         """A node is gone, or comes back as something else."""
         spec = node.spec
         del self.gpus_of[spec.name]
+        self._gpus_in_order = []
         self.size_of_type[spec.worker_type] -= spec.gpus
         if not self.size_of_type[spec.worker_type]:
             del self.size_of_type[spec.worker_type]
@@ -257,10 +279,17 @@ class SchedulerState:
         if not self.places[spec.place]:
             del self.places[spec.place]
 
+    def keep(self, holding: Holding) -> None:
+        """The lease is not ending: it counts when a round is planned, as this bundle."""
+        lease = holding.lease
+        self.held[lease.job] = Held(holding.bundle, lease.gpus)
+
     def hold(self, holding: Holding) -> None:
-        """The lease's GPUs are in its hands."""
+        """The lease's GPUs are in its hands. Of two, the older one is first, whichever had them first."""
+        mine = holding.lease.id
         for gpu in holding.lease.gpus:
-            self.holders[gpu] = (*self.holders.get(gpu, ()), holding.lease.id)
+            there = self.holders.get(gpu)
+            self.holders[gpu] = tuple(sorted((*there, mine), key=int)) if there else (mine,)
 
     def claim(self, holding: Holding) -> None:
         """The lease's GPUs are promised to it."""
@@ -271,14 +300,14 @@ class SchedulerState:
 
     def let_go(self, holding: Holding) -> None:
         """The lease no longer holds or claims its GPUs."""
-        table = self.holders if holding.phase in HOLDING else self.claims
+        table = self.claims if holding.phase is WAITING else self.holders
         mine = holding.lease.id
         for gpu in holding.lease.gpus:
-            rest = tuple(lease for lease in table.get(gpu, ()) if lease != mine)
-            if rest:
-                table[gpu] = rest
+            there = table[gpu]
+            if len(there) == 1:
+                del table[gpu]
             else:
-                table.pop(gpu, None)
+                table[gpu] = tuple([lease for lease in there if lease != mine])
 
     def touch(self, holding: Holding) -> None:
         """The set of leases of these nodes changed."""
@@ -296,11 +325,25 @@ class SchedulerState:
         names = {name for gpu in gpus for name in holders.get(gpu, ())}
         return [leases[name] for name in sorted(names, key=int)]
 
+    def in_use(self) -> list[str]:
+        """Nodes on which leases may have processes, by name."""
+        if not self._gpus_in_order:
+            self._gpus_in_order = sorted(self.gpus_of.items())
+        holders = self.holders
+        is_idle = holders.keys().isdisjoint
+        return [
+            name
+            for name, gpus in self._gpus_in_order
+            if gpus[0] in holders or (len(gpus) > 1 and not is_idle(gpus))
+        ]
+
     def desired(self, node: str) -> list[Holding]:
         """What a node should be carrying out now."""
-        return [
-            h for h in self.on_node(node) if h.phase is not Phase.STOPPING or self.lease_end_s(h) > self.now_s
-        ]
+        here = self.on_node(node)
+        for holding in here:
+            if holding.phase is STOPPING:
+                return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
+        return here
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})

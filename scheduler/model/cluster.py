@@ -27,6 +27,9 @@ class NodeState(StrEnum):
     LOST = "lost"  # its leases have lapsed
 
 
+UP, SILENT = NodeState.UP, NodeState.SILENT  # by names of their own, for what is asked of every node
+
+
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a node says of itself when it joins."""
 

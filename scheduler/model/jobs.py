@@ -51,6 +51,11 @@ class Move(StrEnum):
     CANCEL = "cancel"
 
 
+# by names of their own, for what happens with every lease: to find a member in its Enum takes five times as long
+RUNS, PREEMPTED = JobState.RUNNING, JobState.PREEMPTED
+START, PREEMPT = Move.START, Move.PREEMPT
+
+
 class Rule(NamedTuple):
     """One row of the table."""
 
@@ -256,6 +261,11 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     def is_terminal(self) -> bool:
         """Whether its life is over."""
         return self.state in TERMINAL
+
+    @property
+    def clings(self) -> bool:
+        """Whether it may keep its GPUs when its turn is over."""
+        return bool(self.spec.min_run_s or self.fruitless) or not self.spec.preemptible
 
     @property
     def steps_left(self) -> float:

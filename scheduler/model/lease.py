@@ -50,7 +50,9 @@ class Phase(StrEnum):
     )
 
 
-HOLDING = frozenset({Phase.SENT, Phase.RUNNING, Phase.STOPPING})
+# by names of their own, for what is asked of every lease: to find a member in its Enum takes five times as long
+WAITING, SENT, RUNNING, STOPPING = Phase.WAITING, Phase.SENT, Phase.RUNNING, Phase.STOPPING
+HOLDING = frozenset({SENT, RUNNING, STOPPING})
 
 
 class LeadExit(msgspec.Struct, frozen=True, array_like=True):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -68,61 +70,94 @@ class ShareTable:
 
     def extend(self, bundles: Iterable[Bundle], share: Sequence[float] = (), backfill: bool = True) -> None:
         """Add columns that are not there yet, with nothing received."""
-        new = [bundle for bundle in bundles if bundle not in self.row_of]
-        if not new:
-            return
+        row_of = self.row_of
+        new = [bundle for bundle in bundles if bundle not in row_of]
+        if new:
+            self._add(new, ties(new), share, backfill)
+
+    def _add(
+        self,
+        new: Sequence[Bundle],
+        tie: NDArray[np.uint64],
+        share: Sequence[float] = (),
+        backfill: bool = True,
+    ) -> None:
         k = len(new)
-        for row, bundle in enumerate(new, len(self.bundles)):
-            self.row_of[bundle] = row
+        self.row_of.update(zip(new, range(len(self), len(self) + k), strict=True))
         self.bundles.extend(new)
-        first = np.array([self._row(b[0][0], self.jobs, self.job_row) for b in new])
-        second = np.array([self._row(b[0][1], self.jobs, self.job_row) if len(b[0]) > 1 else -1 for b in new])
-        self.first = np.append(self.first, first)
-        self.second = np.append(self.second, second)
-        kinds = np.array([self._row(b[1], self.types, self.type_row) for b in new])
-        self.worker_type = np.append(self.worker_type, kinds)
-        self.gpus = np.append(self.gpus, np.array([b[2] for b in new]))
-        self.skipped = np.append(self.skipped, np.zeros(k, np.int64))
-        self.share = np.append(self.share, np.asarray(share if len(share) else np.zeros(k), float))
-        self.entitled_s = np.append(self.entitled_s, np.zeros(k))
-        self.received_s = np.append(self.received_s, np.zeros(k))
-        self.backfill = np.append(self.backfill, np.full(k, backfill))
-        self.tie = np.append(self.tie, ties(new))
+        members, kinds, gpus, _ = zip(*new, strict=True)
+        first = _numbered([names[0] for names in members], self.jobs, self.job_row)
+        second = np.full(k, -1, np.int64)
+        paired = [row for row, names in enumerate(members) if len(names) > 1]
+        second[paired] = _numbered([members[row][1] for row in paired], self.jobs, self.job_row)
+        none_i, none_f = np.zeros(k, np.int64), np.zeros(k)
+        self.first = np.concatenate((self.first, first))
+        self.second = np.concatenate((self.second, second))
+        rows = _numbered(kinds, self.types, self.type_row)
+        self.worker_type = np.concatenate((self.worker_type, rows))
+        self.gpus = np.concatenate((self.gpus, np.array(gpus, np.int64)))
+        self.skipped = np.concatenate((self.skipped, none_i))
+        self.share = np.concatenate((self.share, np.array(share, float) if len(share) else none_f))
+        self.entitled_s = np.concatenate((self.entitled_s, none_f))
+        self.received_s = np.concatenate((self.received_s, none_f))
+        self.backfill = np.concatenate((self.backfill, np.full(k, backfill)))
+        self.tie = np.concatenate((self.tie, tie))
 
-    @staticmethod
-    def _row(name: str, names: list[str], rows: dict[str, int]) -> int:
-        row = rows.get(name)
-        if row is None:
-            row = rows[name] = len(names)
-            names.append(name)
-        return row
+    @classmethod
+    def following(
+        cls,
+        old: ShareTable,
+        columns: Sequence[tuple[tuple[str, ...], str, int, str]],
+        types: Sequence[str] = (),
+    ) -> ShareTable:
+        """The table of these bundles; those that stood in the old one, nearly all, go on from where they were.
 
-    def carry_over(self, old: ShareTable) -> None:
-        """Columns that stood in the old table go on from where they were there."""
-        found = [(row, at) for row, b in enumerate(self.bundles) if (at := old.row_of.get(b)) is not None]
-        if found:
-            mine, theirs = np.array(found).T
-            self.entitled_s[mine] = old.entitled_s[theirs]
-            self.received_s[mine] = old.received_s[theirs]
-            self.skipped[mine] = old.skipped[theirs]
+        They are the very same objects as there, which are found much faster than equal ones.
+        """
+        table = cls((), types)
+        row_of: dict[Any, int] = old.row_of  # a bundle equals the tuple of its fields
+        rows = list(map(row_of.get, columns, repeat(-1)))
+        known = old.bundles
+        bundles = [
+            known[row] if row >= 0 else Bundle(*column) for row, column in zip(rows, columns, strict=True)
+        ]
+        at = np.array(rows, np.int64)
+        mine, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
+        theirs = at[mine]
+        tie = np.empty(len(at), np.uint64)
+        tie[mine] = old.tie[theirs]
+        if len(new):
+            tie[new] = ties([bundles[row] for row in new.tolist()])
+        if len(at):
+            table._add(bundles, tie)
+        table.entitled_s[mine] = old.entitled_s[theirs]
+        table.received_s[mine] = old.received_s[theirs]
+        table.skipped[mine] = old.skipped[theirs]
+        return table
 
     def pass_round(self, round_s: float, decay: float) -> None:
         """A round begins: sums fade, and each column is due its share of it."""
         self.entitled_s = self.entitled_s * decay + self.share * round_s
         self.received_s = self.received_s * decay
 
+    def receive_one(self, bundle: Bundle, time_s: float) -> None:
+        """This column runs for so long, as for every lease that starts in the middle of a round."""
+        row = self.row_of.get(bundle)
+        if row is None:
+            self.receive((bundle,), time_s)
+        else:
+            self.received_s[row] += time_s
+
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
         """These columns run for so long; those that nobody has allocated yet are added."""
         row_of = self.row_of
-        rows = [row_of.get(bundle, -1) for bundle in bundles]
-        if -1 in rows:
+        try:
+            rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
+        except KeyError:
             new = sorted({bundle for bundle in bundles if bundle not in row_of})
             self.extend(new, backfill=bool(self.backfill.all()))
-            rows = [row_of[bundle] for bundle in bundles]
-        if len(rows) == 1:  # as it is for every lease that starts; a list of one would take ten times as long
-            self.received_s[rows[0]] += time_s
-        else:
-            self.received_s[rows] += time_s
+            rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
+        self.received_s[rows] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
         """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
@@ -132,6 +167,8 @@ class ShareTable:
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
         """These were due and did not fit; the others start counting anew."""
+        if not bundles and not self.skipped.any():
+            return
         rows = [self.row_of[b] for b in bundles if b in self.row_of]
         counts = self.skipped[rows] + 1
         self.skipped = np.zeros(len(self), np.int64)
@@ -158,6 +195,15 @@ class ShareTable:
         table.backfill = np.array(rows.backfill, bool)
         table.skipped = np.array(rows.skipped, np.int64)
         return table
+
+
+def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> Ints:
+    """The row of each name; one that has none yet gets the next."""
+    for name in dict.fromkeys(names):
+        if name not in rows:
+            rows[name] = len(known)
+            known.append(name)
+    return np.array(list(map(rows.__getitem__, names)), np.int64)
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:

@@ -11,10 +11,9 @@ from scheduler.rounds.inputs import Held, RoundPlan
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanges:
-    """What a plan changes. Every job is in one of `kept`, `rebundled`, `granted`, or it holds nothing afterwards."""
+    """What a plan changes. Who holds something and is neither in `ended` nor in `rebundled` goes on just so."""
 
     ended: tuple[str, ...]  # jobs that leave their GPUs; those that come back on others are in `granted`, too
-    kept: tuple[str, ...]  # same GPUs, same bundle
     rebundled: tuple[tuple[str, Bundle], ...]  # same GPUs, another partner, or none
     granted: tuple[tuple[str, Bundle, tuple[GpuId, ...]], ...]
 
@@ -32,16 +31,16 @@ def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
             now = held.get(job)
             if now is None or now.gpus != gpus:
                 granted.append((job, bundle, gpus))
-            elif now.bundle == bundle:
+            elif now.bundle is bundle or now.bundle == bundle:
                 kept.append(job)
             elif now.bundle[1:] == bundle[1:]:
                 rebundled.append((job, bundle))
             else:
                 granted.append((job, bundle, gpus))
-    going_on = {*kept, *(job for job, _ in rebundled)}
+    left = held.keys() - kept
+    left.difference_update([job for job, _ in rebundled])
     return LeaseChanges(
-        ended=tuple(sorted(held.keys() - going_on)),
-        kept=tuple(sorted(kept)),
+        ended=tuple(sorted(left)),
         rebundled=tuple(sorted(rebundled)),
         granted=tuple(sorted(granted)),
     )

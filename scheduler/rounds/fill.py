@@ -21,7 +21,7 @@ from scheduler.rounds.select import Choice
 def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, shut: Set[str]) -> None:
     """Place what can run on idle GPUs, without moving anybody. `shut`: nodes whose GPUs are held back."""
     layout.shut = frozenset()
-    floors = [layout.floor(kind) for kind in range(len(board.nodes))]
+    floors = [layout.floor(kind) for kind in range(len(board.sites))]
     left = [sum(map(len, floor.free)) for floor in floors]
     names = board.inputs.jobs
     busy = {job for bundle in layout.placements for job in bundle.jobs}

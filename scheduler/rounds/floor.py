@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from itertools import filterfalse
 
 from scheduler.model.lease import GpuId
-from scheduler.rounds.inputs import NodeView
+from scheduler.rounds.board import Site
 from scheduler.rounds.needs import Demand, Stock
 
 
 class Floor:
     """Free GPUs by node, and nodes by how many are free."""
 
-    def __init__(self, nodes: list[NodeView], taken: set[GpuId]) -> None:
-        self.nodes = nodes
-        self.free = [
-            [] if taken.issuperset(node.gpus) else [gpu for gpu in node.gpus if gpu not in taken]
-            for node in nodes
-        ]
+    def __init__(self, site: Site, taken: set[GpuId]) -> None:
+        self.nodes = site.nodes
+        self.free: list[list[GpuId]] = [[] for _ in site.nodes]
+        for gpu in filterfalse(taken.__contains__, site.node_of):
+            self.free[site.node_of[gpu]].append(gpu)
+        self._node_of = site.node_of
         self._by_free: list[dict[int, None]] | None = None
-        self._node_of: dict[GpuId, int] | None = None
 
     def best(self, width: int) -> int | None:
         """The node with the fewest free GPUs that are enough."""
@@ -59,14 +59,13 @@ class Floor:
         return gpus
 
     def singles(self, count: int) -> list[GpuId]:
-        """So many single GPUs (or all there are), from the nodes with the fewest free ones, so that gangs find room."""
+        """So many single GPUs (or all there are), from the nodes with the fewest free ones; nothing is taken yet."""
         gpus: list[GpuId] = []
-        roomy = [node for node, free in enumerate(self.free) if free]
-        for node in sorted(roomy, key=lambda node: len(self.free[node])):
-            if len(gpus) == count:
+        for free in sorted(filter(None, self.free), key=len):
+            if len(gpus) >= count:
                 break
-            gpus += self.take(node, min(count - len(gpus), len(self.free[node])))
-        return gpus
+            gpus += free
+        return gpus[:count]
 
     def find(
         self, width: int, demand: Demand, stock: Stock | None, shut: Set[str] = frozenset()
@@ -99,25 +98,20 @@ class Floor:
 
     def has(self, gpus: Iterable[GpuId]) -> bool:
         """Whether all of these are free."""
-        index = self._gpus()
+        index = self._node_of
         return all(gpu in index and gpu in self.free[index[gpu]] for gpu in gpus)
 
     def node_of(self, gpu: GpuId) -> int:
         """The node a GPU is in."""
-        return self._gpus()[gpu]
+        return self._node_of[gpu]
 
     def name_of(self, gpu: GpuId) -> str:
         """The name of the node a GPU is in."""
-        return self.nodes[self._gpus()[gpu]].name
+        return self.nodes[self._node_of[gpu]].name
 
     def knows(self, gpu: GpuId) -> bool:
         """Whether the GPU is in one of these nodes, not in one that takes no newcomers."""
-        return gpu in self._gpus()
-
-    def _gpus(self) -> dict[GpuId, int]:
-        if self._node_of is None:
-            self._node_of = {gpu: number for number, node in enumerate(self.nodes) for gpu in node.gpus}
-        return self._node_of
+        return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:
         if self._by_free is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -20,31 +21,107 @@ Bools = NDArray[np.bool_]
 NOBODY = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
-    """One row per column that could run in this round."""
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What could run, one row each: the same from round to round, until an allocation or a newcomer changes it."""
 
     bundles: tuple[Bundle, ...]
+    row_of: Mapping[Bundle, int]  # the same the other way round
     first: Ints  # rows of RoundInputs.jobs
     second: Ints  # NOBODY when alone
     worker_type: Ints  # rows of RoundInputs.worker_types
     gpus: Ints
-    share: Floats  # of the allocation in force; quantised
-    entitled_s: Floats  # decayed sums over rounds, this round's share × round_s included
-    received_s: Floats  # before this round
-    backfill: Bools  # may take GPUs that would be left idle
     restart_s: Floats  # time lost when this column starts or moves
-    skipped: Ints  # rounds in a row in which it was due and its GPUs were not there
-    explore: Bools  # its rate is a guess: try it once, before others
     tie: NDArray[np.uint64]  # hash of the bundle: the last word
 
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """`first`, `second`, `worker_type` and `gpus`, to be read row by row."""
+        return self.first.tolist(), self.second.tolist(), self.worker_type.tolist(), self.gpus.tolist()
+
+    @cached_property
+    def any_pair(self) -> bool:
+        """Whether there is any with two jobs."""
+        return bool((self.second != NOBODY).any())
+
+    @cached_property
+    def any_gang(self) -> bool:
+        """Whether any asks for several GPUs."""
+        return bool((self.gpus > 1).any())
+
+    @cached_property
+    def any_restart(self) -> bool:
+        """Whether any job loses time as it starts or moves."""
+        return bool(self.restart_s.any())
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What the allocation in force grants each column. Those with neither a share nor `backfill` do not run."""
+
+    share: Floats  # quantised
+    backfill: Bools  # may take GPUs that would be left idle
+
+    @cached_property
+    def due(self) -> Bools:
+        """By column: whether it has a share."""
+        return self.share > 0
+
+    @cached_property
+    def may_run(self) -> Bools:
+        """By column: whether it has a share, or may at least fill idle GPUs."""
+        return self.due | self.backfill
+
+    @cached_property
+    def entitled(self) -> list[bool]:
+        """`due`, to be read row by row."""
+        entitled: list[bool] = self.due.tolist()
+        return entitled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """How each column stands in this round."""
+
+    what: Columns
+    terms: Terms
+    entitled_s: Floats  # decayed sums over rounds, this round's share × round_s included
+    received_s: Floats  # before this round
+    skipped: Ints  # rounds in a row in which it was due and its GPUs were not there
+    explore: Bools  # its rate is a guess: try it once, before others
+
     def __len__(self) -> int:
-        return len(self.bundles)
+        return len(self.explore)
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What each row is."""
+        return self.what.bundles
+
+    @property
+    def worker_type(self) -> Ints:
+        """Rows of RoundInputs.worker_types."""
+        return self.what.worker_type
+
+    @property
+    def gpus(self) -> Ints:
+        """The width of each."""
+        return self.what.gpus
+
+    @property
+    def share(self) -> Floats:
+        """Of the allocation in force."""
+        return self.terms.share
+
+    @property
+    def backfill(self) -> Bools:
+        """Whether it may take GPUs that would be left idle."""
+        return self.terms.backfill
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """A node that may be given work in this round."""
+    """A node that may be given work in this round. Nearly always the very same one as in the last."""
 
     name: str
     worker_type: int

@@ -42,7 +42,7 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     inputs = board.inputs
     held = inputs.held
     kind_of = {name: kind for kind, name in enumerate(inputs.worker_types)}
-    bundles = set(inputs.candidates.bundles)
+    bundles = inputs.candidates.what.row_of
     known = set(inputs.jobs)
     sharing: dict[tuple[GpuId, ...], list[str]] = {}
     for job, now in held.items():
@@ -55,7 +55,7 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
         bundle = now.bundle._replace(jobs=tuple(sorted(jobs)))
         kind = kind_of.get(bundle.worker_type, NOBODY)
         loose = [job for job in jobs if not held[job].pinned]
-        if loose and kind != NOBODY and bundle in bundles and board.usable[kind].issuperset(gpus):
+        if loose and kind != NOBODY and bundle in bundles and board.sites[kind].gpus.issuperset(gpus):
             units.append((rank.get(bundle, len(order)), loose, jobs, gpus))
     units.sort(key=lambda unit: unit[:2])
     return [{job: held[job] for job in loose} for _, loose, jobs, gpus in _with_room(board, units)]

@@ -23,7 +23,7 @@ class Pins:
         self.held = held
         self.open: set[str] = set()
         self.placements: dict[Bundle, tuple[GpuId, ...]] = {}
-        self.behind = [0] * len(board.usable)  # GPUs in the hands of pinned jobs whose turn has not come
+        self.behind = [0] * len(board.sites)  # GPUs in the hands of pinned jobs whose turn has not come
         self.gpus: set[GpuId] = set()
         self.rows: dict[int, str] = {}  # pinned jobs by row
         self.asked: set[int] = set()  # those whose turn matters: to a gang that waits, or to a partner
@@ -89,7 +89,7 @@ class Pins:
 
     def _lets_in(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
         """Whether the nodes take new work and have what the partner needs; if so it is theirs."""
-        if not self.board.usable[kind].issuperset(gpus):
+        if not self.board.sites[kind].gpus.issuperset(gpus):
             return False
         demand = demand_of(self.board.inputs.needs, (job,))
         if demand is None or self.stock is None:
@@ -101,7 +101,7 @@ class Pins:
 
 
 def _could_pair(board: Board) -> set[str]:
-    """Jobs that have a column together with another one."""
+    """Jobs that may run together with another one."""
     columns = board.inputs.candidates
-    pairs = (columns.second != NOBODY).nonzero()[0].tolist()
+    pairs = ((columns.what.second != NOBODY) & columns.terms.may_run).nonzero()[0].tolist()
     return {job for row in pairs for job in columns.bundles[row].jobs}

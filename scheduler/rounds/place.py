@@ -10,11 +10,13 @@ A column without a place is `refused`; the plan then looks for somebody else.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import chain
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.board import Board
 from scheduler.rounds.clear import cheapest_seats
 from scheduler.rounds.floor import Floor
+from scheduler.rounds.inputs import NOBODY
 from scheduler.rounds.needs import Demand, Stock
 from scheduler.rounds.pins import Pins
 
@@ -34,24 +36,42 @@ class Layout:
 
     def stay(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """Renew in place; the rows that have to find a place, by worker type."""
-        board, held, taken, placements = self.board, self.board.inputs.held, self.taken, self.placements
-        bundles, kinds = board.inputs.candidates.bundles, board.kinds
+        bundles, stays, second = self.board.inputs.candidates.bundles, self.board.stays, self.board.second
+        taken, placements, staying, picky = self.taken, self.placements, self.staying, self.board.picky
+        crowded = bool(taken) or self.board.crowded
         fresh: dict[int, list[int]] = {}
         for row in rows:
-            bundle = bundles[row]
-            kind = kinds[row]
-            for job in bundle[0]:
-                now = held.get(job)
-                if now is None or (now.bundle != bundle and now.bundle[1:] != bundle[1:]):
-                    continue
-                gpus = now.gpus
-                if taken.isdisjoint(gpus) and board.usable[kind].issuperset(gpus) and self.charge(row, gpus):
-                    placements[bundle] = self.staying[row] = gpus
-                    taken.update(gpus)
-                    break
+            gpus = stays.get(row)
+            if (
+                gpus is None
+                or (crowded and not taken.isdisjoint(gpus))
+                or (picky and not self.charge(row, gpus))
+            ):
+                gpus = None if second[row] == NOBODY else self._beside(row)
+            if gpus is None:
+                fresh.setdefault(self.board.kinds[row], []).append(row)
             else:
-                fresh.setdefault(kind, []).append(row)
+                placements[bundles[row]] = staying[row] = gpus
+                if crowded:
+                    taken.update(gpus)
+        taken.update(chain.from_iterable(staying.values()))
         return fresh
+
+    def _beside(self, row: int) -> tuple[GpuId, ...] | None:
+        """The GPUs of one job of a pair on which the other joins it; None: neither can stay."""
+        board = self.board
+        bundle = board.inputs.candidates.bundles[row]
+        for job in bundle.jobs:
+            now = board.inputs.held.get(job)
+            if (
+                now is not None
+                and now.bundle[1:] == bundle[1:]
+                and self.taken.isdisjoint(now.gpus)
+                and board.sites[board.kinds[row]].gpus.issuperset(now.gpus)
+                and self.charge(row, now.gpus)
+            ):
+                return now.gpus
+        return None
 
     def put(self, row: int, gpus: tuple[GpuId, ...]) -> None:
         """This column runs here."""
@@ -69,10 +89,7 @@ class Layout:
 
     def floor(self, kind: int) -> Floor:
         """The nodes of a worker type as they are now."""
-        nodes = self.board.nodes[kind]
-        if self.shut:
-            nodes = [node for node in nodes if node.name not in self.shut]
-        return Floor(nodes, self.taken)
+        return Floor(self.board.sites[kind].without(self.shut), self.taken)
 
     def charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
         """Take what the column needs from the nodes of these GPUs, if it is there."""
@@ -88,7 +105,7 @@ class Layout:
 
 def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozenset()) -> Layout:
     """Give every chosen column its GPUs. `rows`: best first."""
-    layout = Layout(board, pins, shut)
+    layout, bundles = Layout(board, pins, shut), board.inputs.candidates.bundles
     for kind, fresh in layout.stay(rows).items():
         floor = layout.floor(kind)
         if board.picky:
@@ -99,7 +116,8 @@ def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozen
             singles += _seat_gangs(layout, floor, kind, gangs)
         gpus = floor.singles(len(singles))
         for row, gpu in zip(singles, gpus, strict=False):
-            layout.put(row, (gpu,))
+            layout.placements[bundles[row]] = (gpu,)
+        layout.taken.update(gpus)
         layout.refused += singles[len(gpus) :]
     return layout
 
@@ -110,7 +128,7 @@ def _seat_gangs(layout: Layout, floor: Floor, kind: int, gangs: list[int]) -> li
     waiting: dict[int, list[int]] = {}
     for row in gangs:
         waiting.setdefault(widths[row], []).append(row)
-    widest = max(len(node.gpus) for node in layout.board.nodes[kind])
+    widest = max(len(node.gpus) for node in layout.board.sites[kind].nodes)
     singles: list[int] = []
     while waiting:
         top = max(waiting)

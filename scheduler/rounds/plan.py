@@ -17,7 +17,7 @@ from scheduler.rounds.select import Choice, has_waited, select
 def plan_round(inputs: RoundInputs) -> RoundPlan:
     """Who runs where in this round. Pure: same inputs, same plan."""
     board = Board.of(inputs)
-    order: list[int] = rank(inputs).tolist()
+    order: list[int] = rank(board).tolist()
     pinned = {job: now for job, now in inputs.held.items() if now.pinned}
     choice, layout = _arrange(board, order, pinned)
     keep = spared(board, order, layout.placements)
@@ -55,6 +55,6 @@ def _held_back(board: Board, choice: Choice, rows: Collection[int]) -> frozenset
     for kind, row in choice.reserved.items():
         if row in rows:
             demand = board.demand(row)
-            names = {node.name for node in board.nodes[kind]}
+            names = {node.name for node in board.sites[kind].nodes}
             shut |= names if demand is None or demand.nodes is None else names & demand.nodes
     return frozenset(shut)

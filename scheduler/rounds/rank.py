@@ -18,38 +18,44 @@ are gone, gangs do not fit), everybody's due is what can be given: the same part
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Floats, Ints, RoundInputs
+from scheduler.rounds.board import Board
+from scheduler.rounds.inputs import Bools, Candidates, Columns, Floats, Ints, RoundInputs, Terms
 
 LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late, but not never
 
 
-def rank(inputs: RoundInputs) -> Ints:
+def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
-    columns = inputs.candidates
-    due = columns.share > 0
-    may_run = np.flatnonzero(due | columns.backfill)
-    costly = bool(columns.restart_s.any())
+    inputs, columns = board.inputs, board.inputs.candidates
+    due = columns.terms.due
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
-    if costly or inputs.stay_s > 0:
-        starts, runs = changes(inputs)
+    if columns.what.any_restart or inputs.stay_s > 0:
+        starts, runs = changes(board)
     counted_s = np.where(runs, np.maximum(columns.received_s - inputs.stay_s, 0.0), columns.received_s)
     priority = _priority(columns.entitled_s, counted_s)
-    if costly:
+    if columns.what.any_restart:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
-    due_s = columns.entitled_s * part_given(inputs)[columns.worker_type] - columns.received_s
+    due_s = _due_s(inputs)
     far = due & (due_s > inputs.round_s)
-    group = 8 * ~due + 4 * ~columns.explore + np.where(due, 1 - far + (due_s < -inputs.round_s), 1)
-    group = np.where(due & heads_of_line(inputs), -1, group)
+    behind, ahead = far.view(np.int8), (due_s < -inputs.round_s).view(np.int8)
+    group = np.where(due, 1 - behind + ahead, 9)  # in a byte, which is sorted by counting
+    if np.count_nonzero(columns.explore):
+        group[~columns.explore] += 4
+    if columns.what.any_gang:
+        group[due & heads_of_line(inputs)] = -1
     keys = (
-        columns.tie,
+        columns.what.tie,
         counted_s - columns.entitled_s,
-        starts & ~due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        np.where(far, -due_s, -priority),
-        group.astype(np.int8),
+        starts > due,  # nobody is owed idle GPUs: whoever is there already loses nothing
+        -np.where(far, due_s, priority),
+        group,
     )
-    return may_run[np.lexsort(tuple(key[may_run] for key in keys))]
+    order = np.lexsort(keys)
+    return order[columns.terms.may_run[order]]
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -59,25 +65,48 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
     return waited
 
 
-def part_given(inputs: RoundInputs) -> Floats:
+def _due_s(inputs: RoundInputs) -> Floats:
+    """By column: how far it is behind, of what can be given."""
+    columns, part = inputs.candidates, part_given(inputs)
+    entitled_s = columns.entitled_s
+    if any(one != 1.0 for one in part):
+        entitled_s = entitled_s * np.array(part)[columns.worker_type]
+    return entitled_s - columns.received_s
+
+
+def part_given(inputs: RoundInputs) -> list[float]:
     """By worker type: which part of what it promised is given out. 1 unless it is far behind with it.
 
     Far is more than two rounds and one more for each GPU promised: what turns alone may cause. Rounded, so that it
     does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
-    gpus = np.where(columns.share > 0, columns.gpus, 0.0)
+    gpus, now = _promised(columns.what, columns.terms, types)
 
-    def total_s(each_s: Floats) -> Floats:
-        return np.asarray(np.bincount(columns.worker_type, gpus * each_s, types), dtype=float)
+    def total(each_s: Floats) -> list[float]:
+        return _by_type(columns.what, gpus * each_s, types)
 
-    this_round_s = total_s(columns.share * inputs.round_s)
-    promised_s, given_s = total_s(columns.entitled_s) - this_round_s, total_s(columns.received_s)
-    part = np.ones(types)
-    far = promised_s - given_s > this_round_s + 2.0 * inputs.round_s
-    if far.any():
-        part[far] = np.round(given_s[far] / promised_s[far], 6)
+    part = [1.0] * types
+    late_s = total(columns.entitled_s - columns.received_s)
+    far = [late - 2.0 * (one + 1.0) * inputs.round_s > 0 for late, one in zip(late_s, now, strict=True)]
+    if any(far):
+        promised_s, given_s = total(columns.entitled_s), total(columns.received_s)
+        for kind in range(types):
+            if far[kind]:
+                part[kind] = round(given_s[kind] / (promised_s[kind] - now[kind] * inputs.round_s), 6)
     return part
+
+
+@lru_cache(maxsize=2)  # the same from round to round
+def _promised(what: Columns, terms: Terms, types: int) -> tuple[Floats, list[float]]:
+    """The GPUs of each column that has a share, and by worker type how many of them are promised."""
+    gpus: Floats = np.where(terms.due, what.gpus, 0.0)
+    return gpus, _by_type(what, gpus * terms.share, types)
+
+
+def _by_type(what: Columns, each: Floats, types: int) -> list[float]:
+    sums: list[float] = np.bincount(what.worker_type, each, types).tolist()
+    return sums
 
 
 def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
@@ -85,42 +114,20 @@ def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
 
     A column of share x runs in a given round with probability x, so that a run of rounds lasts 1 / (1 - x) of them.
     """
-    left = 1.0 - columns.restart_s * (1.0 - np.minimum(columns.share, 1.0)) / round_s
+    left = 1.0 - columns.what.restart_s * (1.0 - np.minimum(columns.share, 1.0)) / round_s
     worth: Floats = np.maximum(left, LEAST_WORTH)
     return worth
 
 
-def changes(inputs: RoundInputs) -> tuple[Bools, Bools]:
+def changes(board: Board) -> tuple[Bools, Bools]:
     """Which columns would make somebody start, and which are just what runs now.
 
     A job whose partner leaves does not start, but runs in another column than before.
     """
-    columns = inputs.candidates
-    row_of = {name: row for row, name in enumerate(inputs.worker_types)}
-    held = list(map(inputs.held.get, inputs.jobs))
-    types = np.array([NOBODY if now is None else row_of.get(now.bundle[1], NOBODY) for now in held])
-    widths = np.array([0 if now is None else now.bundle[2] for now in held])
-    first, second = columns.first, columns.second
-    same = (types[first] == columns.worker_type) & (widths[first] == columns.gpus)
-    pair = np.flatnonzero(second != NOBODY)
-    if len(pair):
-        same[pair] &= (types[second[pair]] == columns.worker_type[pair]) & (
-            widths[second[pair]] == columns.gpus[pair]
-        )
-    starts: Bools = ~same
-    runs: Bools = np.zeros(len(columns), dtype=np.bool_)
-    bundles, one, other = columns.bundles, first.tolist(), second.tolist()
-    usable = {gpu for node in inputs.nodes for gpu in node.gpus}  # who runs on other GPUs has to leave them
-    for row in np.flatnonzero(same).tolist():
-        label, mine = bundles[row][3], held[one[row]]
-        assert mine is not None
-        stays = mine.bundle[3] == label and (mine.pinned or usable.issuperset(mine.gpus))
-        if other[row] != NOBODY:
-            theirs = held[other[row]]
-            assert theirs is not None
-            stays = stays and theirs.bundle[3] == label and theirs.gpus == mine.gpus
-        starts[row] = not stays
-        runs[row] = stays and mine.bundle[0] == bundles[row][0]
+    runs: Bools = np.frombuffer(board.runs, dtype=np.bool_)
+    starts: Bools = ~runs
+    if len(board.stays) > board.runs.count(True):  # somebody stays with another partner, or without
+        starts[list(board.stays)] = False
     return starts, runs
 
 

@@ -31,7 +31,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
     """Walk the columns from the best down and take what fits. Columns in `closed` were found to have no place."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
     asked, behind = pins.asked, pins.behind
-    free = [len(usable - pins.gpus if pins.gpus else usable) for usable in board.usable]
+    free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
     left = sum(free)
     watch = bool(pins.gpus or closed)  # gangs may be skipped, pinned jobs have to be met: no early end
     taken = bytearray(len(board.inputs.jobs))
@@ -42,7 +42,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
     for row in order:
         a, b = first[row], second[row]
         if taken[a] or (b != NOBODY and taken[b]):
-            if a in asked or b in asked:
+            if asked and (a in asked or b in asked):
                 pins.meet(row, taken)
             continue
         kind, width = kinds[row], widths[row]

@@ -14,9 +14,9 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
     """When it is this column's turn. `given`: see `parts_given`."""
     columns = inputs.candidates
     bundle = columns.bundles[row]
-    share, entitled_s, received_s, restart_s = (
-        float(column[row])
-        for column in (columns.share, columns.entitled_s, columns.received_s, columns.restart_s)
+    restart_s = columns.what.restart_s
+    share, entitled_s, received_s, lost_s = (
+        float(column[row]) for column in (columns.share, columns.entitled_s, columns.received_s, restart_s)
     )
     held = [inputs.held.get(job) for job in bundle.jobs]
     stays = all(now is not None and now.bundle[1:] == bundle[1:] for now in held)
@@ -24,7 +24,7 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         stays = held[0].gpus == held[1].gpus  # type: ignore[union-attr]
     if stays and not held[0].pinned:  # type: ignore[union-attr]
         stays = all(any(gpu in node.gpus for node in inputs.nodes) for gpu in held[0].gpus)  # type: ignore[union-attr]
-    starts = not stays and (bool((columns.restart_s > 0).any()) or inputs.stay_s > 0)
+    starts = not stays and (bool((restart_s > 0).any()) or inputs.stay_s > 0)
     runs = stays and held[0].bundle == bundle  # type: ignore[union-attr]
     counted_s = max(received_s - inputs.stay_s, 0.0) if runs else received_s
     if counted_s > 0:
@@ -32,7 +32,7 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
     else:
         priority = math.inf if entitled_s > 0 else 0.0
     if starts:
-        priority *= max(1.0 - restart_s * (1.0 - min(share, 1.0)) / inputs.round_s, 0.1)
+        priority *= max(1.0 - lost_s * (1.0 - min(share, 1.0)) / inputs.round_s, 0.1)
     due_s = entitled_s * given[int(columns.worker_type[row])] - received_s
     place = 0 if due_s > inputs.round_s else 2 if due_s < -inputs.round_s else 1
     if share <= 0:
@@ -45,7 +45,7 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         -due_s if place == 0 else -priority,
         float(starts and share <= 0),
         counted_s - entitled_s,
-        int(columns.tie[row]),
+        int(columns.what.tie[row]),
     )
 
 

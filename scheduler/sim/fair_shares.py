@@ -8,6 +8,7 @@ whatever the policy believes, so that policies can be compared by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +52,19 @@ class IsolatedPace:
 
     def mark(self, now_s: float, gpus: int) -> float:
         """A point in time, for `seconds_per_step`."""
-        self._crowding.setdefault(gpus, 0.0)
-        self._settle(now_s)
+        if gpus not in self._crowding:
+            self._crowding[gpus] = 0.0
+        if now_s > self._since_s:
+            self._settle(now_s)
         return self._crowding[gpus]
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
         """In an equal slice, on average since `mark` was taken at `since_s`; None where the table has no rates."""
         crowding = self.mark(now_s, spec.gpus) - mark
-        passed_s = now_s - since_s
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
             return None
+        passed_s = now_s - since_s
         mean = crowding / passed_s if passed_s > 0 else max(self._jobs * spec.gpus, self._gpus)
         return mean / weighted
 
@@ -138,20 +141,24 @@ class Promised:
         kind_of = np.array([self._kind(name) for name in shares.worker_types], dtype=np.int64)
         if kind_of.size and kind_of.max() >= self._share.shape[2]:
             self._resize(self._share.shape[1], int(kind_of.max()) + 1)
-        share = np.array(shares.share)
-        used = np.flatnonzero(share > 0)
-        if not used.size:
+        used = [share > 0 for share in shares.share]
+        share = np.fromiter(compress(shares.share, used), np.float64)
+        if not share.size:
             return
+        columns = (shares.first, shares.second, shares.worker_type, shares.gpus)
+        first, second, kind, gpus = (np.fromiter(compress(column, used), np.int64) for column in columns)
         get = self._row_of.get
-        row_of = np.fromiter((get(job, -1) for job in shares.jobs), np.int64, len(shares.jobs))
-        kinds = kind_of[np.array(shares.worker_type)[used]]
-        second = np.array(shares.second)[used]
-        gpu_share = share[used] * np.array(shares.gpus)[used] * np.where(second >= 0, 0.5, 1.0)
-        for member in (np.array(shares.first)[used], second):
-            rows = np.where(member >= 0, row_of[member], -1)
-            known = rows >= 0
-            np.add.at(self._share[0], (rows[known], kinds[known]), share[used][known])
-            np.add.at(self._share[1], (rows[known], kinds[known]), gpu_share[known])
+        row_of = np.array([get(job, -1) for job in shares.jobs])  # -1: it was removed
+        row, kind, gpu_share, packed = row_of[first], kind_of[kind], share * gpus, second >= 0
+        if packed.any():
+            gpu_share[packed] *= 0.5
+            row = np.concatenate((row, np.where(packed, row_of[second], -1)))
+            kind, share, gpu_share = np.tile(kind, 2), np.tile(share, 2), np.tile(gpu_share, 2)
+        known = row >= 0
+        _, rows, kinds = self._share.shape
+        place = (row * kinds + kind)[known]
+        for what, each in enumerate((share, gpu_share)):
+            self._share[what] = np.bincount(place, each[known], rows * kinds).reshape(rows, kinds)
 
     def _resize(self, rows: int, kinds: int) -> None:
         self._share = _grown(self._share, rows, kinds)

@@ -32,14 +32,8 @@ class Tenure(msgspec.Struct, eq=False):
 
     gpus: tuple[str, ...]
     kind: int
+    charged_s: float  # until when its cost is in `cost_usd`
     cost_usd: float = 0.0
-
-
-class _Place(msgspec.Struct, eq=False):
-    """GPUs that are in use, by one lease or by two."""
-
-    since_s: float
-    tenures: list[Tenure]
 
 
 @dataclass(slots=True)
@@ -70,7 +64,7 @@ class GpuTime:
         self._capacity_s: list[float] = []
         self._prices: list[float] = []
         self._nodes: dict[str, _NodeCount] = {}
-        self._places: dict[tuple[str, ...], _Place] = {}
+        self._tenures: dict[tuple[str, ...], list[Tenure]] = {}  # by the GPUs that are in use: one, or two
         self._stride = 1
         self._skipped = 0
 
@@ -117,26 +111,30 @@ class GpuTime:
 
     # use
 
-    def enter(self, now_s: float, tenure: Tenure) -> None:
-        """A lease's processes are there."""
-        place = self._places.get(tenure.gpus)
-        if place is None:
-            self._places[tenure.gpus] = _Place(now_s, [tenure])
-            self._settle(now_s, tenure.kind)
-            self.busy[tenure.kind] += len(tenure.gpus)
+    def enter(self, now_s: float, gpus: tuple[str, ...], kind: int) -> Tenure:
+        """A lease's processes are there. `gpus`: in order, the same for both of a packed pair."""
+        tenure = Tenure(gpus, kind, now_s)
+        there = self._tenures.get(gpus)
+        if there is None:
+            self._tenures[gpus] = [tenure]
+            self._settle(now_s, kind)
+            self.busy[kind] += len(gpus)
         else:
-            self._charge(now_s, place)
-            place.tenures.append(tenure)
+            self._charge(now_s, there)
+            there.append(tenure)
+        return tenure
 
     def leave(self, now_s: float, tenure: Tenure) -> None:
         """A lease's processes are gone."""
-        place = self._places[tenure.gpus]
-        self._charge(now_s, place)
-        place.tenures.remove(tenure)
-        if not place.tenures:
-            del self._places[tenure.gpus]
-            self._settle(now_s, tenure.kind)
-            self.busy[tenure.kind] -= len(tenure.gpus)
+        gpus, kind = tenure.gpus, tenure.kind
+        there = self._tenures[gpus]
+        self._charge(now_s, there)
+        if len(there) > 1:
+            there.remove(tenure)
+        else:
+            del self._tenures[gpus]
+            self._settle(now_s, kind)
+            self.busy[kind] -= len(gpus)
 
     def count_unseen(self, kind: int, gpu_s: float) -> float:
         """GPU-seconds that nobody saw begin and end; what they cost at present prices."""
@@ -151,8 +149,8 @@ class GpuTime:
 
     def charge_all(self, now_s: float) -> None:
         """Bring the cost of everything that runs up to date."""
-        for place in self._places.values():
-            self._charge(now_s, place)
+        for there in self._tenures.values():
+            self._charge(now_s, there)
 
     # what came of it
 
@@ -179,14 +177,15 @@ class GpuTime:
 
     def _settle(self, now_s: float, kind: int) -> None:
         passed_s = now_s - self._since_s[kind]
-        self._busy_s[kind] += passed_s * self.busy[kind]
-        self._capacity_s[kind] += passed_s * self.capacity[kind]
-        self._since_s[kind] = now_s
+        if passed_s:
+            self._busy_s[kind] += passed_s * self.busy[kind]
+            self._capacity_s[kind] += passed_s * self.capacity[kind]
+            self._since_s[kind] = now_s
 
-    def _charge(self, now_s: float, place: _Place) -> None:
-        first = place.tenures[0]
-        gpu_h = (now_s - place.since_s) * len(first.gpus) / HOUR_S
-        each_usd = gpu_h * self._prices[first.kind] / len(place.tenures)
-        for tenure in place.tenures:
+    def _charge(self, now_s: float, there: list[Tenure]) -> None:
+        first = there[0]
+        gpu_h = (now_s - first.charged_s) * len(first.gpus) / HOUR_S
+        each_usd = gpu_h * self._prices[first.kind] / len(there)
+        for tenure in there:
             tenure.cost_usd += each_usd
-        place.since_s = now_s
+            tenure.charged_s = now_s

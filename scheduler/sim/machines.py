@@ -12,38 +12,36 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeSilent
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import GpuId, Lease
-from scheduler.sim.gang import Doing, Gang
+from scheduler.sim.gang import GATHERING, GONE, RESTARTING, SAVING, STEPPING, Gang
 from scheduler.sim.node import Node
 from scheduler.sim.physics import CODE_FAULT, CODE_NO_RATE, Physics
+from scheduler.sim.wakes import Wakes
 from worker_agent.orders import (
     Action,
     AskToStop,
-    Event,
     KillGroup,
     Limits,
     LinkDown,
     LinkUp,
     Outcome,
     ProcessExited,
-    ProcessStarted,
-    Progressed,
     SayHello,
-    Send,
     SignalLeader,
     StartProcess,
     Tick,
     Token,
-    WakeAt,
 )
 
 INF = math.inf
 TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
+NEVER: tuple[Token, float] = ((0, 0), 0.0)  # what is on the disk of a job that never saved
 
 
 class Machines:
@@ -67,13 +65,12 @@ class Machines:
         self.saved: dict[str, tuple[Token, float]] = {}  # the shared disk: steps in the job's checkpoint
         self._stepping: dict[GpuId, list[Gang]] = {}  # by place: one, or two that are packed
         self._due: list[tuple[float, int, int, Gang]] = []
-        self._wakes: dict[float, list[Node]] = {}  # agents that want a tick, by time
-        self._wake_times: list[float] = []
+        self._wakes = Wakes()
         self._silences: list[tuple[float, str, int]] = []
         self._numbers = 0
-        self._todo: deque[tuple[Node, Event]] = deque()
+        self._exits: deque[tuple[Node, ProcessExited]] = deque()  # that agents have not heard of yet
         self._said: list[Message] = []
-        self._sends: dict[str, list[Send]] = {}
+        self._news: dict[Node, None] = {}  # whose agents have something to report
 
     # --------------------------------------------------------------------------------------- what the world does
 
@@ -82,41 +79,36 @@ class Machines:
         if spec.name in self.nodes and self.nodes[spec.name].up:
             raise ValueError(f"node {spec.name!r} is there already")
         self.nodes[spec.name] = node = Node(spec, self.limits)
-        self._todo.append((node, UP))
+        self._do(now_s, node, node.core.hear(now_s, UP))
         return self._flush(now_s)
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
         """Leases arrive. A node that is down or cut off gets nothing."""
-        if isinstance(effect, RenewLeases):
-            nodes = self.nodes
+        nodes = self.nodes
+        if isinstance(effect, SendLeases):
+            node = nodes.get(effect.node)
+            if node is not None and node.reachable:
+                self._do(now_s, node, node.take(now_s, effect))
+        else:
             epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
-                if node is not None and node.reachable:
-                    for action in node.core.renew(now_s, epoch, generation, number, ends_s):
-                        self._act(now_s, node, action)
-            return self._flush(now_s) if self._sends else []
-        node = self.nodes.get(effect.node)
-        if node is None or not node.reachable:
-            return []
-        actions = node.core.handle(now_s, node.desired(effect))
-        if (node.core.epoch, node.core.generation) == (effect.epoch, effect.generation):
-            node.leases = {lease.id: lease for lease in effect.leases}
-        for action in actions:
-            self._act(now_s, node, action)
+                if node is not None and node.reachable and node.core.renew(epoch, generation, number, ends_s):
+                    self._news[node] = None
         return self._flush(now_s)
 
     def next_s(self) -> float:
         """When something is due; inf when nothing is."""
-        due = self._due
+        first_s, due, silences = self._wakes.next_s(), self._due, self._silences
         while due and due[0][2] != due[0][3].version:
             heappop(due)
-        first_s = due[0][0] if due else INF
-        while self._silences and self._silences[0][2] != self.nodes[self._silences[0][1]].unlinked:
-            heappop(self._silences)
-        if self._silences and self._silences[0][0] < first_s:
-            first_s = self._silences[0][0]
-        return min(first_s, self._next_wake_s())
+        if due and due[0][0] < first_s:
+            first_s = due[0][0]
+        while silences and silences[0][2] != self.nodes[silences[0][1]].unlinked:
+            heappop(silences)
+        if silences and silences[0][0] < first_s:
+            first_s = silences[0][0]
+        return first_s
 
     def advance(self, now_s: float) -> list[Message]:
         """Let everything happen that is due at or before now, each at its own time."""
@@ -128,7 +120,7 @@ class Machines:
                 self._said.append(NodeSilent(node=heappop(self._silences)[1]))
             else:
                 self._wake(at_s)
-            self._work(at_s)
+            self._tell_exits(at_s)
         return self._flush(now_s)
 
     # -------------------------------------------------------------------------------------------------- faults
@@ -168,7 +160,7 @@ class Machines:
         node = self.nodes[name]
         if node.reachable:
             self._unlink(now_s, node)
-            self._todo.append((node, DOWN))
+            self._do(now_s, node, node.core.hear(now_s, DOWN))
         return self._flush(now_s)
 
     def mend(self, now_s: float, name: str) -> list[Message]:
@@ -179,7 +171,7 @@ class Machines:
     def _link(self, now_s: float, node: Node) -> list[Message]:
         node.up = node.reachable = True
         node.unlinked += 1
-        self._todo.append((node, UP))
+        self._do(now_s, node, node.core.hear(now_s, UP))
         return self._flush(now_s)
 
     def _unlink(self, now_s: float, node: Node) -> None:
@@ -190,91 +182,59 @@ class Machines:
 
     # -------------------------------------------------------------------------------------------------- agents
 
-    def _next_wake_s(self) -> float:
-        """The next tick that an agent really needs. Renewals move ends, so most wakes turn out to be early."""
-        while self._wake_times:
-            at_s = self._wake_times[0]
-            nodes = self._wakes[at_s]
-            while nodes:
-                if not self._early(at_s, nodes[-1]):
-                    return at_s
-                nodes.pop()
-            del self._wakes[at_s]
-            heappop(self._wake_times)
-        return INF
-
-    def _early(self, at_s: float, node: Node) -> bool:
-        """Whether a wake is void, or too early and was put off."""
-        if node.wake_s != at_s:
-            return True
-        again_s = node.core.wake_again_s(at_s)
-        if again_s <= at_s:
-            return False
-        self._wake_at(again_s, node)
-        return True
-
-    def _wake_at(self, at_s: float, node: Node) -> None:
-        node.wake_s = at_s
-        if at_s < INF:
-            waiting = self._wakes.get(at_s)
-            if waiting is None:
-                self._wakes[at_s] = [node]
-                heappush(self._wake_times, at_s)
-            else:
-                waiting.append(node)
-
     def _wake(self, now_s: float) -> None:
         """Give a tick to every agent that needs one now; before a report, their jobs say how far they are."""
-        heappop(self._wake_times)
-        for node in self._wakes.pop(now_s):
-            if self._early(now_s, node):
-                continue
-            node.wake_s = INF
+        woken = self._wakes.take(now_s)
+        for node in woken:
             core = node.core
             if core.report_s <= now_s:
-                for lease in core.running:
+                for lease in core.runs:
                     gang = self.gangs.get(lease)
                     if gang is not None:
                         gang.settle(now_s)
-                        core.progressed(Progressed(lease, gang.steps, gang.saved, gang.stepping_s))
-            self._todo.append((node, TICK))
+                        core.progressed(lease, gang.steps, gang.saved, gang.stepping_s)
+        for node in woken:
+            self._do(now_s, node, node.core.hear(now_s, TICK))
 
-    def _work(self, now_s: float) -> None:
-        """Tell agents what happened until nothing more happens at this instant."""
-        todo = self._todo
-        while todo:
-            node, event = todo.popleft()
-            for action in node.core.handle(now_s, event):
-                self._act(now_s, node, action)
-
-    def _act(self, now_s: float, node: Node, action: Action) -> None:
-        if isinstance(action, Send):
-            self._sends.setdefault(node.spec.name, []).append(action)
-        elif isinstance(action, WakeAt):
-            self._wake_at(max(action.at_s, now_s), node)
-        elif isinstance(action, StartProcess):
-            self._start(now_s, node, node.leases[action.order.lease])
-        elif isinstance(action, SayHello):
-            self._said.append(node.hello(action))
-        else:
-            gang = self.gangs.get(action.lease)
-            if gang is None:
-                return
-            if isinstance(action, KillGroup):
-                gang.settle(now_s)
-                self._end(now_s, gang, "yielded")
+    def _do(self, now_s: float, node: Node, actions: Sequence[Action]) -> None:
+        """Do what an agent wants done about what it has heard; see to when it is woken, and to its news."""
+        for action in actions:
+            if isinstance(action, StartProcess):
+                self._start(now_s, node, node.lease(action.order))
             elif isinstance(action, (AskToStop, SignalLeader)):
-                self._ask(now_s, gang)
+                gang = self.gangs.get(action.lease)
+                if gang is not None:
+                    self._ask(now_s, gang)
+            elif isinstance(action, KillGroup):
+                gang = self.gangs.get(action.lease)
+                if gang is not None:
+                    gang.settle(now_s)
+                    self._end(now_s, gang, "yielded")
+            elif isinstance(action, SayHello):
+                self._said.append(node.hello(action))
+        core = node.core
+        if core.armed_s < node.wake_s:
+            self._wakes.put(max(core.armed_s, now_s), node)
+        if core.news:
+            self._news[node] = None
+
+    def _tell_exits(self, now_s: float) -> None:
+        """Agents hear what has ended, and whatever ends because of that, until nothing more happens now."""
+        exits = self._exits
+        while exits:
+            node, exited = exits.popleft()
+            self._do(now_s, node, node.core.exited(now_s, exited))
 
     def _flush(self, now_s: float) -> list[Message]:
         """Finish this instant, and collect what was said in it."""
-        self._work(now_s)
-        if not (self._said or self._sends):
+        if self._exits:
+            self._tell_exits(now_s)
+        if not (self._news or self._said):
             return []
         said, self._said = self._said, []
-        if self._sends:
-            said.extend([self.nodes[name].report(sends) for name, sends in self._sends.items()])
-            self._sends.clear()
+        for node in self._news:
+            said.append(node.report())
+        self._news.clear()
         return said
 
     # --------------------------------------------------------------------------------------------------- gangs
@@ -283,42 +243,42 @@ class Machines:
         """A node starts its ranks; the last one completes the gang."""
         gang = self.gangs.get(lease.id)
         if gang is None:
-            gang = Gang(lease, self.physics.truth(lease.job), node.spec.worker_type)
-            token, saved = self.saved.get(lease.job, ((0, 0), 0.0))
-            self.saved[lease.job] = (max(token, (lease.epoch, lease.attempt)), saved)
-            gang.steps = gang.saved = saved
+            token, saved = self.saved.get(lease.job, NEVER)
+            gang = Gang(lease, self.physics.truth(lease.job), node.spec.worker_type, saved)
+            self.saved[lease.job] = (max(token, gang.token), saved)
             self.gangs[lease.id] = gang
         gang.present[node.spec.name] = now_s
-        self._todo.append((node, ProcessStarted(lease.id)))
-        if len(gang.present) < len(gang.nodes) or gang.doing is not Doing.GATHERING:
-            return
-        if len(gang.nodes) > 1:
+        node.core.started(now_s, lease.id)
+        if len(lease.gpus) > 1:
+            if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
+                return
             width = max(self.nodes[name].spec.gpus for name in gang.nodes)
             gang.consolidated = len(gang.nodes) == -(-len(lease.gpus) // width)
-        gang.steps = gang.saved = self.saved[lease.job][1]
+            gang.steps = gang.saved = self.saved[lease.job][1]
         if gang.truth.restart_s > 0:
-            gang.doing = Doing.RESTARTING
+            gang.doing = RESTARTING
             self._due_at(gang, now_s + gang.truth.restart_s)
         else:
             self._step(now_s, gang)
 
     def _step(self, now_s: float, gang: Gang) -> None:
         """It begins to do steps; whoever is on the same GPUs feels it."""
-        gang.doing = Doing.STEPPING
+        gang.doing = STEPPING
         gang.since_s = now_s
-        here = self._stepping.setdefault(gang.place, [])
+        here = self._stepping.get(gang.place)
+        if here is None:
+            self._stepping[gang.place] = [gang]
+            self._pace(now_s, gang, None)
+            return
+        other = here[0]
         here.append(gang)
-        self._pace(now_s, gang)
-        if len(here) > 1 and gang.doing is Doing.STEPPING:
-            self._pace(now_s, here[0])
+        self._pace(now_s, gang, other.lease)
+        if gang.doing is STEPPING:
+            other.settle(now_s)
+            self._pace(now_s, other, gang.lease)
 
-    def _pace(self, now_s: float, gang: Gang) -> None:
-        """Its rate from now on. Where it is 0 the job does not fit, and fails."""
-        gang.settle(now_s)
-        here = self._stepping[gang.place]
-        beside = None
-        if len(here) > 1:
-            beside = here[0].lease if here[1] is gang else here[1].lease
+    def _pace(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
+        """Its rate from now on, up to which it is settled. Where it is 0 the job does not fit, and fails."""
         gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
         if gang.rate > 0.0:
             self._due_at(gang, gang.ends_itself_s())
@@ -329,24 +289,24 @@ class Machines:
         """It is asked to stop: it saves first, if it has anything to save."""
         if gang.truth.ignores_stop:
             return
-        if gang.doing in (Doing.GATHERING, Doing.RESTARTING):
-            self._end(now_s, gang, "yielded")
-        elif gang.doing is Doing.STEPPING:
+        if gang.doing is STEPPING:
             gang.settle(now_s)
             if gang.has_run_out():
                 self._run_out(now_s, gang)
                 return
             self._leave_place(now_s, gang)
-            gang.doing = Doing.SAVING
+            gang.doing = SAVING
             if gang.truth.checkpoint_s > 0:
                 self._due_at(gang, now_s + gang.truth.checkpoint_s)
             else:
                 self._have_saved(now_s, gang)
+        elif gang.doing is not SAVING:
+            self._end(now_s, gang, "yielded")
 
     def _on_due(self, now_s: float, gang: Gang) -> None:
-        if gang.doing is Doing.RESTARTING:
+        if gang.doing is RESTARTING:
             self._step(now_s, gang)
-        elif gang.doing is Doing.SAVING:
+        elif gang.doing is SAVING:
             self._have_saved(now_s, gang)
         else:
             gang.settle(now_s)
@@ -368,26 +328,26 @@ class Machines:
     def _leave_place(self, now_s: float, gang: Gang) -> None:
         """It does no more steps; whoever is on the same GPUs goes on alone."""
         here = self._stepping[gang.place]
-        here.remove(gang)
-        if here:
-            self._pace(now_s, here[0])
-        else:
+        if len(here) == 1:
             del self._stepping[gang.place]
+        else:
+            here.remove(gang)
+            here[0].settle(now_s)
+            self._pace(now_s, here[0], None)
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
         """All its processes end, on every node that has any."""
-        was, gang.doing = gang.doing, Doing.GONE
+        was, gang.doing = gang.doing, GONE
         gang.version += 1
-        del self.gangs[gang.lease.id]
         lease = gang.lease
-        token = (lease.epoch, lease.attempt)
-        if token >= self.saved[lease.job][0]:
-            self.saved[lease.job] = (token, gang.saved)
+        del self.gangs[lease.id]
+        if gang.token >= self.saved[lease.job][0]:
+            self.saved[lease.job] = (gang.token, gang.saved)
         for name, since_s in gang.present.items():
             ran_s = now_s - since_s
             exited = ProcessExited(lease.id, outcome, gang.steps, gang.saved, gang.stepping_s, ran_s, code)
-            self._todo.append((self.nodes[name], exited))
-        if was is Doing.STEPPING:
+            self._exits.append((self.nodes[name], exited))
+        if was is STEPPING:
             self._leave_place(now_s, gang)
 
     def _due_at(self, gang: Gang, at_s: float) -> None:

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from scheduler.sim.job_table import JobTable
 
 STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
 UNMEASURED = -1
+_RUNS = JobState.RUNNING
 
 _ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
 _GOES_ON = {
@@ -76,9 +77,10 @@ class _Held(msgspec.Struct, eq=False):
     """A lease that was granted."""
 
     job: _Open
-    tenure: Tenure
+    kind: int  # of worker type
     gpus: tuple[GpuId, ...]
-    started_s: float | None = None
+    tenure: Tenure | None = None  # while its processes are there
+    started_s: float = math.nan
     mark: float = 0.0
 
 
@@ -136,10 +138,16 @@ class Metrics:
 
     def observe(self, now_s: float, fact: f.Fact) -> None:
         """Take one fact in. Times must not decrease."""
+        self.observe_all(now_s, (fact,))
+
+    def observe_all(self, now_s: float, facts: Iterable[f.Fact]) -> None:
+        """Take in what happened at one time."""
         self.now_s = now_s
-        handler = self._on.get(type(fact))
-        if handler is not None:
-            handler(now_s, fact)
+        handlers = self._on
+        for fact in facts:
+            handler = handlers.get(type(fact))
+            if handler is not None:
+                handler(now_s, fact)
 
     @property
     def all_ended(self) -> bool:
@@ -149,11 +157,9 @@ class Metrics:
     def who_was_where(self) -> list[Stretch]:
         """The stretches, and those of leases that have not ended, up to now; the first ones of a long run."""
         open_yet = [
-            Stretch(
-                held.job.id, self.gpus.worker_types[held.tenure.kind], held.gpus, held.started_s, self.now_s
-            )
+            Stretch(held.job.id, self.gpus.worker_types[held.kind], held.gpus, held.started_s, self.now_s)
             for held in self._leases.values()
-            if held.started_s is not None and held.started_s < self.now_s
+            if held.started_s < self.now_s
         ]
         known = self.stretches if self.opened is not None else []
         return known + open_yet[: max(STRETCHES_MAX - len(known), 0)]
@@ -169,8 +175,7 @@ class Metrics:
         """Bring the rows of jobs that have not ended up to the last fact."""
         self.gpus.charge_all(self.now_s)
         for job in self._open.values():
-            if job.row != UNMEASURED:
-                self._store(self.now_s, job)
+            self._store(self.now_s, job)
 
     # facts
 
@@ -259,22 +264,21 @@ class Metrics:
         job = self._open.get(lease.job)
         if job is None:
             return
-        gpus = lease.gpus if len(lease.gpus) == 1 else tuple(sorted(lease.gpus))
-        held = _Held(job, Tenure(gpus, self.gpus.kind(lease.bundle.worker_type)), lease.gpus)
+        held = _Held(job, self.gpus.kind(lease.bundle.worker_type), lease.gpus)
         self._leases[lease.id] = job.leases[lease.id] = held
         job.granted = True
         if not job.ended:
-            job.state = JobState.RUNNING
+            job.state = _RUNS
 
     def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
         for name in fact.leases:
             held = self._leases.get(name)
-            if held is None or held.started_s is not None:
+            if held is None or held.tenure is not None:
                 continue
-            job = held.job
+            job, gpus = held.job, held.gpus
             held.started_s = now_s
             held.mark = self._pace.mark(now_s, job.spec.gpus)
-            self.gpus.enter(now_s, held.tenure)
+            held.tenure = self.gpus.enter(now_s, gpus if len(gpus) == 1 else tuple(sorted(gpus)), held.kind)
             self._running += not job.running
             job.running += 1
             if math.isnan(job.start_s):
@@ -285,44 +289,44 @@ class Metrics:
         held = self._leases.pop(end.lease, None)
         if held is None:
             return
-        job, began_s = held.job, held.started_s
+        job, tenure = held.job, held.tenure
         del job.leases[end.lease]
-        if began_s is not None:
-            self.gpus.leave(now_s, held.tenure)
+        if tenure is not None:
+            self.gpus.leave(now_s, tenure)
             job.running -= 1
             self._running -= not job.running
+            job.cost_usd += tenure.cost_usd
+            since_s = held.started_s
         else:
-            held.tenure.cost_usd += self.gpus.count_unseen(held.tenure.kind, end.ran_s * len(held.gpus))
-            began_s = now_s - end.ran_s
-            held.mark = self._pace.mark(now_s, job.spec.gpus)
-        self._credit(now_s, job, held, began_s, end.steps)
+            job.cost_usd += self.gpus.count_unseen(held.kind, end.ran_s * len(held.gpus))
+            held.started_s = now_s - end.ran_s
+            held.mark, since_s = self._pace.mark(now_s, job.spec.gpus), now_s
+        self._credit(now_s, job, held, end.steps, since_s)
         if not fact.lapsed:  # nobody knows what its processes did, nor how long they were there
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
         if job.ended:
-            self._retire(now_s, job)
-        elif (
-            end.outcome == "finished"
-        ):  # done is done, whatever was meant to become of it, without further words
+            if not job.running:
+                self._store(now_s, job)
+                self._forget(job)
+        elif end.outcome == "finished":  # done is done, whatever was meant to become of it
             self._end(now_s, job, JobState.COMPLETED)
-        elif not job.leases and job.state == JobState.RUNNING:
+        elif not job.leases and job.state is _RUNS:
             job.state = JobState.PREEMPTED
 
     # what follows from them
 
-    def _credit(self, now_s: float, job: _Open, held: _Held, began_s: float, steps: float) -> None:
-        """A lease is over: time, cost, and what its steps would have taken in an equal slice."""
-        kind, held_s = held.tenure.kind, now_s - began_s
+    def _credit(self, now_s: float, job: _Open, held: _Held, steps: float, since_s: float) -> None:
+        """A lease is over: its time, and what its steps would have taken in an equal slice, marked at `since_s`."""
+        kind, held_s = held.kind, now_s - held.started_s
         job.held_s += held_s
-        job.cost_usd += held.tenure.cost_usd
         job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
         if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.opened is not None:
             worker_type = self.gpus.worker_types[kind]
-            self.stretches.append(Stretch(job.id, worker_type, held.gpus, began_s, now_s))
+            self.stretches.append(Stretch(job.id, worker_type, held.gpus, held.started_s, now_s))
         gained = steps - job.steps
         if gained > 0 and job.row != UNMEASURED:
             job.steps = steps
-            since_s = now_s if held.started_s is None else began_s
             per_step_s = self._pace.seconds_per_step(job.spec, held.mark, since_s, now_s)
             job.isolated_s += gained * (self._adopted_pace(job.id) if per_step_s is None else per_step_s)
 
@@ -354,25 +358,25 @@ class Metrics:
             self.jobs.put(job.row, end_s=now_s)
             self.ended += 1
             self.closed = Window(now_s, *self.gpus.totals(now_s))
-            self._store(now_s, job)
+        self._store(now_s, job)
         self._promised.remove(job.id)
-        self._retire(now_s, job)
+        if not job.running:
+            self._forget(job)
 
-    def _retire(self, now_s: float, job: _Open) -> None:
-        """Forget a job that has ended as soon as its processes are gone."""
-        if job.running:
-            return
+    def _forget(self, job: _Open) -> None:
+        """A job has ended, and its processes are gone."""
         for name in job.leases:  # granted, but never begun
             del self._leases[name]
-        if job.row != UNMEASURED:
-            self._store(now_s, job)
         del self._open[job.id]
 
     def _store(self, now_s: float, job: _Open) -> None:
+        """Bring the row of a job up to now, if it has one."""
+        if job.row == UNMEASURED:
+            return
         held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)
         for held in job.leases.values():
-            if held.started_s is not None:
-                kind, so_far_s = held.tenure.kind, now_s - held.started_s
+            if held.tenure is not None:
+                kind, so_far_s = held.kind, now_s - held.started_s
                 held_s += so_far_s
                 cost_usd += held.tenure.cost_usd
                 received_s[kind] = received_s.get(kind, 0.0) + so_far_s

@@ -52,7 +52,7 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def runs_to(self) -> float:
         """The step at which its processes end by themselves."""
-        return min(self.steps_total, self.fails_at_steps)
+        return self.steps_total if self.steps_total < self.fails_at_steps else self.fails_at_steps
 
 
 class Physics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message
-from scheduler.sim.gang import Doing, Gang
+from scheduler.sim.gang import RESTARTING, STEPPING, Gang
 from scheduler.sim.machines import Machines
 
 
@@ -27,7 +27,7 @@ class RestartingMachines(Machines):
         if ends_s <= gang.ends_s:
             return
         gang.ends_s = ends_s
-        if gang.doing is not Doing.STEPPING:
+        if gang.doing is not STEPPING:
             return  # it is starting, or on its way out
         gang.settle(now_s)
         if gang.has_run_out():
@@ -35,5 +35,5 @@ class RestartingMachines(Machines):
             return
         self._leave_place(now_s, gang)
         gang.saved = gang.steps
-        gang.doing = Doing.RESTARTING
+        gang.doing = RESTARTING
         self._due_at(gang, now_s + gang.truth.checkpoint_s + gang.truth.restart_s)

@@ -100,9 +100,7 @@ class _Recorder:
         """One atomic record."""
         if self.journal is not None:
             self.journal.append(now_s, facts)
-        observe = self.metrics.observe
-        for fact in facts:
-            observe(now_s, fact)
+        self.metrics.observe_all(now_s, facts)
         self.facts += len(facts)
 
     def read(self) -> Iterator[tuple[float, Fact]]:

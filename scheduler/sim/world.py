@@ -142,15 +142,14 @@ class SimWorld:
 
     def perform(self, effect: Effect) -> None:
         """Carry an effect out; what comes of it at once is said at once."""
-        match effect:
-            case SendLeases() | RenewLeases():
-                self._said += self.machines.deliver(self.now_s, effect)
-            case WakeAt():
-                self._timers[effect.what] = max(effect.at_s, self.now_s)
-            case Solve():
-                self.at(self.now_s + self._solver_latency_s, self._solver(effect))
-            case Reply():
-                self._answered(effect)
+        if isinstance(effect, (SendLeases, RenewLeases)):
+            self._said += self.machines.deliver(self.now_s, effect)
+        elif isinstance(effect, WakeAt):
+            self._timers[effect.what] = max(effect.at_s, self.now_s)
+        elif isinstance(effect, Solve):
+            self.at(self.now_s + self._solver_latency_s, self._solver(effect))
+        else:
+            self._answered(effect)
 
     def _answered(self, reply: Reply) -> None:
         arrival = self._asked.pop(reply.call, None)

@@ -13,6 +13,7 @@ from worker_agent.orders import (
     Phase,
     ProcessExited,
     ProcessStarted,
+    Progressed,
     Renewed,
     Send,
     SignalLeader,
@@ -274,3 +275,38 @@ def test_a_start_that_fails_is_an_exit() -> None:
     agent.desire(0, A)
     assert agent.tell(1, exited("a/1", "failed", 127)) == [Send(1, 1, exits=(exited("a/1", "failed", 127),))]
     assert agent.desire(2, B) == [StartProcess(B)]
+
+
+# ------------------------------------------------------------------------------------------ much at one instant
+
+
+def test_what_is_heard_at_one_instant_can_be_reported_at_once() -> None:
+    """`hear` answers with what is to be done to processes alone: one report says all of it, and one wake is enough."""
+    core = Agent().core
+    assert core.hear(0.0, Desired(1, 1, (A, order("b", 1)))) == [StartProcess(A), StartProcess(order("b", 1))]
+    assert not core.news
+    for lease in ("a/1", "b/1"):
+        assert not core.hear(0.0, ProcessStarted(lease))
+    assert core.hear(0.0, Desired(1, 2, (A,))) == [AskToStop("b/1")]
+    assert not core.hear(0.0, exited("b/1"))
+    assert core.news
+    assert core.report() == Send(1, 2, ("a/1", "b/1"), (), (exited("b/1"),))
+    assert not core.news
+    assert core.armed_s == 20.0
+    assert core.wake_again_s(20.0) == 361.0
+
+
+def test_what_is_spelled_out_is_what_its_event_says() -> None:
+    """The calls that a busy world makes instead of `hear` come to the same, and are told in the same report."""
+    heard, spelled = Agent().core, Agent().core
+    start, gone = [StartProcess(A)], exited("a/1")
+    assert heard.hear(0.0, Desired(1, 1, (A,))) == spelled.desired(0.0, 1, 1, (A,), 0) == start
+    assert list(heard.hear(1.0, ProcessStarted("a/1"))) == list(spelled.started(1.0, "a/1")) == []
+    heard.hear(3601.0, Progressed("a/1", 9.0, 4.0, 2.0))
+    spelled.progressed("a/1", 9.0, 4.0, 2.0)
+    heard.hear(3601.0, Renewed(1, 1, 1, 7200.0))
+    assert spelled.renew(1, 1, 1, 7200.0)  # the start is news as yet
+    assert heard.hear(3601.0, Tick()) == spelled.hear(3601.0, Tick()) == []
+    assert list(heard.hear(3602.0, gone)) == list(spelled.exited(3602.0, gone)) == []
+    assert heard.report() == spelled.report()
+    assert (heard.armed_s, heard.due_s) == (spelled.armed_s, spelled.due_s)

@@ -176,6 +176,7 @@ def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf) -> None:
     desk.settle()
     state = desk.core.state
     state.jobs["1"].spec = job(steps=1e6, earliest_start_s=desk.now_s + 40.0)
+    state.reindex()
     desk.until(desk.now_s + 30.0)
     state.jobs["1"].spec = job(steps=1e6)
     assert where(desk, "2") == {"n1"}

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.core.apply import apply
 from scheduler.core.facts import AllocationAsked, AllocationFailed
-from scheduler.core.messages import Woke
+from scheduler.core.messages import NodeCommand, Woke
 from scheduler.core.on_rounds import EARLY_S
 from tests.support.desk import Desk, exited, job, node
 
@@ -53,6 +53,21 @@ def test_questions_in_mid_round_are_seconds_apart(desk_of: DeskOf) -> None:
             desk.submit(job())
     assert len(asked_s) > 5
     assert all(b - a >= EARLY_S - 1.0 for a, b in pairwise(asked_s))
+
+
+def test_nobody_is_asked_for_jobs_that_can_run_nowhere(desk_of: DeskOf) -> None:
+    """No answer could give the idle GPU to a job that waits for a type whose only node takes no work."""
+    desk = desk_of(node("n1", 1), node("k1", 1, "k80"), policy="fifo")
+    desk.tell(0, NodeCommand(node="k1", action="drain"))
+    desk.settle()
+    (lease,) = desk.run(job(worker_types=("v100",)))
+    desk.submit(job(worker_types=("k80",)))
+    desk.until(90.0)
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    desk.settle()
+    asked = desk.core.state.asked.number
+    desk.until(300.0)
+    assert desk.core.state.asked.number == asked
 
 
 def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from scheduler.core import round_inputs
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
+from scheduler.rounds.inputs import Candidates
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
@@ -41,9 +42,31 @@ def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
     inputs = round_inputs.in_mid_round(desk.core.state, Kinds(), desk.now_s)
     columns = inputs.candidates
     new = [row for row, bundle in enumerate(columns.bundles) if bundle.jobs != ("1",)]
-    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.tie[row]))]
+    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.what.tie[row]))]
     assert [bundle.jobs[0] for bundle in in_line] == [name for name in "23456789" for _ in range(2)]
     assert {bundle.worker_type for bundle in in_line[::2]} == {"v100", "k80"}
     again = SchedulerState.restore(desk.core.state.snapshot())
     told = round_inputs.in_mid_round(again, Kinds(), desk.now_s).candidates
-    assert (told.bundles, told.tie.tolist()) == (columns.bundles, columns.tie.tolist())
+    assert (told.bundles, told.what.tie.tolist()) == (columns.bundles, columns.what.tie.tolist())
+
+
+def test_what_rounds_have_in_common_is_not_made_twice(desk_of: DeskOf) -> None:
+    """The columns are those of the last round, until one comes; of a job that ended nothing may run."""
+    desk = crowded(desk_of)
+    state, kinds = desk.core.state, Kinds()
+
+    def candidates() -> Candidates:
+        return round_inputs.at_boundary(state, kinds, desk.now_s, desk.now_s).candidates
+
+    first = candidates()
+    assert candidates().what is first.what
+    assert candidates().terms is first.terms
+    (lease,) = state.leases
+    desk.report(exits=(exited(lease, "finished", 1000.0),))
+    (row,) = (row for row, bundle in enumerate(first.bundles) if bundle.jobs == ("1",))
+    later = candidates()
+    assert first.terms.may_run[row]
+    assert not later.terms.may_run[later.bundles.index(first.bundles[row])]
+    desk.settle()
+    desk.submit(job())
+    assert len(candidates()) == len(later) + 1

@@ -61,3 +61,18 @@ def test_entries_come_in_any_order(seed: int) -> None:
     assert (one @ x).tolist() == (two @ x).tolist()
     twice = from_entries(np.ones(3), np.array([1, 0, 1]), np.array([2, 0, 2]), (2, 3))
     same(twice, np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]))
+
+
+def test_large_matrices_are_sorted_as_small_ones_are() -> None:
+    """Places beyond 16 bits come in the same order, and are added in the same way."""
+    far = 2**16
+    entries = from_entries(
+        np.array([1.0, 2.0, 4.0, 8.0]), np.array([1, 0, 1, 0]), np.array([far, far, far, 1]), (2, far + 1)
+    )
+    assert (entries.row.tolist(), entries.column.tolist()) == ([0, 0, 1], [1, far, far])
+    packed = entries.packed()
+    assert packed.data.tolist() == [8.0, 2.0, 5.0]
+    assert (packed.indices.tolist(), packed.indptr[[1, 2, far, far + 1]].tolist()) == (
+        [0, 0, 1],
+        [0, 1, 1, 3],
+    )

@@ -2,14 +2,15 @@
 
 import pytest
 
-from scheduler.rounds.rank import rank
+from scheduler.rounds.board import Board
+from scheduler.rounds.rank import changes, rank
 from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 
 
 def order(columns: list[Column], held: dict | None = None, stay_s: float = 0.0) -> str:
     """The jobs in order of their turns."""
     inputs = round_of(columns, nodes(1), held, stay_s=stay_s)
-    return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(inputs))
+    return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(Board.of(inputs)))
 
 
 def test_priority_is_entitled_by_received() -> None:
@@ -142,6 +143,13 @@ def test_only_what_runs_keeps_its_turn() -> None:
     facts = {"share": 0.5, "entitled_s": 1000, "received_s": 1000}
     columns = [column("a", **facts | {"entitled_s": 1001}), column("a b", **facts)]
     assert order(columns, hold("a b", "n0:0"), stay_s=ROUND_S) == "a+b a"
+
+
+def test_who_is_left_alone_does_not_start() -> None:
+    """A pair runs, and there is no column for it any more: apart, both stay where they are, but run anew."""
+    inputs = round_of([column("a"), column("c")], nodes(1), hold("a b", "n0:0"))
+    starts, runs = changes(Board.of(inputs))
+    assert (starts.tolist(), runs.tolist()) == ([False, True], [False, False])
 
 
 def test_nothing_to_rank() -> None:

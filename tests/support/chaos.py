@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -19,6 +19,7 @@ from scheduler.core.messages import (
     Solved,
     Woke,
 )
+from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.lease import nodes_of
 from scheduler.model.settings import Settings
@@ -36,8 +37,11 @@ HORIZON_S = 12_000.0  # after that nothing goes wrong any more, and everything h
 class Chaos:
     """One such story, on a stage of its own."""
 
-    def __init__(self, seed: int, *, jobs: int = 14, network: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, jobs: int = 14, network: bool = True, nodes: Sequence[NodeSpec] = NODES
+    ) -> None:
         self.luck = luck = Random(f"chaos/{seed}")
+        self.nodes = nodes
         settings = Settings(
             policy=luck.choice(POLICIES),
             fill_mid_round=luck.random() < 0.7,
@@ -49,7 +53,7 @@ class Chaos:
         )
         link = {"lost": 0.05, "doubled": 0.1, "late": 0.1, "late_s": 8.0, "until_s": HORIZON_S}
         self.stage = Stage(
-            NODES,
+            nodes,
             settings,
             link=link if network else None,
             solver=self.solve,
@@ -125,8 +129,8 @@ class Chaos:
 
     def faults(self) -> None:
         """Machines die, links break, a spot node comes and goes."""
-        names = [spec.name for spec in NODES]
-        pool = {spec.name: spec for spec in NODES}
+        names = [spec.name for spec in self.nodes]
+        pool = {spec.name: spec for spec in self.nodes}
         seed = self.luck.randrange(1 << 30)
         events = [
             *failures(names, mtbf_s=9000, mttr_s=400, until_s=HORIZON_S - 2000, seed=seed),
@@ -144,7 +148,7 @@ class Chaos:
         luck = self.luck
         if luck.random() < 0.3:
             action = luck.choice(("drain", "resume", "resume", "remove"))
-            return [NodeCommand(call="c", node=luck.choice(NODES[:3]).name, action=action)]
+            return [NodeCommand(call="c", node=luck.choice(self.nodes[:3]).name, action=action)]
         if luck.random() < 0.2:
             return [Woke(what=luck.choice(("tick", "plan", "fill", "review", "lapse")))]
         action = luck.choice(("cancel", "hold", "release", "release", "requeue"))
@@ -153,7 +157,7 @@ class Chaos:
     def forge(self, now_s: float) -> Iterable[Message]:
         """A report about leases that the node does not have, or with figures that are none."""
         luck, state = self.luck, self.stage.state
-        lease, name = str(luck.randint(1, max(state.next_lease, 2))), luck.choice(NODES).name
+        lease, name = str(luck.randint(1, max(state.next_lease, 2))), luck.choice(self.nodes).name
         holding = state.leases.get(lease)
         mine = holding is not None and name in nodes_of(holding.lease.gpus)
         steps = math.nan if mine else 1e6
@@ -171,7 +175,7 @@ class Chaos:
     def mend_all(self, now_s: float) -> list[Message]:
         """Every node is there again, and whatever was held is released."""
         said: list[Message] = []
-        for spec in NODES:
+        for spec in self.nodes:
             real = self.stage.real.nodes[spec.name]
             if not real.up:
                 said += self.stage.machines.repair(now_s, spec.name)

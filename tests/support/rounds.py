@@ -11,7 +11,17 @@ import numpy as np
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.diff import diff
-from scheduler.rounds.inputs import NOBODY, Candidates, Held, Need, NodeView, RoundInputs, RoundPlan
+from scheduler.rounds.inputs import (
+    NOBODY,
+    Candidates,
+    Columns,
+    Held,
+    Need,
+    NodeView,
+    RoundInputs,
+    RoundPlan,
+    Terms,
+)
 from scheduler.rounds.plan import plan_round
 
 ROUND_S = 360.0
@@ -103,22 +113,28 @@ def candidates(
     def floats(values: Sequence[float]) -> np.ndarray:
         return np.array(values, dtype=np.float64)
 
-    return Candidates(
+    what = Columns(
         bundles=tuple(one.bundle for one in columns),
+        row_of={one.bundle: row for row, one in enumerate(columns)},
         first=ints([row_of[one.jobs[0]] for one in columns]),
         second=ints([row_of[one.jobs[1]] if len(one.jobs) > 1 else NOBODY for one in columns]),
         worker_type=ints([worker_types.index(one.worker_type) for one in columns]),
         gpus=ints([one.gpus for one in columns]),
-        share=floats([one.share for one in columns]),
+        restart_s=floats([one.restart_s for one in columns]),
+        tie=np.array([tie_of(one.bundle) for one in columns], dtype=np.uint64),
+    )
+    return Candidates(
+        what=what,
+        terms=Terms(
+            share=floats([one.share for one in columns]),
+            backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
+        ),
         entitled_s=floats(
             [one.share * ROUND_S if one.entitled_s is None else one.entitled_s for one in columns]
         ),
         received_s=floats([one.received_s for one in columns]),
-        backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
-        restart_s=floats([one.restart_s for one in columns]),
         skipped=ints([one.skipped for one in columns]),
         explore=np.array([one.explore for one in columns], dtype=np.bool_),
-        tie=np.array([tie_of(one.bundle) for one in columns], dtype=np.uint64),
     )
 
 

@@ -13,7 +13,7 @@ from scheduler.core.explain.scene import Column, Scene
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
-from scheduler.rounds.inputs import Bools, Candidates, Ints, RoundInputs
+from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs, Terms
 from scheduler.rounds.rank import part_given, worth_of_starting
 
 
@@ -83,23 +83,26 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
     share = table.share[rows]
     entitled_s = table.entitled_s[rows] * decay + share * round_s
     received_s = table.received_s[rows] * decay
-    columns = Candidates(
+    columns = Columns(
         bundles=(),
+        row_of={},
         first=table.first[rows],
         second=table.second[rows],
         worker_type=np.zeros(len(rows), np.int64),
         gpus=table.gpus[rows],
-        share=share,
-        entitled_s=entitled_s,
-        received_s=received_s,
-        backfill=table.backfill[rows],
         restart_s=np.full(len(rows), settings.restart_cost_s),
-        skipped=table.skipped[rows],
-        explore=np.zeros(len(rows), bool),
         tie=table.tie[rows],
     )
+    candidates = Candidates(
+        what=columns,
+        terms=Terms(share, table.backfill[rows]),
+        entitled_s=entitled_s,
+        received_s=received_s,
+        skipped=table.skipped[rows],
+        explore=np.zeros(len(rows), bool),
+    )
     inputs = RoundInputs(
-        number=0, round_s=round_s, jobs=(), worker_types=("",), candidates=columns, nodes=(), held={}
+        number=0, round_s=round_s, jobs=(), worker_types=("",), candidates=candidates, nodes=(), held={}
     )
     due_s = entitled_s * part_given(inputs)[0] - received_s
     far = due_s > round_s
@@ -108,7 +111,7 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
     priority = np.divide(
         entitled_s, counted_s, out=np.where(entitled_s > 0, np.inf, 0.0), where=counted_s > 0
     )
-    worth = np.where(running, 1.0, worth_of_starting(columns, round_s))
+    worth = np.where(running, 1.0, worth_of_starting(candidates, round_s))
     group = 1 - far + (due_s < -round_s)
     turn = np.where(far, -due_s, -priority * worth)
     return group, turn, counted_s - entitled_s, -due_s
