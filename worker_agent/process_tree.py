@@ -129,7 +129,8 @@ def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lam
         seen.update(left)
         reap()
         left = find()
-    return left
+    # who is dying has no environment any more to be found by, but may still hold its GPU
+    return [*left, *(process for process in seen.difference(left) if alive(process))]
 
 
 def children() -> list[int]:
