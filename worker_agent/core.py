@@ -21,6 +21,12 @@ from msgspec import structs
 
 from worker_agent.exits import Exits
 from worker_agent.orders import (
+    ASKED,
+    KILLED,
+    RUNNING,
+    SIGNALLED,
+    STARTING,
+    WAITING,
     Action,
     AskToStop,
     Desired,
@@ -31,7 +37,6 @@ from worker_agent.orders import (
     LinkDown,
     LinkUp,
     Order,
-    Phase,
     ProcessExited,
     ProcessFound,
     ProcessStarted,
@@ -50,8 +55,6 @@ from worker_agent.runs import first_times, may_start, run_found
 from worker_agent.seen import SeenJobs
 
 INF = math.inf
-WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
-ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
 class AgentCore:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from worker_agent.orders import Order, Phase, ProcessFound, Run
-
-WAITING = Phase.WAITING
+from worker_agent.orders import RUNNING, STARTING, WAITING, Order, ProcessFound, Run
 
 
 def run_found(now_s: float, found: ProcessFound) -> Run:
@@ -16,7 +14,7 @@ def run_found(now_s: float, found: ProcessFound) -> Run:
     return Run(
         order=found.order,
         ends_s=found.order.ends_s,
-        phase=Phase.STARTING if found.ran_s is None else Phase.RUNNING,
+        phase=STARTING if found.ran_s is None else RUNNING,
         started_s=started_s,
         said_s=max(now_s, started_s),
         steps=found.steps,

@@ -17,11 +17,6 @@ class Seen(msgspec.Struct, gc=False):
 class SeenJobs(dict[str, Seen]):
     """By job, those first of which nothing was ordered for longest: they are the first to be forgotten."""
 
-    def is_new(self, order: Order) -> bool:
-        """Whether no such attempt, and none after it, was seen here."""
-        seen = self.get(order.job)
-        return seen is None or order.token > seen.token
-
     def take(self, order: Order, jobs_max: int) -> bool:
         """Remember that this was ordered; False if it is not new."""
         job, token = order.job, (order.epoch, order.attempt)

@@ -251,7 +251,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     kind = bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
     job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * bundle.gpus
-    if end.outcome == "failed" and not holding.died:  # of a gang, the first rank that died has said it
+    if not holding.died:  # of a gang, the first rank that died has said it
         _remember(job, end)
     for other in books.beside(state, holding):
         books.charge(state, now_s, other)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler.core import facts as f
-from scheduler.model.jobs import JobSpec, JobState, Move
+from scheduler.model.jobs import RUNS, JobSpec, JobState, Move
 from scheduler.model.lease import GpuId, Lease
 from scheduler.model.settings import Settings
 from scheduler.sim.fair_shares import IsolatedPace, Promised
@@ -26,7 +26,6 @@ from scheduler.sim.job_table import JobTable
 
 STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
 UNMEASURED = -1
-_RUNS = JobState.RUNNING
 
 _ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
 _GOES_ON = {
@@ -268,7 +267,7 @@ class Metrics:
         self._leases[lease.id] = job.leases[lease.id] = held
         job.granted = True
         if not job.ended:
-            job.state = _RUNS
+            job.state = RUNS
 
     def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
         for name in fact.leases:
@@ -311,7 +310,7 @@ class Metrics:
                 self._forget(job)
         elif end.outcome == "finished":  # done is done, whatever was meant to become of it
             self._end(now_s, job, JobState.COMPLETED)
-        elif not job.leases and job.state is _RUNS:
+        elif not job.leases and job.state is RUNS:
             job.state = JobState.PREEMPTED
 
     # what follows from them
