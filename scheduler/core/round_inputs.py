@@ -84,6 +84,7 @@ def _inputs(
         held=held,
         needs=_needs(state, jobs),
         stay_s=settings.stay_s,
+        full_s=settings.full_s,
         reserve_after=settings.reserve_after,
         preemptions_max=settings.preemptions_max,
     )

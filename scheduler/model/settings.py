@@ -8,6 +8,10 @@ import msgspec
 
 from scheduler.model.errors import InvalidSpec
 
+NEXT_LOOK_ROUNDS = (
+    0.6  # how much further behind one is, at most, when turns are taken the next time (measured)
+)
+
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node of the tenant tree, by path ("org/team")."""
@@ -31,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lease_margin_s: float = 30.0  # after its end a silent lease counts as running for so long
     fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
     half_life_rounds: float = 20.0  # of entitled and received time
-    stay_rounds: float = 2.0  # a running job is let run on for so long before turns are compared again
+    stay_rounds: float = 2.0  # so far may turns leave others behind their due; 0: turns of one round
     start_patience_s: float = 600.0  # a job that once lost its turn before a step is let start for so long
     reserve_after: int = 2  # rounds that a gang is skipped before GPUs are held back for it
     preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
@@ -52,10 +56,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def stay_s(self) -> float:
-        """What `stay_rounds` of running have come to, faded as received time is, when the next turns are taken."""
-        decay = self.decay
-        rounds: float = (1.0 - decay**self.stay_rounds) / (1.0 - decay)
-        return self.round_s * decay * rounds
+        """Behind its due by so much a job has the next turn, so that few are ever `stay_rounds` behind."""
+        return max(self.stay_rounds - NEXT_LOOK_ROUNDS, 0.0) * self.round_s
+
+    @property
+    def full_s(self) -> float:
+        """What a share of all the time ever comes to."""
+        return self.round_s / (1.0 - self.decay)
 
     def checked(self) -> Settings:
         """These settings, or InvalidSpec naming the first field that cannot be right."""

@@ -5,6 +5,7 @@ RoundInputs → rank → select → place → RoundPlan       check_plan audits 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,7 +163,8 @@ class RoundInputs:
     nodes: tuple[NodeView, ...]
     held: Mapping[str, Held]  # by job
     needs: Mapping[str, Need] = field(default_factory=dict)  # by job; absent: ANYWHERE
-    stay_s: float = 0.0  # of a running column's received time, the last that does not count against it
+    stay_s: float = 0.0  # how far ahead of its due a turn may take a column, or leave others behind
+    full_s: float = math.inf  # what a share of all the time ever comes to, as dues fade
     reserve_after: int = 2  # rounds; a gang skipped as often has GPUs held back for it as they free up
     preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
 

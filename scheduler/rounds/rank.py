@@ -1,19 +1,21 @@
-"""Whose turn it is: the columns in order, best first. Six rules, the earlier one decides:
+"""Whose turn it is: the columns in order, best first. Seven rules, the earlier one decides:
 
 0. a gang for which GPUs are held back is at the head of the line until it has them;
 1. what has a share comes before what may only fill GPUs that would be left idle (backfill);
 2. a guess comes before what is known, so that it stops being a guess;
-3. who is more than a round behind its due comes first, the furthest behind before the others;
-4. who is more than a round ahead comes last;
-5. priority = entitled / received, then entitled - received, then `tie`: a hash of the bundle, dealt by arrival among
-   those that nothing is due to yet. Of what a column received,
-   the last `stay_s` do not count while it runs: turns of two rounds serve shares as well as turns of one, with half
-   as many jobs that have to move.
+3. who is late comes first, the furthest behind before the others: behind its due by more than `stay_s`, and by more
+   than a round;
+4. a job that never had anything has its first turn;
+5. who runs goes on until it is `stay_s` ahead of its due: longer turns give everybody the same, with fewer moves;
+6. priority = entitled / received, then entitled - received, then `tie`: a hash of the bundle, dealt by arrival among
+   those that nothing is due to yet.
 
 The ratio alone would leave some far behind: a hundred shares of a thousandth, each of them "nothing received yet", take
 a hundred turns from one share of nine tenths. Rule 3 alone would starve small shares where there is not enough for all,
-since a share below 1/29 never gets a round behind. So where a worker type gives out much less than it promised (nodes
-are gone, gangs do not fit), everybody's due is what can be given: the same part of each entitlement.
+since a share below 1/20 never gets late. So where a worker type gives out much less than it promised (nodes
+are gone, gangs do not fit), everybody's due is what can be given: the same part of each entitlement. Rule 5 alone would
+starve them too, beside a share so large that it never gets ahead by much: it goes on until it is half as far ahead as
+it can ever get.
 """
 
 from __future__ import annotations
@@ -21,41 +23,82 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.rounds.board import Board
-from scheduler.rounds.inputs import Bools, Candidates, Columns, Floats, Ints, RoundInputs, Terms
+from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Columns, Floats, Ints, RoundInputs, Terms
 
+LATE, FIRST, TURN, FILL = 0, 1, 3, 20  # who goes on comes one before its kind
+GUESS = 10  # what is known comes so much later
+WHOLE = 1e-4  # what a share that counts as all of the time may lack: an hour in a year
 LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late, but not never
 
 
 def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
     inputs, columns = board.inputs, board.inputs.candidates
-    due = columns.terms.due
     starts = runs = np.zeros(len(columns), dtype=np.bool_)
     if columns.what.any_restart or inputs.stay_s > 0:
         starts, runs = changes(board)
-    counted_s = np.where(runs, np.maximum(columns.received_s - inputs.stay_s, 0.0), columns.received_s)
-    priority = _priority(columns.entitled_s, counted_s)
+    group, *others = turns(inputs, starts, runs, newcomers(columns))
+    if np.count_nonzero(columns.explore):
+        group[~columns.explore] += GUESS
+    if columns.what.any_gang:
+        group[columns.terms.due & heads_of_line(inputs)] = -1
+    order = np.lexsort((columns.what.tie, *reversed(others), group))
+    return order[columns.terms.may_run[order]]
+
+
+def newcomers(columns: Candidates) -> Bools:
+    """By column: whether somebody in it never had anything."""
+    what, received_s = columns.what, columns.received_s
+    had_s = np.bincount(what.first, received_s)
+    if not what.any_pair:
+        return had_s[what.first] <= 0
+    pairs = np.flatnonzero(what.second != NOBODY)
+    second = what.second[pairs]
+    had_s = np.bincount(np.concatenate((what.first, second)), np.concatenate((received_s, received_s[pairs])))
+    new: Bools = had_s[what.first] <= 0
+    new[pairs] |= had_s[second] <= 0
+    return new
+
+
+def turns(
+    inputs: RoundInputs, starts: Bools, runs: Bools, new: Bools
+) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
+    """Rules 1 and 3 to 6 by column, the weightiest first; smaller comes earlier.
+
+    A group, what orders it, whether idle GPUs would change hands (nobody is owed them: whoever is there already loses
+    nothing), and by how much it is ahead.
+    """
+    columns, due = inputs.candidates, inputs.candidates.terms.due
+    due_s = _due_s(inputs)
+    late = due & (due_s > late_s(inputs))
+    goes_on = runs & (due_s >= -ahead_s(inputs)) if inputs.stay_s > 0 else runs & False
+    priority = _priority(columns.entitled_s, columns.received_s)
     if columns.what.any_restart:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
-    due_s = _due_s(inputs)
-    far = due & (due_s > inputs.round_s)
-    behind, ahead = far.view(np.int8), (due_s < -inputs.round_s).view(np.int8)
-    group = np.where(due, 1 - behind + ahead, 9)  # in a byte, which is sorted by counting
-    if np.count_nonzero(columns.explore):
-        group[~columns.explore] += 4
-    if columns.what.any_gang:
-        group[due & heads_of_line(inputs)] = -1
-    keys = (
-        columns.what.tie,
-        counted_s - columns.entitled_s,
-        starts > due,  # nobody is owed idle GPUs: whoever is there already loses nothing
-        -np.where(far, due_s, priority),
-        group,
-    )
-    order = np.lexsort(keys)
-    return order[columns.terms.may_run[order]]
+    group = np.where(due, TURN, FILL) - goes_on
+    group[new & due] = FIRST
+    group[late] = LATE
+    group = group.astype(np.int8)  # which is sorted by counting
+    return group, -np.where(late, due_s, priority), starts > due, columns.received_s - columns.entitled_s
+
+
+def late_s(inputs: RoundInputs) -> float:
+    """Who is further behind than this is late."""
+    return max(inputs.stay_s, inputs.round_s)
+
+
+def ahead_s(inputs: RoundInputs) -> Floats:
+    """By column: how far ahead of its due a turn may take it.
+
+    A share of nearly one never gets ahead by as much, and is interrupted for the small ones beside it. Beside a whole
+    one there are none.
+    """
+    rest = 1.0 - inputs.candidates.share
+    ahead: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
+    return np.where(rest < WHOLE, inputs.stay_s, ahead)
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -77,18 +120,19 @@ def _due_s(inputs: RoundInputs) -> Floats:
 def part_given(inputs: RoundInputs) -> list[float]:
     """By worker type: which part of what it promised is given out. 1 unless it is far behind with it.
 
-    Far is more than two rounds and one more for each GPU promised: what turns alone may cause. Rounded, so that it
-    does not depend on the order of the sum.
+    Far is more than turns alone may cause: for each column a round more than makes it late, or as much as its share
+    ever comes to, and two rounds more in all. Rounded, so that it does not depend on the order of the sum.
     """
     columns, types = inputs.candidates, len(inputs.worker_types)
-    gpus, now = _promised(columns.what, columns.terms, types)
+    wait_s = late_s(inputs) + inputs.round_s
+    gpus, now, turns_s = _promised(columns.what, columns.terms, types, wait_s, inputs.full_s)
 
     def total(each_s: Floats) -> list[float]:
         return _by_type(columns.what, gpus * each_s, types)
 
     part = [1.0] * types
-    late_s = total(columns.entitled_s - columns.received_s)
-    far = [late - 2.0 * (one + 1.0) * inputs.round_s > 0 for late, one in zip(late_s, now, strict=True)]
+    behind_s = total(columns.entitled_s - columns.received_s)
+    far = [one > most + 2.0 * inputs.round_s for one, most in zip(behind_s, turns_s, strict=True)]
     if any(far):
         promised_s, given_s = total(columns.entitled_s), total(columns.received_s)
         for kind in range(types):
@@ -98,10 +142,14 @@ def part_given(inputs: RoundInputs) -> list[float]:
 
 
 @lru_cache(maxsize=2)  # the same from round to round
-def _promised(what: Columns, terms: Terms, types: int) -> tuple[Floats, list[float]]:
-    """The GPUs of each column that has a share, and by worker type how many of them are promised."""
+def _promised(
+    what: Columns, terms: Terms, types: int, wait_s: float, full_s: float
+) -> tuple[Floats, list[float], list[float]]:
+    """The GPUs of each column that has a share; by worker type how many of them are promised, and how far turns alone
+    may leave all of them behind."""
     gpus: Floats = np.where(terms.due, what.gpus, 0.0)
-    return gpus, _by_type(what, gpus * terms.share, types)
+    turns_s = gpus * np.minimum(wait_s, full_s * terms.share)
+    return gpus, _by_type(what, gpus * terms.share, types), _by_type(what, turns_s, types)
 
 
 def _by_type(what: Columns, each: Floats, types: int) -> list[float]:

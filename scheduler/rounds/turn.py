@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scheduler.model.lease import Bundle
 from scheduler.rounds.inputs import RoundInputs
 
 Turn = tuple[float, ...]  # smaller is earlier
@@ -26,33 +27,48 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         stays = all(any(gpu in node.gpus for node in inputs.nodes) for gpu in held[0].gpus)  # type: ignore[union-attr]
     starts = not stays and (bool((restart_s > 0).any()) or inputs.stay_s > 0)
     runs = stays and held[0].bundle == bundle  # type: ignore[union-attr]
-    counted_s = max(received_s - inputs.stay_s, 0.0) if runs else received_s
-    if counted_s > 0:
-        priority = entitled_s / counted_s
+    if received_s > 0:
+        priority = entitled_s / received_s
     else:
         priority = math.inf if entitled_s > 0 else 0.0
     if starts:
         priority *= max(1.0 - lost_s * (1.0 - min(share, 1.0)) / inputs.round_s, 0.1)
     due_s = entitled_s * given[int(columns.worker_type[row])] - received_s
-    place = 0 if due_s > inputs.round_s else 2 if due_s < -inputs.round_s else 1
-    if share <= 0:
-        place = 1
+    late = share > 0 and due_s > max(inputs.stay_s, inputs.round_s)
+    may_lead_s = (
+        inputs.stay_s if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
+    )
+    goes_on = runs and inputs.stay_s > 0 and due_s >= -may_lead_s
+    place = 0 if late else 1 if share > 0 and is_new(inputs, bundle) else 2 if goes_on else 3
     lead = (float(share <= 0), float(not columns.explore[row]), float(place))
     if share > 0 and bundle.gpus > 1 and columns.skipped[row] >= inputs.reserve_after:
         lead = (-1.0, 0.0, 0.0)
     return (
         *lead,
-        -due_s if place == 0 else -priority,
+        -due_s if late else -priority,
         float(starts and share <= 0),
-        counted_s - entitled_s,
+        received_s - entitled_s,
         int(columns.what.tie[row]),
     )
+
+
+def is_new(inputs: RoundInputs, bundle: Bundle) -> bool:
+    """Whether one of its jobs has received nothing, in this column or any other."""
+    columns = inputs.candidates
+    served = {
+        job
+        for other, had_s in zip(columns.bundles, columns.received_s.tolist(), strict=True)
+        if had_s > 0
+        for job in other.jobs
+    }
+    return not served.issuperset(bundle.jobs)
 
 
 def parts_given(inputs: RoundInputs) -> list[float]:
     """By worker type: the part of the promised GPU time that was given, where that is far too little; else 1."""
     columns, round_s = inputs.candidates, inputs.round_s
-    now_s, promised_s, given_s = ([0.0] * len(inputs.worker_types) for _ in range(3))
+    wait_s = max(inputs.stay_s, round_s) + round_s
+    now_s, promised_s, given_s, turns_s = ([0.0] * len(inputs.worker_types) for _ in range(4))
     for kind, gpus, share, entitled_s, received_s in zip(
         columns.worker_type.tolist(),
         columns.gpus.tolist(),
@@ -65,8 +81,9 @@ def parts_given(inputs: RoundInputs) -> list[float]:
             now_s[kind] += gpus * (share * round_s)
             promised_s[kind] += gpus * entitled_s
             given_s[kind] += gpus * received_s
+            turns_s[kind] += gpus * min(wait_s, inputs.full_s * share)
     parts = []
-    for now, promised, given in zip(now_s, promised_s, given_s, strict=True):
-        before = promised - now
-        parts.append(round(given / before, 6) if before - given > now + 2 * round_s else 1.0)
+    for now, promised, given, turns in zip(now_s, promised_s, given_s, turns_s, strict=True):
+        far = promised - given > turns + 2 * round_s
+        parts.append(round(given / (promised - now), 6) if far else 1.0)
     return parts

@@ -259,7 +259,7 @@ def test_losing_all_gpus_is_a_preemption(desk_of: DeskOf) -> None:
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job(steps=1e6))
     desk.submit(job(steps=1e6), job(steps=1e6))
-    at(desk, 719.0)
+    at(desk, 359.0)
     desk.report(exits=(exited(lease),))
     desk.settle()
     assert desk.job("1").preemptions == 1

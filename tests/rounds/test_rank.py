@@ -73,13 +73,75 @@ def test_dues_shrink_to_what_can_be_given() -> None:
     assert order([*large, small]).startswith("small")
 
 
-def test_a_round_ahead_comes_last() -> None:
-    """Who is more than a round ahead lets those go first who are not, whatever the ratios."""
+def test_late_is_who_waits_longer_than_turns_last() -> None:
+    """Where turns may leave others three rounds behind, two rounds behind are not late: the ratio decides."""
     columns = [
-        column("ahead", entitled_s=20 * ROUND_S, received_s=21.5 * ROUND_S),
-        column("other", entitled_s=100, received_s=200),
+        column("ratio", entitled_s=3 * ROUND_S, received_s=1 * ROUND_S),
+        column("distance", share=0.9, entitled_s=20 * ROUND_S, received_s=17.5 * ROUND_S),
     ]
-    assert order(columns) == "other ahead"
+    assert order(columns) == "distance ratio"
+    assert order(columns, stay_s=3 * ROUND_S) == "ratio distance"
+
+
+@pytest.mark.parametrize(("ahead", "first"), [(-1.0, "a"), (1.3, "a"), (1.5, "b")])
+def test_who_runs_goes_on_until_it_is_ahead(ahead: float, first: str) -> None:
+    """A turn ends when it has taken a job as far ahead of its due as turns may; until then no ratio counts."""
+    columns = [
+        column("a", share=0.5, entitled_s=10 * ROUND_S, received_s=(10 + ahead) * ROUND_S),
+        column("b", share=0.5, entitled_s=10 * ROUND_S, received_s=9 * ROUND_S),
+    ]
+    assert (
+        order(columns, hold("a", "n0:0"), stay_s=1.4 * ROUND_S) == f"{first} {'b' if first == 'a' else 'a'}"
+    )
+
+
+def test_who_is_late_ends_a_turn() -> None:
+    """Who is further behind than turns may leave it need not wait until somebody's turn is over."""
+    columns = [
+        column("a", share=0.5, entitled_s=10 * ROUND_S, received_s=10 * ROUND_S),
+        column("b", share=0.5, entitled_s=10 * ROUND_S, received_s=8.5 * ROUND_S),
+    ]
+    assert order(columns, hold("a", "n0:0"), stay_s=1.4 * ROUND_S) == "b a"
+
+
+def test_a_large_share_gives_way_to_small_ones() -> None:
+    """A share of 98 % never gets further ahead than 0.6 rounds: it gives way when it is half as far."""
+    small = column("small", share=0.02, entitled_s=0.4 * ROUND_S, received_s=0.01)
+
+    def first(ahead: float) -> str:
+        large = column("large", share=0.98, entitled_s=25 * ROUND_S, received_s=(25 + ahead) * ROUND_S)
+        return order([large, small], hold("large", "n0:0"), stay_s=1.4 * ROUND_S).split()[0]
+
+    assert (first(0.25), first(0.35)) == ("large", "small")
+
+
+def test_the_whole_time_is_never_too_much() -> None:
+    """Who is due all of the time goes on, even where idle GPUs have taken it ahead: nobody is owed its GPU."""
+    columns = [
+        column("whole", share=1.0, entitled_s=10 * ROUND_S, received_s=11 * ROUND_S),
+        column("other", share=0.5, entitled_s=0.5 * ROUND_S, received_s=0.01),
+    ]
+    assert order(columns, hold("whole", "n0:0"), stay_s=1.4 * ROUND_S) == "whole other"
+
+
+def test_the_first_turn_of_a_job_ends_others() -> None:
+    """A job that never had anything comes before who runs; one that had its turn on another type is none."""
+    first = [column("a", share=0.5, entitled_s=500, received_s=360), column("b", share=0.5, entitled_s=180)]
+    assert order(first, hold("a", "n0:0"), stay_s=1.4 * ROUND_S) == "b a"
+    again = [*first, column("b", "k80", share=0.5, entitled_s=180, received_s=360)]
+    inputs = round_of(again, nodes(1), hold("a", "n0:0"), worker_types=("v100", "k80"), stay_s=1.4 * ROUND_S)
+    assert rank(Board.of(inputs)).tolist()[0] == 0
+
+
+def test_the_first_turn_of_one_of_a_pair() -> None:
+    """A pair is a first turn where one of the two never had anything."""
+    facts = {"share": 0.5, "entitled_s": 180}
+    columns = [
+        column("a", **facts, received_s=360),
+        column("b", **facts, received_s=360),
+        column("a c", **facts),
+    ]
+    assert order(columns, hold("b", "n0:0"), stay_s=1.4 * ROUND_S) == "a+c b a"
 
 
 def test_a_guess_comes_first() -> None:
@@ -138,8 +200,8 @@ def test_a_pair_runs_only_when_both_do() -> None:
     assert set(order(columns, held).split()[:3]) == {"a", "a+b", "c"}
 
 
-def test_only_what_runs_keeps_its_turn() -> None:
-    """The last round of a pair does not count for it while it runs, but it does for one of the two alone."""
+def test_only_what_runs_goes_on() -> None:
+    """A pair goes on as a pair; one of the two alone is another column, whose turn comes by its ratio."""
     facts = {"share": 0.5, "entitled_s": 1000, "received_s": 1000}
     columns = [column("a", **facts | {"entitled_s": 1001}), column("a b", **facts)]
     assert order(columns, hold("a b", "n0:0"), stay_s=ROUND_S) == "a+b a"

@@ -1,10 +1,13 @@
 """Round after round: what is received follows what was promised, and nobody starves."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.model.settings import Settings
 from scheduler.rounds.check import check_plan
 from tests.support.rounds import Column, Rounds, column, hold, node, nodes
 
@@ -28,7 +31,7 @@ def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
     jobs=st.integers(1, 25),
     seed=st.integers(0, 10_000),
     restart_s=st.sampled_from([0.0, 30.0]),
-    stay_s=st.sampled_from([0.0, 720.0]),
+    stay_s=st.sampled_from([0.0, Settings().stay_s]),
 )
 def test_received_time_follows_the_allocation(
     capacity: list[int], jobs: int, seed: int, restart_s: float, stay_s: float
@@ -100,6 +103,20 @@ def test_a_full_share_is_never_interrupted() -> None:
     rounds = Rounds(columns, nodes(2))
     places = {rounds.play()[1].placements[columns[0].bundle] for _ in range(ROUNDS)}
     assert len(places) == 1
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.5, 30), (0.9, 15), (0.98, 9)])
+def test_turns_are_long(share: float, most: int) -> None:
+    """What two jobs on one GPU are due is given in long turns: with turns of one round, halves change in each."""
+    columns = [column("large", share=share), column("small", share=1.0 - share)]
+
+    def changes(stay_s: float) -> int:
+        rounds = Rounds(columns, nodes(1), stay_s=stay_s)
+        runs = [next(iter(rounds.play()[1].placements)) for _ in range(ROUNDS)]
+        return sum(one != other for one, other in pairwise(runs))
+
+    assert 2 <= changes(Settings().stay_s) <= most
+    assert changes(Settings().stay_s) < changes(0.0)
 
 
 def crowd(**facts: object) -> list[Column]:

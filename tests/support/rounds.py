@@ -82,6 +82,7 @@ def round_of(
     reserve_after: int = 2,
     preemptions_max: int | None = None,
     stay_s: float = 0.0,
+    half_life_rounds: float = 20.0,
     number: int = 1,
 ) -> RoundInputs:
     """The inputs of a round; candidates stay in the order given."""
@@ -99,6 +100,7 @@ def round_of(
         reserve_after=reserve_after,
         preemptions_max=preemptions_max,
         stay_s=stay_s,
+        full_s=ROUND_S / (1.0 - 0.5 ** (1.0 / half_life_rounds)),
     )
 
 
@@ -245,7 +247,7 @@ class Rounds:
         **facts: object,
     ) -> None:
         """`pinned_rounds`: for how many rounds a job that was started keeps its GPUs."""
-        self.inputs = round_of(columns, cluster, **facts)  # type: ignore[arg-type]
+        self.inputs = round_of(columns, cluster, half_life_rounds=half_life_rounds, **facts)  # type: ignore[arg-type]
         self.decay = 0.5 ** (1.0 / half_life_rounds)
         self.pinned_rounds = pinned_rounds
         self.row_of = {bundle: row for row, bundle in enumerate(self.inputs.candidates.bundles)}

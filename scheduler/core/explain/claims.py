@@ -14,7 +14,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
 from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs, Terms
-from scheduler.rounds.rank import part_given, worth_of_starting
+from scheduler.rounds.rank import turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _live(state: SchedulerState) -> Bools:
 
 
 def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
-    """What decides, the weightiest first; the last one is minus the due."""
+    """What decides, the weightiest first; the last one is how far each is ahead."""
     table, settings = state.shares, state.settings
     round_s, decay = settings.round_s, settings.decay
     share = table.share[rows]
@@ -102,16 +102,28 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
         explore=np.zeros(len(rows), bool),
     )
     inputs = RoundInputs(
-        number=0, round_s=round_s, jobs=(), worker_types=("",), candidates=candidates, nodes=(), held={}
+        number=0,
+        round_s=round_s,
+        jobs=(),
+        worker_types=("",),
+        candidates=candidates,
+        nodes=(),
+        held={},
+        stay_s=settings.stay_s,
+        full_s=settings.full_s,
     )
-    due_s = entitled_s * part_given(inputs)[0] - received_s
-    far = due_s > round_s
-    stay_s = settings.stay_s
-    counted_s = np.where(running, np.maximum(received_s - stay_s, 0.0), received_s)
-    priority = np.divide(
-        entitled_s, counted_s, out=np.where(entitled_s > 0, np.inf, 0.0), where=counted_s > 0
+    group, turn, _, ahead_s = turns(inputs, ~running, running, _new(state, rows))
+    return group, turn, ahead_s
+
+
+def _new(state: SchedulerState, rows: Ints) -> Bools:
+    """By row: whether a job in it never had anything, of any type."""
+    table = state.shares
+    paired = np.flatnonzero(table.second >= 0)
+    had_s = np.zeros(len(table.jobs))
+    np.add.at(had_s, table.first, table.received_s)
+    np.add.at(had_s, table.second[paired], table.received_s[paired])
+    new: Bools = (had_s[table.first[rows]] <= 0) | (
+        (table.second[rows] >= 0) & (had_s[table.second[rows]] <= 0)
     )
-    worth = np.where(running, 1.0, worth_of_starting(candidates, round_s))
-    group = 1 - far + (due_s < -round_s)
-    turn = np.where(far, -due_s, -priority * worth)
-    return group, turn, counted_s - entitled_s, -due_s
+    return new
