@@ -106,6 +106,7 @@ FAULTS = [
         "half_life_rounds = inf",
         "half_life_rounds is inf, must be a number above 0 in a.toml, line 1",
     ),
+    ("a.toml", "stay_rounds = nan", "stay_rounds is nan, must be a number from 0 up in a.toml, line 1"),
     ("a.yaml", "- 1", "the file is [1] in a.yaml; must be a table of keys and values"),
     ("a.toml", "seed = 1\nround_s =", "not valid TOML: invalid value, in a.toml, line 2"),
     ("a.yaml", "seed: [1", "not valid YAML: expected ',' or ']', but got '<stream end>', in a.yaml, line 1"),

@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "solve_lead_s",
             "plan_lead_s",
             "lease_margin_s",
+            "stay_rounds",
             "start_patience_s",
             "restart_cost_s",
         ):
