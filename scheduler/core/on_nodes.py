@@ -327,11 +327,14 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
 def lapse(out: Outcome) -> None:
     """Leases that nobody will report on any more are over."""
     state = out.state
+    silent = [name for name, node in state.nodes.items() if node.state is SILENT]
+    if not silent and len(state.leases) == len(state.held):
+        return  # none is ending any more: all that were have been confirmed
     over = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(over, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
             _close(out, holding, _lost(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
-    for name in sorted([name for name, node in state.nodes.items() if node.state is SILENT]):
+    for name in sorted(silent):
         if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     out.leases_stop = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeSilent
@@ -42,6 +42,7 @@ from worker_agent.orders import (
 INF = math.inf
 TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
 NEVER: tuple[Token, float] = ((0, 0), 0.0)  # what is on the disk of a job that never saved
+VOID_MAX = 64  # entries of what is due that are left where they are, though nobody waits for them
 
 
 class Machines:
@@ -353,5 +354,9 @@ class Machines:
     def _due_at(self, gang: Gang, at_s: float) -> None:
         gang.version += 1
         if at_s < INF:
+            due = self._due
+            if len(due) > 2 * len(self.gangs) + VOID_MAX:  # most are of gangs that stopped long before
+                due[:] = [entry for entry in due if entry[2] == entry[3].version]
+                heapify(due)
             self._numbers += 1
-            heappush(self._due, (at_s, self._numbers, gang.version, gang))
+            heappush(due, (at_s, self._numbers, gang.version, gang))

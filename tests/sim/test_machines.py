@@ -11,7 +11,7 @@ from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Exit, Message, NodeHello, NodeReport, Progress
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Bundle, Lease
-from scheduler.sim.machines import Machines
+from scheduler.sim.machines import VOID_MAX, Machines
 from scheduler.sim.physics import CODE_FAULT, CODE_NO_RATE, JobTruth, Physics
 from traces.throughputs import Throughputs
 from worker_agent.orders import Limits
@@ -101,6 +101,20 @@ def test_a_job_runs_to_its_end() -> None:
     cluster.know("a", steps_total=100, restart_s=5)
     assert cluster.send(0.0, "n0", lease("a")) == [report(started=("a/1",))]
     assert cluster.run(1000) == [(15.0, report(exits=(Exit("a/1", "finished", 100, 100, 10.0, 15.0),)))]
+
+
+def test_what_stopped_long_before_its_end_is_forgotten() -> None:
+    """However often a job is stopped, its last start alone says when it ends; the others leave nothing behind."""
+    cluster = Cluster()
+    cluster.know("a", steps_total=10_000)
+    times = 4 * VOID_MAX
+    for attempt in range(1, times + 1):
+        cluster.send(float(attempt), "n0", lease("a", attempt=attempt))
+        if attempt < times:
+            cluster.send(attempt + 0.5, "n0")
+    assert len(cluster.machines._due) <= VOID_MAX + 3
+    ends_s = times + (10_000 - 5.0 * (times - 1)) / 10.0
+    assert [at_s for at_s, said in cluster.run(ends_s + 1.0) if said.exits] == [ends_s]
 
 
 def test_a_stopped_job_saves_and_goes_on_elsewhere() -> None:
