@@ -113,9 +113,6 @@ def derived(table: Table, **fields: Any) -> Table:
 def at(values: Any, rows: NDArray[np.int64]) -> Any:
     """`values[rows]`, for arrays and tuples alike."""
     if isinstance(values, tuple):
-        first = values[0] if values else ""
-        if len(set(values)) <= 1:
-            return (first,) * len(rows)
         return tuple(map(values.__getitem__, rows.tolist()))
     return values[rows]
 

@@ -251,12 +251,11 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
     leader[colour[::-1]] = np.arange(n)[::-1]  # the last one written stays: the first member
-    single = ~columns.is_pair
-    solo = np.flatnonzero(single) if problem.any_pairs else np.arange(len(columns))
+    solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
         return problem, Grouping(problem, problem, np.arange(n), solo, solo)
-    led = np.flatnonzero(single & (leader[colour[columns.first]] == columns.first))
-    pairs = np.flatnonzero(~single)
+    led = solo[leader[colour[columns.first[solo]]] == columns.first[solo]]
+    pairs = np.flatnonzero(columns.is_pair)
     if pairs.size:
         key = _pair_key(
             colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem)

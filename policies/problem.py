@@ -180,11 +180,10 @@ class Problem:
         works = columns.first_rate > 0
         solo = np.flatnonzero(works & ~columns.is_pair if self.any_pairs else works)
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
-        plain = np.ones(len(solo), dtype=bool)
-        if any(columns.label):
+        labelled = any(columns.label)
+        if labelled or not as_wide.all():  # the last one written stays: worst first
             plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
-        merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
-        if not np.all(merit == 2):  # the last one written stays: worst first
+            merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
             solo = solo[np.lexsort((-solo, columns.first_rate[solo] / columns.gpus[solo], merit))]
         told[columns.first[solo], columns.worker_type[solo]] = solo
         return told

@@ -61,7 +61,7 @@ class Program:
         self._standing_limit = np.concatenate([self.count, problem.capacity])
         self._first, self._second = columns.first[self.usable], columns.second[self.usable]
         self._kind = columns.worker_type[self.usable]
-        self._alone = bool((self._second == ALONE).all())
+        self._alone = not problem.any_pairs or bool((self._second == ALONE).all())
         self._block = self._first if self._alone else None
         best = self.rates.largest()
         # The rate of one member at its best: rows are measured in it, so that a step per hour and a
@@ -146,7 +146,7 @@ class Program:
         """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
         n, k = len(self.count), self.usable.size
         wanted = need / self._size
-        if not np.any(wanted > 0):
+        if not (wanted > 0).any():
             raise SolverFailure("nothing is needed by any job")
         unit = 1.0 / float(wanted.max())  # no level above it is possible: the program's own λ lies in [0, 1]
         program = LinearProgram(

@@ -25,7 +25,7 @@ import numpy as np
 import policies
 from policies.errors import SolverFailure, UnknownPolicy, name_some
 from policies.grouping import group
-from policies.problem import Allocation, Policy, Problem
+from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
 from policies.solvers import time_limit
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
@@ -151,33 +151,27 @@ def _run(
         left_out = np.delete(np.arange(len(problem.jobs)), rows)
         ids = sorted(problem.jobs.ids[row] for row in left_out)
         notes = (f"left out, no positive rate on any type that the cluster has: {name_some(ids)}",)
-    answer = Allocation(
-        policy=found.name,
-        time_share=np.zeros(len(problem.columns)),
-        value=0.0,
-        price=np.zeros(len(problem.worker_types)),
-        isolated_rate=np.zeros(len(problem.jobs)),
-        backfill=np.zeros(len(problem.columns), dtype=bool),
-        notes=notes,
-    )
+    share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
+    isolated = np.zeros(len(problem.jobs))
     if not rows.size:
-        return answer
+        price = np.zeros(len(problem.worker_types))
+        return Allocation(found.name, share, 0.0, price, isolated, backfill, notes=notes)
     inner = _solve(found, given, options, problem.restrict(rows, columns))
     # What a solver leaves behind in its last digits is neither a share nor a price.
-    answer.time_share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
-    answer.backfill[columns] = inner.backfill
-    answer.isolated_rate[rows] = inner.isolated_rate
+    share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
+    backfill[columns] = inner.backfill
+    isolated[rows] = inner.isolated_rate
     # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
     price = np.where(np.abs(inner.price) * problem.capacity < DUST * abs(inner.value), 0.0, inner.price)
     price = np.where(problem.capacity > 0, price, np.nan)
-    notes += inner.notes + _too_wide(problem, answer)
-    return replace(answer, value=inner.value, price=price, optimal=inner.optimal, notes=notes)
+    notes += inner.notes + _too_wide(problem, share)
+    return Allocation(found.name, share, inner.value, price, isolated, backfill, inner.optimal, notes=notes)
 
 
-def _too_wide(problem: Problem, answer: Allocation) -> tuple[str, ...]:
+def _too_wide(problem: Problem, share: Floats) -> tuple[str, ...]:
     """Time on a type that has fewer GPUs than the column holds is right on paper, and can never be had."""
     columns = problem.columns
-    wide = (columns.gpus > problem.capacity[columns.worker_type]) & (answer.time_share > 1e-6)
+    wide = (columns.gpus > problem.capacity[columns.worker_type]) & (share > 1e-6)
     if not wide.any():
         return ()
     ids = dict.fromkeys(problem.jobs.ids[row] for row in columns.first[wide].tolist())

@@ -81,7 +81,7 @@ class Sparse:
         m, k = self.shape
         order = _in_turn(self.column, self.row, max(m, k))
         start = np.zeros(k + 1, dtype=np.int64)
-        np.cumsum(np.bincount(self.column, minlength=k), out=start[1:])
+        np.bincount(self.column, minlength=k).cumsum(out=start[1:])
         return Packed(self.value[order], self.row[order], start, self.shape)
 
     def compressed(self) -> sp.csc_matrix[Any]:
@@ -140,7 +140,8 @@ def column(values: Vector) -> Sparse:
 
 def row(values: Vector) -> Sparse:
     """One row."""
-    return dense(values[None, :])
+    place = np.flatnonzero(values)
+    return Sparse(values[place], np.zeros_like(place), place, (1, len(values)))
 
 
 def dense(table: Vector) -> Sparse:

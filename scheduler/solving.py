@@ -6,6 +6,7 @@ added between the merged rows, and the answer is split back into pairs of jobs. 
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -38,7 +39,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
         policy=allocation.policy if failed else question.policy,
         shares=shares(problem, allocation),
         failed=failed,
-        value=float(allocation.value) if np.isfinite(allocation.value) else None,
+        value=float(allocation.value) if math.isfinite(allocation.value) else None,
         optimal=allocation.optimal,
         notes=allocation.notes,
     )
@@ -97,8 +98,8 @@ def shares(problem: Problem, allocation: Allocation) -> Shares:
         worker_type=columns.worker_type.tolist(),
         gpus=columns.gpus.tolist(),
         label=columns.label if any(columns.label) else (),
-        share=np.clip(allocation.time_share, 0.0, 1.0).tolist(),
+        share=allocation.time_share.clip(0.0, 1.0).tolist(),
         no_backfill=np.flatnonzero(~allocation.backfill).tolist(),
-        price=[float(p) if np.isfinite(p) else None for p in allocation.price],
+        price=[p if math.isfinite(p) else None for p in allocation.price.tolist()],
         isolated_rate=allocation.isolated_rate.tolist(),
     )

@@ -122,8 +122,9 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
     state.allocation = fact
     shares = fact.shares
     ids, types = shares.jobs, shares.worker_types
+    alone = list(zip(ids))
     members = [
-        (ids[a],) if b < 0 else (ids[a], ids[b]) if ids[a] <= ids[b] else (ids[b], ids[a])
+        alone[a] if b < 0 else (ids[a], ids[b]) if ids[a] <= ids[b] else (ids[b], ids[a])
         for a, b in zip(shares.first, shares.second, strict=True)
     ]
     kinds = map(types.__getitem__, shares.worker_type)

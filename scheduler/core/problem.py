@@ -247,17 +247,17 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     """The problem of this moment, rows sorted by id."""
     kinds.refresh(state)
     jobs, asked, ways = [], [], []
-    for name in sorted(state.active):
-        job = state.active[name]
-        if state.eligible(job, now_s):
-            what = (kinds.of(job), state.confined_to(job))
-            found = kinds.ways.get(what) or kinds.ways_of(state, *what)
-            if len(found.rate):
-                jobs.append(job)
-                asked.append(what)
-                ways.append(found)
+    eligible = state.eligible_jobs(now_s)
+    for name in sorted(eligible):
+        job = eligible[name]
+        what = (kinds.of(job), state.confined_to(job))
+        found = kinds.ways.get(what) or kinds.ways_of(state, *what)
+        if found.rate.size:
+            jobs.append(job)
+            asked.append(what)
+            ways.append(found)
     columns = Columns(
-        first=np.repeat(np.arange(len(jobs)), [len(found.rate) for found in ways]),
+        first=np.repeat(np.arange(len(jobs)), [found.rate.size for found in ways]),
         worker_type=_joined([found.worker_type for found in ways], np.int64),
         gpus=_joined([found.gpus for found in ways], np.int64),
         first_rate=_joined([found.rate for found in ways], np.float64),

@@ -22,6 +22,7 @@ from scheduler.model.lease import Bundle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+WORD = 2**64 - 1  # numbers of 64 bits
 
 
 class ShareRows(msgspec.Struct, array_like=True):
@@ -199,37 +200,27 @@ class ShareTable:
 
 def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> Ints:
     """The row of each name; one that has none yet gets the next."""
-    for name in dict.fromkeys(names):
-        if name not in rows:
-            rows[name] = len(known)
-            known.append(name)
-    return np.array(list(map(rows.__getitem__, names)), np.int64)
+    new = [name for name in dict.fromkeys(names) if name not in rows]
+    rows.update(zip(new, range(len(known), len(known) + len(new)), strict=True))
+    known.extend(new)
+    return np.fromiter(map(rows.__getitem__, names), np.int64, len(names))
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
     """Numbers that have nothing to do with the order of ids, and are the same in every process."""
-    partners = np.array([_word(b[0][1]) + 1 if len(b[0]) > 1 else 0 for b in bundles], np.int64)
-    gpus = np.array([b[2] for b in bundles], np.int64)
-    jobs, types, labels = (
-        _words([b[0][0] for b in bundles]),
-        _words([b[1] for b in bundles]),
-        _words([b[3] for b in bundles]),
-    )
-    return _mixed(jobs, partners, types, labels + gpus)
+    return np.array(list(map(_tie, bundles)), np.uint64)
 
 
-def _mixed(*parts: Ints) -> NDArray[np.uint64]:
-    total = np.zeros(len(parts[0]), np.uint64)
-    for part in parts:
-        total = (total ^ part.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        total ^= total >> np.uint64(29)
-    return total
+@lru_cache(maxsize=4096)  # a newcomer's are asked for as it waits, as it starts, and with the next allocation
+def _tie(bundle: Bundle) -> int:
+    jobs, worker_type, gpus, label = bundle
+    partner = _word(jobs[1]) + 1 if len(jobs) > 1 else 0
+    tie = 0
+    for part in (_word(jobs[0]), partner, _word(worker_type), _word(label) + gpus):
+        tie = (tie ^ part) * 0x9E3779B97F4A7C15 & WORD
+        tie ^= tie >> 29
+    return tie
 
 
-def _words(names: Iterable[str]) -> Ints:
-    return np.array([_word(name) for name in names], np.int64)
-
-
-@lru_cache(maxsize=65536)
 def _word(name: str) -> int:
     return zlib.crc32(name.encode())
