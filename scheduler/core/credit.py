@@ -20,7 +20,7 @@ def credit_round(state: SchedulerState) -> None:
     ends_s = state.round.ends_s
     bundles: list[Bundle] = []
     for holding in state.leases.values():
-        if holding.phase is SENT or holding.phase is RUNNING:
+        if holding.phase is RUNNING or holding.phase is SENT:
             holding.credit_s = ends_s
             bundles.append(holding.bundle)
     state.shares.receive(bundles, state.settings.round_s)

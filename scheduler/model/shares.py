@@ -168,7 +168,7 @@ class ShareTable:
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
         """These were due and did not fit; the others start counting anew."""
-        if not bundles and not self.skipped.any():
+        if not bundles and not np.count_nonzero(self.skipped):
             return
         rows = [self.row_of[b] for b in bundles if b in self.row_of]
         counts = self.skipped[rows] + 1

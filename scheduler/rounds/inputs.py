@@ -43,17 +43,17 @@ class Columns:
     @cached_property
     def any_pair(self) -> bool:
         """Whether there is any with two jobs."""
-        return bool((self.second != NOBODY).any())
+        return bool(self.second.max(initial=NOBODY) != NOBODY)
 
     @cached_property
     def any_gang(self) -> bool:
         """Whether any asks for several GPUs."""
-        return bool((self.gpus > 1).any())
+        return bool(self.gpus.max(initial=1) > 1)
 
     @cached_property
     def any_restart(self) -> bool:
         """Whether any job loses time as it starts or moves."""
-        return bool(self.restart_s.any())
+        return bool(np.count_nonzero(self.restart_s))
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ def _arrange(board: Board, order: Sequence[int], pinned: Mapping[str, Held]) -> 
     layout = place(board, choice.rows, pins)
     stuck = {row for row in layout.refused if board.entitled[row] and board.widths[row] > 1}
     shut: frozenset[str] = frozenset()
-    if any(has_waited(board, row) for row in stuck):
+    if stuck and any(has_waited(board, row) for row in stuck):
         pins = Pins(board, pinned)
         choice = select(board, order, pins, closed=stuck)
         shut = _held_back(board, choice, stuck)

@@ -20,13 +20,11 @@ it can ever get.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.rounds.board import Board
-from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Columns, Floats, Ints, RoundInputs, Terms
+from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Floats, Ints, RoundInputs
 
 LATE, FIRST, TURN, FILL = 0, 1, 3, 20  # who goes on comes one before its kind
 GUESS = 10  # what is known comes so much later
@@ -37,9 +35,10 @@ LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late
 def rank(board: Board) -> Ints:
     """Rows of `candidates` that may run, best first."""
     inputs, columns = board.inputs, board.inputs.candidates
-    starts = runs = np.zeros(len(columns), dtype=np.bool_)
     if columns.what.any_restart or inputs.stay_s > 0:
         starts, runs = changes(board)
+    else:
+        starts = runs = np.zeros(len(columns), dtype=np.bool_)
     group, *others = turns(inputs, starts, runs, newcomers(columns))
     if np.count_nonzero(columns.explore):
         group[~columns.explore] += GUESS
@@ -72,17 +71,18 @@ def turns(
     nothing), and by how much it is ahead.
     """
     columns, due = inputs.candidates, inputs.candidates.terms.due
-    due_s = _due_s(inputs)
-    late = due & (due_s > late_s(inputs))
-    goes_on = runs & (due_s >= -ahead_s(inputs)) if inputs.stay_s > 0 else runs & False
+    ahead_s = columns.received_s - columns.entitled_s
+    lead_s = _lead_s(inputs, ahead_s)
+    late = due & (lead_s < -late_s(inputs))
     priority = _priority(columns.entitled_s, columns.received_s)
     if columns.what.any_restart:
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
-    group = np.where(due, TURN, FILL) - goes_on
+    group = np.where(due, np.int8(TURN), np.int8(FILL))  # bytes are sorted by counting
+    if inputs.stay_s > 0:
+        group -= runs & (lead_s <= may_lead_s(inputs))
     group[new & due] = FIRST
     group[late] = LATE
-    group = group.astype(np.int8)  # which is sorted by counting
-    return group, -np.where(late, due_s, priority), starts > due, columns.received_s - columns.entitled_s
+    return group, np.where(late, lead_s, -priority), starts > due, ahead_s
 
 
 def late_s(inputs: RoundInputs) -> float:
@@ -90,15 +90,16 @@ def late_s(inputs: RoundInputs) -> float:
     return max(inputs.stay_s, inputs.round_s)
 
 
-def ahead_s(inputs: RoundInputs) -> Floats:
+def may_lead_s(inputs: RoundInputs) -> Floats:
     """By column: how far ahead of its due a turn may take it.
 
     A share of nearly one never gets ahead by as much, and is interrupted for the small ones beside it. Beside a whole
     one there are none.
     """
     rest = 1.0 - inputs.candidates.share
-    ahead: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
-    return np.where(rest < WHOLE, inputs.stay_s, ahead)
+    lead_s: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
+    lead_s[rest < WHOLE] = inputs.stay_s
+    return lead_s
 
 
 def heads_of_line(inputs: RoundInputs) -> Bools:
@@ -108,53 +109,34 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
     return waited
 
 
-def _due_s(inputs: RoundInputs) -> Floats:
-    """By column: how far it is behind, of what can be given."""
-    columns, part = inputs.candidates, part_given(inputs)
-    entitled_s = columns.entitled_s
-    if any(one != 1.0 for one in part):
-        entitled_s = entitled_s * np.array(part)[columns.worker_type]
-    return entitled_s - columns.received_s
+def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
+    """By column: how far it is ahead of its due: `ahead_s`, but where less can be given than was promised."""
+    columns, part = inputs.candidates, part_given(inputs, ahead_s)
+    if part is None:
+        return ahead_s
+    return columns.received_s - columns.entitled_s * part[columns.worker_type]
 
 
-def part_given(inputs: RoundInputs) -> list[float]:
-    """By worker type: which part of what it promised is given out. 1 unless it is far behind with it.
+def part_given(inputs: RoundInputs, ahead_s: Floats) -> Floats | None:
+    """By worker type: which part of what it promised is given out. 1 unless it is far behind with it; None: all 1.
 
     Far is more than turns alone may cause: for each column a round more than makes it late, or as much as its share
     ever comes to, and two rounds more in all. Rounded, so that it does not depend on the order of the sum.
     """
-    columns, types = inputs.candidates, len(inputs.worker_types)
-    wait_s = late_s(inputs) + inputs.round_s
-    gpus, now, turns_s = _promised(columns.what, columns.terms, types, wait_s, inputs.full_s)
-
-    def total(each_s: Floats) -> list[float]:
-        return _by_type(columns.what, gpus * each_s, types)
-
-    part = [1.0] * types
-    behind_s = total(columns.entitled_s - columns.received_s)
-    far = [one > most + 2.0 * inputs.round_s for one, most in zip(behind_s, turns_s, strict=True)]
-    if any(far):
-        promised_s, given_s = total(columns.entitled_s), total(columns.received_s)
-        for kind in range(types):
-            if far[kind]:
-                part[kind] = round(given_s[kind] / (promised_s[kind] - now[kind] * inputs.round_s), 6)
-    return part
-
-
-@lru_cache(maxsize=2)  # the same from round to round
-def _promised(
-    what: Columns, terms: Terms, types: int, wait_s: float, full_s: float
-) -> tuple[Floats, list[float], list[float]]:
-    """The GPUs of each column that has a share; by worker type how many of them are promised, and how far turns alone
-    may leave all of them behind."""
-    gpus: Floats = np.where(terms.due, what.gpus, 0.0)
-    turns_s = gpus * np.minimum(wait_s, full_s * terms.share)
-    return gpus, _by_type(what, gpus * terms.share, types), _by_type(what, turns_s, types)
-
-
-def _by_type(what: Columns, each: Floats, types: int) -> list[float]:
-    sums: list[float] = np.bincount(what.worker_type, each, types).tolist()
-    return sums
+    columns, round_s, types = inputs.candidates, inputs.round_s, len(inputs.worker_types)
+    kind, promised = columns.worker_type, columns.gpus * columns.terms.due
+    turns_s = np.minimum(late_s(inputs) + round_s, inputs.full_s * columns.share)
+    far = np.bincount(kind, promised * (ahead_s + turns_s), types) < -2.0 * round_s
+    if not any(far.tolist()):
+        return None
+    given_s = np.bincount(kind, promised * columns.received_s, types)
+    by_now_s = np.bincount(kind, promised * (columns.entitled_s - columns.share * round_s), types)
+    return np.array(
+        [
+            round(given / due, 6) if less else 1.0
+            for given, due, less in zip(given_s.tolist(), by_now_s.tolist(), far.tolist(), strict=True)
+        ]
+    )
 
 
 def worth_of_starting(columns: Candidates, round_s: float) -> Floats:
@@ -179,7 +161,8 @@ def changes(board: Board) -> tuple[Bools, Bools]:
     return starts, runs
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def _priority(entitled_s: Floats, received_s: Floats) -> Floats:
     """Entitled / received; first of all where something is owed and nothing was received."""
-    owed = np.where(entitled_s > 0, np.inf, 0.0)
-    return np.divide(entitled_s, received_s, out=owed, where=received_s > 0)
+    ratio: Floats = np.fmax(entitled_s / received_s, 0.0)  # 0 / 0 is no number, and gives way to one
+    return ratio
