@@ -43,6 +43,7 @@ from scheduler.rounds.inputs import RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.sim import simulate as simulation
 from scheduler.sim.machines import Machines
+from scheduler.sim.runs import RARE_REPORTS_S
 from scheduler.sim.simulate import SimOptions, simulate
 from scheduler.solving import answer
 from traces.published import JOB_TYPES, published_jobs
@@ -108,6 +109,7 @@ def options(policy: str, jobs: int) -> SimOptions:
         jobs=islice(stream, jobs),
         throughputs=table,
         settings=msgspec.structs.replace(COMPARISON, policy=policy),
+        report_interval_s=RARE_REPORTS_S,
     )
 
 

@@ -102,7 +102,10 @@ WORLD = options(
     file("--config", "config", "The scheduler's settings, a TOML or YAML file; options here go before it."),
     seconds("--solver-latency", "solver_latency_s", "Until the solver's answer arrives.  [default: 0]"),
     seconds(
-        "--report-interval", "report_interval_s", "Between two reports of a node.  [default: 3600]", ABOVE_0
+        "--report-interval",
+        "report_interval_s",
+        "Between two reports of a node.  [default: 3600, or 86400 with --comparison]",
+        ABOVE_0,
     ),
     click.option(
         "--noise",

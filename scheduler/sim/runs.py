@@ -37,9 +37,10 @@ from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs, load_throughputs
 from traces.trace import TraceJob
 
-VERSION = 2  # of what a run means; results of another version are not taken for it
+VERSION = 3  # of what a run means; results of another version are not taken for it
 GPUS_PER_NODE = 4
 RESTART_S, CHECKPOINT_S = 30.0, 10.0
+REPORTS_S, RARE_REPORTS_S = 3600.0, 86_400.0  # between two reports of a node
 FILES = (
     "trace",
     "throughputs",
@@ -81,7 +82,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     checkpoint_s: float | None = None
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
-    report_interval_s: float = 3600.0
+    report_interval_s: float | None = None
     save_every_s: float = 3600.0  # of stepping
     renewal_restarts: bool = False
     mtbf_h: float | None = None  # of each node; None: none fails
@@ -158,7 +159,7 @@ def prepare(run: Run) -> Prepared:
         costs=costs,
         rate_noise=run.rate_noise,
         solver_latency_s=run.solver_latency_s,
-        report_interval_s=run.report_interval_s,
+        report_interval_s=_reports_s(run),
         save_every_s=run.save_every_s,
         renewal_restarts=run.renewal_restarts,
         ideal=run.ideal,
@@ -179,6 +180,13 @@ def prepare(run: Run) -> Prepared:
         ),
     )
     return Prepared(run, options, run.measure[1] if run.measure else count, tuple(heard))
+
+
+def _reports_s(run: Run) -> float:
+    """How often nodes report. Where rates are known and restarts free, what they say of steps changes nothing."""
+    if run.report_interval_s is not None:
+        return run.report_interval_s
+    return RARE_REPORTS_S if run.comparison else REPORTS_S
 
 
 def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:

@@ -175,7 +175,9 @@ def test_comparison_settings_are_those_of_the_published_figures() -> None:
     prepared = prepare(run).options
     assert prepared.settings == msgspec.structs.replace(COMPARISON, policy="las")
     assert (prepared.gpus_per_node, prepared.restart_s, prepared.checkpoint_s) == (1, 0.0, 0.0)
-    other = msgspec.structs.replace(run, gpus_per_node=8, restart_s=5.0, round_s=60.0)
+    assert (prepared.report_interval_s, prepare(SIX).options.report_interval_s) == (86_400.0, 3600.0)
+    other = msgspec.structs.replace(run, gpus_per_node=8, restart_s=5.0, round_s=60.0, report_interval_s=60.0)
+    assert prepare(other).options.report_interval_s == 60.0
     assert prepare(other).options.gpus_per_node == 8
     assert prepare(other).options.restart_s == 5.0
     assert prepare(other).options.settings.round_s == 60.0
