@@ -1,19 +1,18 @@
-"""Whose turn it is: the columns in order, best first. Seven rules, the earlier one decides:
+"""Whose turn it is: the columns in order, best first. Six rules, the earlier one decides:
 
 0. a gang for which GPUs are held back is at the head of the line until it has them;
 1. what has a share comes before what may only fill GPUs that would be left idle (backfill);
 2. a guess comes before what is known, so that it stops being a guess;
 3. who is late comes first, the furthest behind before the others: behind its due by more than `stay_s`, and by more
    than a round;
-4. a job that never had anything has its first turn;
-5. who runs goes on until it is `stay_s` ahead of its due: longer turns give everybody the same, with fewer moves;
-6. priority = entitled / received, then entitled - received, then `tie`: a hash of the bundle, dealt by arrival among
+4. who runs goes on until it is `stay_s` ahead of its due: longer turns give everybody the same, with fewer moves;
+5. priority = entitled / received, then entitled - received, then `tie`: a hash of the bundle, dealt by arrival among
    those that nothing is due to yet.
 
 The ratio alone would leave some far behind: a hundred shares of a thousandth, each of them "nothing received yet", take
 a hundred turns from one share of nine tenths. Rule 3 alone would starve small shares where there is not enough for all,
 since a share below 1/20 never gets late. So where a worker type gives out much less than it promised (nodes
-are gone, gangs do not fit), everybody's due is what can be given: the same part of each entitlement. Rule 5 alone would
+are gone, gangs do not fit), everybody's due is what can be given: the same part of each entitlement. Rule 4 alone would
 starve them too, beside a share so large that it never gets ahead by much: it goes on until it is half as far ahead as
 it can ever get.
 """
@@ -24,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.rounds.board import Board
-from scheduler.rounds.inputs import NOBODY, Bools, Candidates, Floats, Ints, RoundInputs
+from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
 
-LATE, FIRST, TURN, FILL = 0, 1, 3, 20  # who goes on comes one before its kind
-GUESS = 10  # what is known comes so much later
+LATE, TURN, FILL = 0, 2, 10  # who goes on comes one before its kind
+GUESS = 4  # what is known comes so much later
 WHOLE = 1e-4  # what a share that counts as all of the time may lack: an hour in a year
 LEAST_WORTH = 0.1  # of a column that loses all of its stay to the restart: late, but not never
 
@@ -39,7 +38,7 @@ def rank(board: Board) -> Ints:
         starts, runs = changes(board)
     else:
         starts = runs = np.zeros(len(columns), dtype=np.bool_)
-    group, *others = turns(inputs, starts, runs, newcomers(columns))
+    group, *others = turns(inputs, starts, runs)
     if np.count_nonzero(columns.explore):
         group[~columns.explore] += GUESS
     if columns.what.any_gang:
@@ -48,24 +47,8 @@ def rank(board: Board) -> Ints:
     return order[columns.terms.may_run[order]]
 
 
-def newcomers(columns: Candidates) -> Bools:
-    """By column: whether somebody in it never had anything."""
-    what, received_s = columns.what, columns.received_s
-    had_s = np.bincount(what.first, received_s)
-    if not what.any_pair:
-        return had_s[what.first] <= 0
-    pairs = np.flatnonzero(what.second != NOBODY)
-    second = what.second[pairs]
-    had_s = np.bincount(np.concatenate((what.first, second)), np.concatenate((received_s, received_s[pairs])))
-    new: Bools = had_s[what.first] <= 0
-    new[pairs] |= had_s[second] <= 0
-    return new
-
-
-def turns(
-    inputs: RoundInputs, starts: Bools, runs: Bools, new: Bools
-) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
-    """Rules 1 and 3 to 6 by column, the weightiest first; smaller comes earlier.
+def turns(inputs: RoundInputs, starts: Bools, runs: Bools) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
+    """Rules 1 and 3 to 5 by column, the weightiest first; smaller comes earlier.
 
     A group, what orders it, whether idle GPUs would change hands (nobody is owed them: whoever is there already loses
     nothing), and by how much it is ahead.
@@ -79,8 +62,8 @@ def turns(
         priority = np.where(starts, priority * worth_of_starting(columns, inputs.round_s), priority)
     group = np.where(due, np.int8(TURN), np.int8(FILL))  # bytes are sorted by counting
     if inputs.stay_s > 0:
-        group -= runs & (lead_s <= may_lead_s(inputs))
-    group[new & due] = FIRST
+        so_far_s = lead_s + columns.share * inputs.round_s  # without what is due in this round
+        group -= runs & (so_far_s <= may_lead_s(inputs))
     group[late] = LATE
     return group, np.where(late, lead_s, -priority), starts > due, ahead_s
 
@@ -93,12 +76,12 @@ def late_s(inputs: RoundInputs) -> float:
 def may_lead_s(inputs: RoundInputs) -> Floats:
     """By column: how far ahead of its due a turn may take it.
 
-    A share of nearly one never gets ahead by as much, and is interrupted for the small ones beside it. Beside a whole
+    A share of nearly one never gets ahead by `stay_s`, and gives way to the small ones beside it sooner. Beside a whole
     one there are none.
     """
     rest = 1.0 - inputs.candidates.share
     lead_s: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
-    lead_s[rest < WHOLE] = inputs.stay_s
+    lead_s[rest < WHOLE] = np.inf
     return lead_s
 
 

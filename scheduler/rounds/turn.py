@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler.model.lease import Bundle
 from scheduler.rounds.inputs import RoundInputs
 
 Turn = tuple[float, ...]  # smaller is earlier
@@ -35,11 +34,9 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         priority *= max(1.0 - lost_s * (1.0 - min(share, 1.0)) / inputs.round_s, 0.1)
     due_s = entitled_s * given[int(columns.worker_type[row])] - received_s
     late = share > 0 and due_s > max(inputs.stay_s, inputs.round_s)
-    may_lead_s = (
-        inputs.stay_s if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
-    )
-    goes_on = runs and inputs.stay_s > 0 and due_s >= -may_lead_s
-    place = 0 if late else 1 if share > 0 and is_new(inputs, bundle) else 2 if goes_on else 3
+    may_lead_s = math.inf if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
+    goes_on = runs and inputs.stay_s > 0 and share * inputs.round_s - due_s <= may_lead_s
+    place = 0 if late else 1 if goes_on else 2
     lead = (float(share <= 0), float(not columns.explore[row]), float(place))
     if share > 0 and bundle.gpus > 1 and columns.skipped[row] >= inputs.reserve_after:
         lead = (-1.0, 0.0, 0.0)
@@ -50,18 +47,6 @@ def turn_of(inputs: RoundInputs, row: int, given: Sequence[float]) -> Turn:
         received_s - entitled_s,
         int(columns.what.tie[row]),
     )
-
-
-def is_new(inputs: RoundInputs, bundle: Bundle) -> bool:
-    """Whether one of its jobs has received nothing, in this column or any other."""
-    columns = inputs.candidates
-    served = {
-        job
-        for other, had_s in zip(columns.bundles, columns.received_s.tolist(), strict=True)
-        if had_s > 0
-        for job in other.jobs
-    }
-    return not served.issuperset(bundle.jobs)
 
 
 def parts_given(inputs: RoundInputs) -> list[float]:

@@ -119,6 +119,15 @@ def test_turns_are_long(share: float, most: int) -> None:
     assert changes(Settings().stay_s) < changes(0.0)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.97, 0.98, 0.995])
+def test_long_turns_starve_nobody(share: float) -> None:
+    """A small share beside a large one, which never gets as far ahead as turns may take it, has its part."""
+    columns = [column("large", share=share), column("small", share=1.0 - share)]
+    rounds = Rounds(columns, nodes(1), stay_s=Settings().stay_s)
+    turns = sum(columns[1].bundle in rounds.play()[1].placements for _ in range(2000))
+    assert 0.7 <= turns / 2000 / (1.0 - share) <= 3.0
+
+
 def crowd(**facts: object) -> list[Column]:
     """A gang as wide as the cluster, and more single-GPU jobs than there are GPUs."""
     return [

@@ -112,18 +112,5 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
         stay_s=settings.stay_s,
         full_s=settings.full_s,
     )
-    group, turn, _, ahead_s = turns(inputs, ~running, running, _new(state, rows))
+    group, turn, _, ahead_s = turns(inputs, ~running, running)
     return group, turn, ahead_s
-
-
-def _new(state: SchedulerState, rows: Ints) -> Bools:
-    """By row: whether a job in it never had anything, of any type."""
-    table = state.shares
-    paired = np.flatnonzero(table.second >= 0)
-    had_s = np.zeros(len(table.jobs))
-    np.add.at(had_s, table.first, table.received_s)
-    np.add.at(had_s, table.second[paired], table.received_s[paired])
-    new: Bools = (had_s[table.first[rows]] <= 0) | (
-        (table.second[rows] >= 0) & (had_s[table.second[rows]] <= 0)
-    )
-    return new
