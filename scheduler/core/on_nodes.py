@@ -202,12 +202,13 @@ def _newer(said: Progress, holding: Holding) -> bool:
 
 def _believed(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
-    if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
-        return msgspec.structs.replace(
-            end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
-        )
-    if _sane(end) and 0 <= end.ran_s < math.inf:
-        return end
+    if 0 <= end.ran_s < math.inf:
+        if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
+            return msgspec.structs.replace(
+                end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
+            )
+        if _sane(end):
+            return end
     return msgspec.structs.replace(_lost(out, holding), outcome=end.outcome, code=end.code)
 
 

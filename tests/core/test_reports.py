@@ -384,3 +384,16 @@ def test_an_attempt_that_ended_before_it_could_tell_steps_takes_none_back(desk_o
     desk.report(exits=(exited(second, "failed", steps=0.0, stepping_s=0.0),))
     assert (desk.job("1").steps_done, desk.job("1").steps_saved) == (400.0, 400.0)
     desk.settle()
+
+
+@pytest.mark.parametrize("ran_s", [-1.0, math.inf, math.nan])
+def test_a_time_that_cannot_be_is_not_believed_of_one_without_steps(desk_of: DeskOf, ran_s: float) -> None:
+    """An exit is an exit, and its figures are replaced by what is known: no job has run for -1 s."""
+    desk = desk_of(node("n1", 1))
+    (lease,) = desk.run(job())
+    desk.report(started=(lease,))
+    desk.settle()
+    desk.now_s += 50.0
+    desk.report(exits=(exited(lease, "yielded", steps=0.0, stepping_s=0.0, ran_s=ran_s),))
+    assert 0.0 <= desk.job("1").run_s <= 60.0
+    desk.settle()
