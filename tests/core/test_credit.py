@@ -123,10 +123,10 @@ def test_a_partner_that_joins_takes_over_what_is_left_of_the_round(desk_of: Desk
 
 def test_who_waits_for_gpus_has_received_nothing_yet(desk_of: DeskOf) -> None:
     """A lease that waits for the exit of others is credited from when it has its GPUs."""
-    desk = desk_of(node("n1", 1))
+    desk = desk_of(node("n1", 1), stay_rounds=0.0)
     desk.run(job(steps=1e6))
     desk.submit(job(steps=1e6), job(steps=1e6))
-    at(desk, 719.0)
+    at(desk, 359.0)
     waiting = next(h for h in desk.core.state.leases.values() if h.waits_for)
     name, starts_s = waiting.lease.job, desk.core.state.round.starts_s
     assert received_s(desk, name) == 0.0
@@ -256,7 +256,7 @@ def test_growing_and_shrinking_use_up_no_preemptions(desk_of: DeskOf) -> None:
 
 def test_losing_all_gpus_is_a_preemption(desk_of: DeskOf) -> None:
     """Who gives its GPUs up and gets none has lost its turn."""
-    desk = desk_of(node("n1", 1))
+    desk = desk_of(node("n1", 1), stay_rounds=0.0)
     (lease,) = desk.run(job(steps=1e6))
     desk.submit(job(steps=1e6), job(steps=1e6))
     at(desk, 359.0)

@@ -129,7 +129,7 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
 
 def test_a_node_is_told_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) -> None:
     """It lets them end at the boundary, and need not wait for a renewal that may be late."""
-    desk = desk_of(node(gpus=1))
+    desk = desk_of(node(gpus=1), stay_rounds=0.0)
     (lease,) = desk.run(job())
     desk.submit(job())
     ends_s = desk.core.state.round.ends_s
