@@ -50,7 +50,7 @@ def test_replay_knows_costs_by_type_and_links_that_came_back(gavel: Gavel, tmp_p
     """Each job type's own restart and checkpoint, a node that died and one whose jobs went on: fact for fact."""
     costs, failures = tmp_path / "costs", tmp_path / "failures"
     costs.write_text("job_type,restart_s,checkpoint_s\ndlrm,100,50\nresnet50,5,2\n")
-    lines = ["3600,t4-0,crash", "8000,a100-0,cut", "8060,a100-0,mend", "9000,t4-0,repair"]
+    lines = ["3600,t4-0,crash", "7000,a100-0,cut", "7060,a100-0,mend", "9000,t4-0,repair"]
     failures.write_text("\n".join(["t_s,node,event", *lines]) + "\n")
     told = told_twice(gavel, tmp_path, "--costs", str(costs), "--failures", str(failures))
     assert any(isinstance(fact, LeasesResumed) for _, fact in told[0])
