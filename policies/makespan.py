@@ -16,7 +16,6 @@ def makespan(problem: Problem) -> Allocation:
     program = Program(problem)
     R = known_steps(problem, "makespan")
     need = problem.jobs.count * R
-    slowest = program.raise_all(need)
-    best = program.improve(slowest, program.per_rate(1.0 / R), floor=slowest.value * need)
-    u = slowest.value
+    best = program.raise_then_improve(need, program.per_rate(1.0 / R))
+    u = best.value
     return program.allocation("makespan", replace(best, value=1.0 / u, price=-best.price / u**2))

@@ -14,6 +14,5 @@ def max_min_fairness(problem: Problem) -> Allocation:
     program = Program(problem)
     jobs, P = problem.jobs, proportional_rates(problem)
     need = jobs.count * jobs.weight * P / jobs.gpus  # E_m of all members at λ = 1
-    worst_off = program.raise_all(need)
-    best = program.improve(worst_off, program.per_rate(jobs.gpus / P), floor=worst_off.value * need)
+    best = program.raise_then_improve(need, program.per_rate(jobs.gpus / P))
     return program.allocation("max_min_fairness", best)

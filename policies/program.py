@@ -6,13 +6,14 @@ and answers two questions about the effective rates E = rates @ shares:
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
-Both say what the limits are worth: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per
+and to both in turn, `raise_then_improve(need, gain)`. The first two say what the limits are worth: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per
 unit of a job's time. For any shares at all, worth @ E <= price @ capacity + rent @ count: that one
 inequality is how the max-min policies find out who is stuck, and where.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,13 +23,15 @@ import numpy as np
 from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
-from policies.solvers import LinearProgram, solve_lp, solve_milp
+from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp, try_lp
 from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8
 # Within this part of what was asked for, it was met.
 MET = 1e-7
+# Jobs that could all be met by less than this part of the GPUs, had each of them its best, mostly can be met.
+ROOM = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +113,12 @@ class Program:
         return self.problem.rates.T @ gain
 
     def maximise(
-        self, gain: Floats, *, floor: Floats | None = None, hold: tuple[Floats, float] | None = None
+        self,
+        gain: Floats,
+        *,
+        floor: Floats | None = None,
+        hold: tuple[Floats, float] | None = None,
+        solve: Callable[[LinearProgram], Answer] = solve_lp,
     ) -> Point:
         """max gain @ x; every E_m >= floor_m, and `hold`: a row of gains that must not fall below a value."""
         gain = gain[self.usable]
@@ -127,7 +135,7 @@ class Program:
             limits.append(np.array([-least / unit]))
         scale = float(np.abs(gain).max(initial=0.0)) or 1.0
         program = LinearProgram(-gain / scale, stack(*rows), np.concatenate(limits), self._block)
-        answer = solve_lp(program)
+        answer = solve(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
         worth[held] = dual[len(self._standing_limit) :][: len(held)] / self._size[held]
@@ -141,6 +149,37 @@ class Program:
         except SolverFailure:
             return replace(point, optimal=False)
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
+
+    def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
+        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ x.
+
+        No level is above the one that some job reaches with all of its time on its best type. In a cluster that is
+        not full that one can mostly be held; then it is the greatest, more GPUs would not raise it, and one program
+        finds it all.
+        """
+        hardest = int(np.argmax(need / self._size))
+        if need[hardest] > 0:
+            top = float(self._size[hardest] / need[hardest])
+            if self._seems_to_have_room(top * need):
+                try:
+                    best = self.maximise(gain, floor=top * need * (1.0 - SLACK), solve=try_lp)
+                except SolverFailure:
+                    pass  # not for all at once
+                else:
+                    worth, rent = np.zeros_like(need), np.zeros_like(need)
+                    worth[hardest], rent[hardest] = 1.0 / need[hardest], top / self.count[hardest]
+                    return Point(best.shares, top, np.zeros_like(best.price), worth, rent)
+        worst_off = self.raise_all(need)
+        return self.improve(worst_off, gain, floor=worst_off.value * need)
+
+    def _seems_to_have_room(self, floor: Floats) -> bool:
+        """Whether it is worth trying to give jobs that run alone all of these rates at once."""
+        if not self._alone:
+            return False
+        columns, speed = self.problem.columns, np.zeros(len(floor))
+        np.maximum.at(speed, self._first, columns.first_rate[self.usable] / columns.gpus[self.usable])
+        gpus = np.divide(floor, speed, out=np.zeros_like(floor), where=floor > 0)
+        return bool(gpus.sum() <= ROOM * self.problem.capacity.sum())
 
     def raise_all(self, need: Floats) -> Point:
         """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""

@@ -39,6 +39,9 @@ WIDE, COLUMNS_PER_ROW = (
 STEPS_PER_ROW = 10
 DUAL, PRIMAL = 1, 4  # the strategies of HiGHS
 
+# A library's trouble is not the end.
+_TROUBLE = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
+
 _scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
 _highspy: Any = highspy  # which has none
 
@@ -92,8 +95,8 @@ def solve_lp(program: LinearProgram) -> Answer:
             break
         try:
             answer = solver(program)
-        except (SolverFailure, ValueError, ArithmeticError, RuntimeError) as failure:
-            said.append(f"{name}: {failure}")  # a library's trouble is not the end
+        except _TROUBLE as failure:
+            said.append(f"{name}: {failure}")
             continue
         if answer is None:
             continue
@@ -104,6 +107,20 @@ def solve_lp(program: LinearProgram) -> Answer:
     if best is not None:
         return best
     raise SolverFailure("; ".join(said))
+
+
+def try_lp(program: LinearProgram) -> Answer:
+    """The optimum, if the first solver that takes the program finds it: for one that may have no answer at all."""
+    for name, solver in _CHAIN:
+        try:
+            answer = solver(program)
+        except _TROUBLE as trouble:
+            raise SolverFailure(f"{name}: {trouble}") from None
+        if answer is not None and answer.optimal:
+            return answer
+        if answer is not None:
+            break
+    raise SolverFailure("no optimum at the first try")
 
 
 def _interior(program: LinearProgram) -> Answer | None:
