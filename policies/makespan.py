@@ -16,6 +16,6 @@ def makespan(problem: Problem) -> Allocation:
     program = Program(problem)
     R = known_steps(problem, "makespan")
     need = problem.jobs.count * R
-    best = program.raise_then_improve(need, program.per_rate(1.0 / R))
+    best = program.raise_then_improve(need, 1.0 / R)
     u = best.value
     return program.allocation("makespan", replace(best, value=1.0 / u, price=-best.price / u**2))

@@ -14,5 +14,5 @@ def max_min_fairness(problem: Problem) -> Allocation:
     program = Program(problem)
     jobs, P = problem.jobs, proportional_rates(problem)
     need = jobs.count * jobs.weight * P / jobs.gpus  # E_m of all members at λ = 1
-    best = program.raise_then_improve(need, program.per_rate(jobs.gpus / P))
+    best = program.raise_then_improve(need, jobs.gpus / P)
     return program.allocation("max_min_fairness", best)

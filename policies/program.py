@@ -6,9 +6,10 @@ and answers two questions about the effective rates E = rates @ shares:
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
-and to both in turn, `raise_then_improve(need, gain)`. The first two say what the limits are worth: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per
+Both say what the limits are worth: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per
 unit of a job's time. For any shares at all, worth @ E <= price @ capacity + rent @ count: that one
-inequality is how the max-min policies find out who is stuck, and where.
+inequality is how the max-min policies find out who is stuck, and where. `raise_then_improve` asks the two
+questions in turn, and spares itself the one whose answer the other has proven.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from policies.sparse import Sparse, beside, column, diagonal, identity, row, sta
 SLACK = 1e-8
 # Within this part of what was asked for, it was met.
 MET = 1e-7
+# What a row's rate is worth, where that of the average row is worth 1: below this it may be nothing.
+PROOF = 1e-2
 # Jobs that could all be met by less than this part of the GPUs, had each of them its best, mostly can be met.
 ROOM = 2 / 3
 
@@ -151,18 +154,18 @@ class Program:
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
     def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
-        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ x.
+        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ E. One program mostly does for both.
 
-        No level is above the one that some job reaches with all of its time on its best type. In a cluster that is
-        not full that one can mostly be held; then it is the greatest, more GPUs would not raise it, and one program
-        finds it all.
+        A cluster that is not full: no level is above the one that some job reaches with all of its time on its best
+        type. Where that can be held it is the greatest, and more GPUs would not raise it. A full one: where the rate
+        of every job is worth something, nobody can have more than the level, and nothing is left to be improved.
         """
         hardest = int(np.argmax(need / self._size))
         if need[hardest] > 0:
             top = float(self._size[hardest] / need[hardest])
             if self._seems_to_have_room(top * need):
                 try:
-                    best = self.maximise(gain, floor=top * need * (1.0 - SLACK), solve=try_lp)
+                    best = self.maximise(self.per_rate(gain), floor=top * need * (1.0 - SLACK), solve=try_lp)
                 except SolverFailure:
                     pass  # not for all at once
                 else:
@@ -170,7 +173,14 @@ class Program:
                     worth[hardest], rent[hardest] = 1.0 / need[hardest], top / self.count[hardest]
                     return Point(best.shares, top, np.zeros_like(best.price), worth, rent)
         worst_off = self.raise_all(need)
-        return self.improve(worst_off, gain, floor=worst_off.value * need)
+        if self._all_are_held(worst_off, need):
+            return worst_off
+        return self.improve(worst_off, self.per_rate(gain), floor=worst_off.value * need)
+
+    def _all_are_held(self, point: Point, need: Floats) -> bool:
+        """Whether prices prove that every row is at the level in each of the shares that reach it."""
+        proven = point.optimal and bool((point.worth * need * len(need) > PROOF).all())
+        return proven and bool((self.effective(point.shares) <= point.value * need * (1.0 + MET)).all())
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
         """Whether it is worth trying to give jobs that run alone all of these rates at once."""
