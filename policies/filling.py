@@ -230,7 +230,7 @@ def _filled(
     """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
     if program.problem.columns.is_pair.any() and point.optimal:
         floor = v * unit * program.count * min(1.0, point.value)
-        point = program.improve(point, program.per_rate(1.0 / unit), floor)
+        point = program.improve(point, 1.0 / unit, floor)
     level, price = first or (np.inf, np.zeros(len(program.problem.capacity)))
     return Filled(v, level, price, point.shares, point.optimal)
 

@@ -37,7 +37,7 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     top = float((S / (age + least)).max())
     with np.errstate(over="ignore"):  # at u = 0 nothing needs to be done, ever
         u, point = furthest(program, lambda u: n * rate(u), top)
-    best = program.improve(point, program.per_rate(1.0 / I), floor=n * rate(u) * min(1.0, point.value))
+    best = program.improve(point, 1.0 / I, floor=n * rate(u) * min(1.0, point.value))
     E = np.maximum(program.effective(best.shares) / n, rate(u))
     rho = (age + 1.0 / E) / S
     beyond = np.flatnonzero(rho > (1.0 + MET) / u)

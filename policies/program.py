@@ -146,26 +146,39 @@ class Program:
         return self._point(given, float(gain @ given), dual, worth, answer.optimal)  # of what is really given
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
-        """The second stage: of all shares that keep the floor, those with the greatest gain. Value and prices stay."""
+        """The second stage: of all shares that keep the floor, those with the greatest gain @ E. Value and prices stay.
+
+        The floor is what the point was raised to. Where the rate of every job is worth something nobody can have more
+        than that, and nothing is left to be improved.
+        """
+        if self._all_are_held(point, floor):
+            return point
         try:
-            better = self.maximise(gain, floor=floor * (1.0 - SLACK))
+            better = self.maximise(self.per_rate(gain), floor=floor * (1.0 - SLACK))
         except SolverFailure:
             return replace(point, optimal=False)
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
-    def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
-        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ E. One program mostly does for both.
+    def _all_are_held(self, point: Point, floor: Floats) -> bool:
+        """Whether prices prove that all who keep the floor are just there."""
+        worth = point.worth * floor
+        proven = point.optimal and bool((worth > PROOF * worth.mean()).all())
+        return proven and bool((self.effective(point.shares) <= floor * (1.0 + MET)).all())
 
-        A cluster that is not full: no level is above the one that some job reaches with all of its time on its best
-        type. Where that can be held it is the greatest, and more GPUs would not raise it. A full one: where the rate
-        of every job is worth something, nobody can have more than the level, and nothing is left to be improved.
+    def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
+        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ E.
+
+        No level is above the one that some job reaches with all of its time on its best type. In a cluster that is
+        not full that one can mostly be held; then it is the greatest, more GPUs would not raise it, and one program
+        finds it all.
         """
         hardest = int(np.argmax(need / self._size))
         if need[hardest] > 0:
             top = float(self._size[hardest] / need[hardest])
             if self._seems_to_have_room(top * need):
+                floor = top * need * (1.0 - SLACK)
                 try:
-                    best = self.maximise(self.per_rate(gain), floor=top * need * (1.0 - SLACK), solve=try_lp)
+                    best = self.maximise(self.per_rate(gain), floor=floor, solve=try_lp)
                 except SolverFailure:
                     pass  # not for all at once
                 else:
@@ -173,14 +186,7 @@ class Program:
                     worth[hardest], rent[hardest] = 1.0 / need[hardest], top / self.count[hardest]
                     return Point(best.shares, top, np.zeros_like(best.price), worth, rent)
         worst_off = self.raise_all(need)
-        if self._all_are_held(worst_off, need):
-            return worst_off
-        return self.improve(worst_off, self.per_rate(gain), floor=worst_off.value * need)
-
-    def _all_are_held(self, point: Point, need: Floats) -> bool:
-        """Whether prices prove that every row is at the level in each of the shares that reach it."""
-        proven = point.optimal and bool((point.worth * need * len(need) > PROOF).all())
-        return proven and bool((self.effective(point.shares) <= point.value * need * (1.0 + MET)).all())
+        return self.improve(worst_off, gain, floor=worst_off.value * need)
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
         """Whether it is worth trying to give jobs that run alone all of these rates at once."""

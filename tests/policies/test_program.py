@@ -105,7 +105,7 @@ def test_the_second_stage_raises_whom_it_can() -> None:
     program = Program(by_hand({"v100": 1, "k80": 1}, *ways))
     need = np.ones(3)
     lowest = program.raise_all(need)
-    best = program.improve(lowest, program.per_rate(need), floor=lowest.value * need)
+    best = program.improve(lowest, need, floor=lowest.value * need)
     assert lowest.value == pytest.approx(0.9, rel=1e-6)
     assert program.effective(best.shares) == pytest.approx([0.9, 0.9, 3.0], rel=1e-5)
     assert (best.value, best.price.tolist(), best.optimal) == (lowest.value, lowest.price.tolist(), True)
