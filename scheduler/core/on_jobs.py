@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
@@ -91,10 +90,10 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
 
 def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
     """On some worker type that it may use, at some width, it is known to run, or nobody knows that it does not."""
+    if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
+        return
     types = sorted(state.size_of_type)
     mine = [kind for kind in types if spec.may_use(kind)]
-    if any(map(partial(_runs, state, spec), mine)):
-        return
     where = listed(mine)
     name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
     if spec.rates:

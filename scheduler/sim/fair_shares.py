@@ -7,7 +7,8 @@ whatever the policy believes, so that policies can be compared by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 
 import numpy as np
@@ -18,6 +19,7 @@ from scheduler.model.jobs import JobSpec
 
 Row = tuple[str, int, str, float]  # job type, GPUs, worker type, steps per second
 ROWS_FIRST = 256
+NOBODY = 0  # the row of what is promised to jobs that were removed
 
 
 class IsolatedPace:
@@ -29,7 +31,7 @@ class IsolatedPace:
         self._jobs = 0
         self._gpus = 0
         self._since_s = 0.0
-        self._crowding: dict[int, float] = {}  # by width: the integral of max(n g, C) until `since_s`
+        self._crowding = defaultdict[int, float](float)  # by width: ∫ max(n g, C) until `since_s`
         self._weighted: dict[tuple[str, int], float] = {}
 
     def add_rates(self, rows: Iterable[Row]) -> None:
@@ -50,17 +52,15 @@ class IsolatedPace:
         self._gpus = sum(capacity.values())
         self._weighted.clear()
 
-    def mark(self, now_s: float, gpus: int) -> float:
-        """A point in time, for `seconds_per_step`."""
-        if gpus not in self._crowding:
-            self._crowding[gpus] = 0.0
+    def marks(self, now_s: float) -> Mapping[int, float]:
+        """A point in time, by width of job, for `seconds_per_step`; to be read before time goes on."""
         if now_s > self._since_s:
             self._settle(now_s)
-        return self._crowding[gpus]
+        return self._crowding
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
         """In an equal slice, on average since `mark` was taken at `since_s`; None where the table has no rates."""
-        crowding = self.mark(now_s, spec.gpus) - mark
+        crowding = self.marks(now_s)[spec.gpus] - mark
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
             return None
@@ -99,7 +99,7 @@ class Promised:
     def __init__(self, kind: Callable[[str], int]) -> None:
         self._kind = kind  # the number of a worker type
         self._row_of: dict[str, int] = {}
-        self._free: list[int] = list(range(ROWS_FIRST))
+        self._free: list[int] = list(range(NOBODY + 1, ROWS_FIRST))
         self._since_s = 0.0
         self._share = np.zeros((2, ROWS_FIRST, 1))  # of time, and of GPU time
         self._promised_s = np.zeros((2, ROWS_FIRST, 1))
@@ -124,8 +124,10 @@ class Promised:
         row = self._row_of.get(job)
         if row is None:
             return {}
-        times = self._promised_s[what, row] + self._share[what, row] * (now_s - self._since_s)
-        return {int(kind): float(times[kind]) for kind in np.flatnonzero(times)}
+        passed_s = now_s - self._since_s
+        sums = zip(self._promised_s[what, row].tolist(), self._share[what, row].tolist(), strict=True)
+        times = [before_s + share * passed_s for before_s, share in sums]
+        return {kind: time_s for kind, time_s in enumerate(times) if time_s}
 
     def remove(self, job: str) -> None:
         """A job has ended: nothing is promised to it any more."""
@@ -141,24 +143,28 @@ class Promised:
         kind_of = np.array([self._kind(name) for name in shares.worker_types], dtype=np.int64)
         if kind_of.size and kind_of.max() >= self._share.shape[2]:
             self._resize(self._share.shape[1], int(kind_of.max()) + 1)
-        used = [share > 0 for share in shares.share]
-        share = np.fromiter(compress(shares.share, used), np.float64)
+        share = np.array(shares.share, dtype=np.float64)
+        used = share > 0
+        share = share[used]
         if not share.size:
             return
-        columns = (shares.first, shares.second, shares.worker_type, shares.gpus)
-        first, second, kind, gpus = (np.fromiter(compress(column, used), np.int64) for column in columns)
-        get = self._row_of.get
-        row_of = np.array([get(job, -1) for job in shares.jobs])  # -1: it was removed
-        row, kind, gpu_share, packed = row_of[first], kind_of[kind], share * gpus, second >= 0
-        if packed.any():
+        chosen = used.tolist()
+        first, kind, gpus = (
+            np.fromiter(compress(column, chosen), np.int64)
+            for column in (shares.first, shares.worker_type, shares.gpus)
+        )
+        row_of = np.array([self._row_of.get(job, NOBODY) for job in shares.jobs])
+        row, kind, gpu_share = row_of[first], kind_of[kind], share * gpus
+        if max(shares.second) >= 0:
+            second = np.fromiter(compress(shares.second, chosen), np.int64)
+            packed = second >= 0
             gpu_share[packed] *= 0.5
-            row = np.concatenate((row, np.where(packed, row_of[second], -1)))
+            row = np.concatenate((row, np.where(packed, row_of[second], NOBODY)))
             kind, share, gpu_share = np.tile(kind, 2), np.tile(share, 2), np.tile(gpu_share, 2)
-        known = row >= 0
         _, rows, kinds = self._share.shape
-        place = (row * kinds + kind)[known]
+        place = row * kinds + kind
         for what, each in enumerate((share, gpu_share)):
-            self._share[what] = np.bincount(place, each[known], rows * kinds).reshape(rows, kinds)
+            self._share[what] = np.bincount(place, each, rows * kinds).reshape(rows, kinds)
 
     def _resize(self, rows: int, kinds: int) -> None:
         self._share = _grown(self._share, rows, kinds)

@@ -30,9 +30,9 @@ class Sample(NamedTuple):
 class Tenure(msgspec.Struct, eq=False):
     """One lease's time on its GPUs."""
 
-    gpus: tuple[str, ...]
-    kind: int
-    charged_s: float  # until when its cost is in `cost_usd`
+    gpus: tuple[str, ...]  # in order, the same for both of a packed pair
+    kind: int  # of worker type
+    charged_s: float = 0.0  # until when its cost is in `cost_usd`
     cost_usd: float = 0.0
 
 
@@ -111,30 +111,25 @@ class GpuTime:
 
     # use
 
-    def enter(self, now_s: float, gpus: tuple[str, ...], kind: int) -> Tenure:
-        """A lease's processes are there. `gpus`: in order, the same for both of a packed pair."""
-        tenure = Tenure(gpus, kind, now_s)
-        there = self._tenures.get(gpus)
-        if there is None:
-            self._tenures[gpus] = [tenure]
-            self._settle(now_s, kind)
-            self.busy[kind] += len(gpus)
-        else:
+    def enter(self, now_s: float, tenure: Tenure) -> None:
+        """A lease's processes are there."""
+        there = self._tenures.setdefault(tenure.gpus, [])
+        if there:
             self._charge(now_s, there)
-            there.append(tenure)
-        return tenure
+        else:
+            self._add_busy(now_s, tenure.kind, len(tenure.gpus))
+        tenure.charged_s = now_s
+        there.append(tenure)
 
     def leave(self, now_s: float, tenure: Tenure) -> None:
         """A lease's processes are gone."""
-        gpus, kind = tenure.gpus, tenure.kind
-        there = self._tenures[gpus]
+        there = self._tenures.pop(tenure.gpus)
         self._charge(now_s, there)
-        if len(there) > 1:
-            there.remove(tenure)
+        there.remove(tenure)
+        if there:
+            self._tenures[tenure.gpus] = there
         else:
-            del self._tenures[gpus]
-            self._settle(now_s, kind)
-            self.busy[kind] -= len(gpus)
+            self._add_busy(now_s, tenure.kind, -len(tenure.gpus))
 
     def count_unseen(self, kind: int, gpu_s: float) -> float:
         """GPU-seconds that nobody saw begin and end; what they cost at present prices."""
@@ -170,6 +165,11 @@ class GpuTime:
         if len(self.samples) >= SAMPLES_MAX:
             del self.samples[1::2]
             self._stride *= 2
+
+    def _add_busy(self, now_s: float, kind: int, gpus: int) -> None:
+        if now_s > self._since_s[kind]:
+            self._settle(now_s, kind)
+        self.busy[kind] += gpus
 
     def _add_capacity(self, now_s: float, kind: int, gpus: int) -> None:
         self._settle(now_s, kind)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from scheduler.core import facts as f
 from scheduler.model.jobs import RUNS, JobSpec, JobState, Move
 from scheduler.model.lease import GpuId, Lease
@@ -72,13 +70,12 @@ class _Open:
     granted: bool = False  # any lease, ever
 
 
-class _Held(msgspec.Struct, eq=False):
+class _Held(Tenure, kw_only=True, eq=False):
     """A lease that was granted."""
 
     job: _Open
-    kind: int  # of worker type
-    gpus: tuple[GpuId, ...]
-    tenure: Tenure | None = None  # while its processes are there
+    ranks: tuple[GpuId, ...]  # its GPUs in their order
+    running: bool = False  # whether its processes are there
     started_s: float = math.nan
     mark: float = 0.0
 
@@ -156,7 +153,7 @@ class Metrics:
     def who_was_where(self) -> list[Stretch]:
         """The stretches, and those of leases that have not ended, up to now; the first ones of a long run."""
         open_yet = [
-            Stretch(held.job.id, self.gpus.worker_types[held.kind], held.gpus, held.started_s, self.now_s)
+            Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
             for held in self._leases.values()
             if held.started_s < self.now_s
         ]
@@ -199,7 +196,7 @@ class Metrics:
             due_s = math.nan if spec.deadline_s is None else now_s + spec.deadline_s
             row = self.jobs.add(fact.job, spec.name, spec.job_type, spec.gpus, now_s, due_s)
         self._promised.add(fact.job)
-        self._open[fact.job] = _Open(fact.job, spec, row, now_s, self._pace.mark(now_s, spec.gpus))
+        self._open[fact.job] = _Open(fact.job, spec, row, now_s, self._pace.marks(now_s)[spec.gpus])
 
     def _job_moved(self, now_s: float, fact: f.JobMoved) -> None:
         job = self._open.get(fact.job)
@@ -252,32 +249,32 @@ class Metrics:
     def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
         self.rounds += 1
         self.gpus.sample(now_s, self._running, self._live - self._running)
-        for lease in fact.granted:
-            self._grant(lease)
+        self._grant(fact.granted)
 
     def _gpus_filled(self, now_s: float, fact: f.GpusFilled) -> None:
-        for lease in fact.granted:
-            self._grant(lease)
+        self._grant(fact.granted)
 
-    def _grant(self, lease: Lease) -> None:
-        job = self._open.get(lease.job)
-        if job is None:
-            return
-        held = _Held(job, self.gpus.kind(lease.bundle.worker_type), lease.gpus)
-        self._leases[lease.id] = job.leases[lease.id] = held
-        job.granted = True
-        if not job.ended:
-            job.state = RUNS
+    def _grant(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            job, ranks = self._open.get(lease.job), lease.gpus
+            if job is None:
+                continue
+            gpus = ranks if len(ranks) == 1 else tuple(sorted(ranks))
+            held = _Held(gpus, self.gpus.kind(lease.bundle.worker_type), job=job, ranks=ranks)
+            self._leases[lease.id] = job.leases[lease.id] = held
+            job.granted = True
+            if not job.ended:
+                job.state = RUNS
 
     def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
+        marks = self._pace.marks(now_s)
         for name in fact.leases:
             held = self._leases.get(name)
-            if held is None or held.tenure is not None:
+            if held is None or held.running:
                 continue
-            job, gpus = held.job, held.gpus
-            held.started_s = now_s
-            held.mark = self._pace.mark(now_s, job.spec.gpus)
-            held.tenure = self.gpus.enter(now_s, gpus if len(gpus) == 1 else tuple(sorted(gpus)), held.kind)
+            job = held.job
+            held.running, held.started_s, held.mark = True, now_s, marks[job.spec.gpus]
+            self.gpus.enter(now_s, held)
             self._running += not job.running
             job.running += 1
             if math.isnan(job.start_s):
@@ -288,18 +285,18 @@ class Metrics:
         held = self._leases.pop(end.lease, None)
         if held is None:
             return
-        job, tenure = held.job, held.tenure
+        job = held.job
         del job.leases[end.lease]
-        if tenure is not None:
-            self.gpus.leave(now_s, tenure)
+        if held.running:
+            self.gpus.leave(now_s, held)
             job.running -= 1
             self._running -= not job.running
-            job.cost_usd += tenure.cost_usd
+            job.cost_usd += held.cost_usd
             since_s = held.started_s
         else:
             job.cost_usd += self.gpus.count_unseen(held.kind, end.ran_s * len(held.gpus))
             held.started_s = now_s - end.ran_s
-            held.mark, since_s = self._pace.mark(now_s, job.spec.gpus), now_s
+            held.mark, since_s = self._pace.marks(now_s)[job.spec.gpus], now_s
         self._credit(now_s, job, held, end.steps, since_s)
         if not fact.lapsed:  # nobody knows what its processes did, nor how long they were there
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
@@ -322,7 +319,7 @@ class Metrics:
         job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
         if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.opened is not None:
             worker_type = self.gpus.worker_types[kind]
-            self.stretches.append(Stretch(job.id, worker_type, held.gpus, held.started_s, now_s))
+            self.stretches.append(Stretch(job.id, worker_type, held.ranks, held.started_s, now_s))
         gained = steps - job.steps
         if gained > 0 and job.row != UNMEASURED:
             job.steps = steps
@@ -374,10 +371,10 @@ class Metrics:
             return
         held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)
         for held in job.leases.values():
-            if held.tenure is not None:
+            if held.running:
                 kind, so_far_s = held.kind, now_s - held.started_s
                 held_s += so_far_s
-                cost_usd += held.tenure.cost_usd
+                cost_usd += held.cost_usd
                 received_s[kind] = received_s.get(kind, 0.0) + so_far_s
         self.jobs.set_state(job.row, job.state)
         self.jobs.put(
