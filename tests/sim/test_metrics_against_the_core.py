@@ -89,3 +89,15 @@ def test_gpu_time_adds_up() -> None:
     metrics = simulate(prepare(run).options).metrics
     busy_s, _ = metrics.gpus.totals(metrics.now_s)
     assert sum(busy_s) / 3600 == pytest.approx(metrics.jobs.numbers("cost_usd").sum())
+
+
+def test_a_run_that_is_stopped_has_measured_all_that_happened() -> None:
+    """Metrics see many records at once; whoever stops a run in between misses none of them."""
+    run = Run(cluster={"t4": 4, "a100": 8}, workload="mixed-day", rate_per_h=8.0, jobs=25)
+    kept = Applied()
+    options = replace(prepare(run).options, journal=kept)
+    result = simulate(options, progress=lambda seen: seen.ended < 3)
+    assert result.interrupted
+    assert result.metrics.now_s == kept.state.now_s
+    rows = result.metrics.jobs.rows(result.metrics.now_s)
+    assert {row["id"]: row["state"] for row in rows} == {j.id: j.state for j in kept.state.jobs.values()}
