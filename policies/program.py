@@ -26,6 +26,7 @@ from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp, try_lp
 from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
+from policies.widths import evened
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8
@@ -256,7 +257,7 @@ class Program:
         return Allocation(
             **{
                 "policy": policy,
-                "time_share": point.shares,
+                "time_share": evened(self.problem, self.usable, point.shares),
                 "value": point.value,
                 "price": point.price,
                 "isolated_rate": self.isolated_rate,
