@@ -10,7 +10,8 @@ What comes out is a level close to the right one, to begin an exact search from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy.optimize import brentq
@@ -30,8 +31,21 @@ MOST_COLUMNS = 8  # per job: the cheapest mix is looked for among all pairs of t
 def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
     """About the greatest s in (0, top] at which demand(s) can be met; `top` where this is not the way to find out."""
     market = _Market.of(problem, usable)
+    return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
+
+
+def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
+    """Whether prices let one expect that all of this can be met; not where this is not the way to find out."""
+    market = _Market.of(problem, usable)
     if market is None:
-        return top
+        return False
+    return all(level >= 1.0 for level in _levels(market, problem, lambda part: part * demand, 1.0))
+
+
+def _levels(
+    market: _Market, problem: Problem, demand: Callable[[float], Floats], top: float
+) -> Iterator[float]:
+    """What ever harder prices leave of the level, from the top down to where it ends."""
     count = problem.jobs.count
     prices = (problem.capacity > 0) / problem.capacity.sum()  # of all GPUs together: 1
     level = top
@@ -46,13 +60,14 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
             try:
                 level = float(brentq(excess, 0.0, level, rtol=1e-9))
             except (ValueError, RuntimeError):  # rates too far apart for a bill; a guess need not be good
-                return level
+                yield level
+                return
+        yield level
         planes.append(market.used(cost, demand(level) / count) - problem.capacity)
         hardest = _hardest(np.array(planes), problem.capacity)
         if hardest is None:
-            return level
+            return
         prices = hardest
-    return level
 
 
 def _hardest(planes: Floats, capacity: Floats) -> Floats | None:

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from policies.errors import SolverFailure
+from policies.prices import seems_affordable
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
-from policies.solvers import Answer, LinearProgram, solve_lp, solve_milp, try_lp
+from policies.solvers import MANY_COLUMNS, Answer, LinearProgram, solve_lp, solve_milp, try_lp
 from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
 from policies.widths import evened
 
@@ -190,13 +191,20 @@ class Program:
         return self.improve(worst_off, gain, floor=worst_off.value * need)
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
-        """Whether it is worth trying to give jobs that run alone all of these rates at once."""
+        """Whether it is worth trying to give all jobs these rates at once; where they run alone, which can be guessed.
+
+        A small program finds out soon enough that it has no answer. For a large one the prices are asked before.
+        """
         if not self._alone:
             return False
         columns, speed = self.problem.columns, np.zeros(len(floor))
         np.maximum.at(speed, self._first, columns.first_rate[self.usable] / columns.gpus[self.usable])
         gpus = np.divide(floor, speed, out=np.zeros_like(floor), where=floor > 0)
-        return bool(gpus.sum() <= ROOM * self.problem.capacity.sum())
+        if gpus.sum() > ROOM * self.problem.capacity.sum():
+            return False
+        if self.usable.size < MANY_COLUMNS:
+            return True
+        return seems_affordable(self.problem, self.usable, floor)
 
     def raise_all(self, need: Floats) -> Point:
         """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""

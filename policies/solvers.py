@@ -37,6 +37,7 @@ WIDE, COLUMNS_PER_ROW = (
     4,
 )  # so many columns, and so many for each row: prices tell quickly which are needed
 STEPS_PER_ROW = 10
+TRY = 0.3  # of the time that is left, for what may have no answer
 DUAL, PRIMAL = 1, 4  # the strategies of HiGHS
 
 # A library's trouble is not the end.
@@ -110,16 +111,21 @@ def solve_lp(program: LinearProgram) -> Answer:
 
 
 def try_lp(program: LinearProgram) -> Answer:
-    """The optimum, if the first solver that takes the program finds it: for one that may have no answer at all."""
-    for name, solver in _CHAIN:
-        try:
-            answer = solver(program)
-        except _TROUBLE as trouble:
-            raise SolverFailure(f"{name}: {trouble}") from None
-        if answer is not None and answer.optimal:
-            return answer
-        if answer is not None:
-            break
+    """The optimum, if the first solver that takes the program finds it: for one that may have no answer at all.
+
+    It has a part of the time that is left, so that there is enough for the way that is sure.
+    """
+    left = time_left_s()
+    with time_limit(left * TRY if np.isfinite(left) else None):
+        for name, solver in _CHAIN:
+            try:
+                answer = solver(program)
+            except _TROUBLE as trouble:
+                raise SolverFailure(f"{name}: {trouble}") from None
+            if answer is not None and answer.optimal:
+                return answer
+            if answer is not None:
+                break
     raise SolverFailure("no optimum at the first try")
 
 

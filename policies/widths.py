@@ -2,8 +2,8 @@
 
 Where a job is as fast per GPU at every width, two GPUs all of the time, and four of them half of it, are the same to a
 linear program, and an interior-point method answers with a bit of each. On real GPUs every change of width is a
-restart, and the widest of them push others aside. So the GPU time that a job has on a type is spread over as much of
-its time as there is, at the one or two widths next to the mean.
+restart, and the widest of them push others aside. So the GPU time that a job has on a type is spread over all of its
+time there and, where it has idle time, a part of that, at the one or two widths next to the mean.
 """
 
 from __future__ import annotations

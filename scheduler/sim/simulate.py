@@ -112,8 +112,12 @@ class _Recorder:
 
     def measured(self) -> Metrics:
         """The metrics of all facts until now."""
-        while self._unmeasured:
-            self._metrics.observe_all(*self._unmeasured.popleft())
+        try:
+            while self._unmeasured:
+                self._metrics.observe_all(*self._unmeasured.popleft())
+        except BaseException:
+            self._unmeasured.clear()  # cut off in the middle of a record: those behind it build on all of it
+            raise
         return self._metrics
 
     def read(self) -> Iterator[tuple[float, Fact]]:

@@ -174,6 +174,37 @@ def test_a_cluster_that_only_looks_as_if_it_had_room(monkeypatch: pytest.MonkeyP
     assert program.effective(point.shares) == pytest.approx([2.0, 2.0, 1.0], rel=1e-6)
 
 
+@pytest.mark.parametrize(("gpus", "programs"), [(200, 1), (60, 2)])
+def test_large_programs_are_tried_where_prices_say_that_it_can_be(
+    gpus: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room, on a type that half of the jobs cannot use; what these have decides. A vain try is not made."""
+    rng = np.random.default_rng(1)
+    some, others = (rng.uniform(1.0, 4.0, (150, 4)) for _ in "ab")
+    ways = [
+        alone(f"s{job}", kind, rate)
+        for job, row in enumerate(some)
+        for kind, rate in zip("abcd", row, strict=True)
+    ]
+    ways += [alone(f"t{job}", "big", rate) for job, row in enumerate(others) for rate in row[:1]]
+    program = Program(by_hand({**dict.fromkeys("abcd", gpus / 4), "big": 900}, *ways))
+    assert program.usable.size > solvers.MANY_COLUMNS
+    calls, solve = [], solvers.solve_blocks
+
+    def counted(*args: object) -> object:
+        calls.append(args)
+        return solve(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(solvers, "solve_blocks", counted)
+    need = program.best_rate.copy()
+    need[:150] *= 0.5
+    point = program.raise_then_improve(need, 1.0 / need)
+    assert len(calls) == programs
+    assert point.optimal
+    level = best_by_simplex(program.problem, np.zeros(program.usable.size), need=need)
+    assert point.value == pytest.approx(level, rel=1e-6)
+
+
 @given(problem=problems(**SMALL), merge=st.booleans(), seed=st.integers(0, 99))
 @settings(max_examples=80)
 def test_both_in_turn_are_what_each_is_alone(problem: Problem, merge: bool, seed: int) -> None:

@@ -18,6 +18,7 @@ from policies.solvers import (
     solve_milp,
     time_left_s,
     time_limit,
+    try_lp,
 )
 from policies.sparse import dense, zeros
 from tests.support.problems import random_problem
@@ -127,6 +128,37 @@ def test_what_each_of_them_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solvers, "_CHAIN", [("Clarabel", fails), ("HiGHS", fails)])
     with pytest.raises(SolverFailure, match=r"^Clarabel: had a bad day; HiGHS: had a bad day$"):
         solve_lp(knapsack())
+
+
+def test_a_try_ends_with_the_first_solver_that_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves the program to others is passed over; the failure of the first who takes it is that of the try."""
+    answer = Answer(np.array([0.4, 0.6]), np.zeros(2), True)
+    monkeypatch.setattr(solvers, "_CHAIN", [("not mine", lambda _: None), ("mine", lambda _: answer)])
+    assert try_lp(knapsack()) is answer
+    monkeypatch.setattr(solvers, "_CHAIN", [("bad", fails), ("good", lambda _: answer)])
+    with pytest.raises(SolverFailure, match="bad: had a bad day"):
+        try_lp(knapsack())
+    stopped = replace(answer, optimal=False)
+    monkeypatch.setattr(solvers, "_CHAIN", [("slow", lambda _: stopped), ("good", lambda _: answer)])
+    with pytest.raises(SolverFailure, match="no optimum"):
+        try_lp(knapsack())
+
+
+def test_a_try_leaves_time_for_the_way_that_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees a part of the limit only; without a limit there is none."""
+    seen: list[float] = []
+
+    def looks(program: LinearProgram) -> Answer:
+        seen.append(time_left_s())
+        return Answer(np.zeros(2), np.zeros(2), True)
+
+    monkeypatch.setattr(solvers, "_CHAIN", [("looks", looks)])
+    with time_limit(100.0):
+        try_lp(knapsack())
+        assert time_left_s() > 99.0 - solvers.TRY
+    try_lp(knapsack())
+    assert seen[0] <= 100.0 * solvers.TRY
+    assert seen[1] == np.inf
 
 
 def test_nothing_to_decide() -> None:

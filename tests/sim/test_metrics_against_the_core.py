@@ -10,6 +10,7 @@ from scheduler.core.apply import apply
 from scheduler.core.facts import Fact, LeaseClosed
 from scheduler.core.state import SchedulerState
 from scheduler.model.lease import Holding
+from scheduler.sim.metrics import Metrics
 from scheduler.sim.runs import Run, prepare
 from scheduler.sim.simulate import simulate
 from scheduler.sim.summary import utilisation
@@ -101,3 +102,21 @@ def test_a_run_that_is_stopped_has_measured_all_that_happened() -> None:
     assert result.metrics.now_s == kept.state.now_s
     rows = result.metrics.jobs.rows(result.metrics.now_s)
     assert {row["id"]: row["state"] for row in rows} == {j.id: j.state for j in kept.state.jobs.values()}
+
+
+def test_what_is_cut_off_in_the_middle_of_a_record_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the metrics take in a record: what they have is what was so before it, and nothing behind it."""
+    observe, moments = Metrics.observe_all, []
+
+    def interrupted(metrics: Metrics, now_s: float, facts: Sequence[Fact]) -> None:
+        moments.append(now_s)
+        if len(moments) == 30:
+            raise KeyboardInterrupt
+        observe(metrics, now_s, facts)
+
+    monkeypatch.setattr(Metrics, "observe_all", interrupted)
+    run = Run(cluster={"t4": 4, "a100": 8}, workload="mixed-day", rate_per_h=8.0, jobs=150, ideal=True)
+    result = simulate(prepare(run).options)
+    assert result.interrupted
+    assert len(moments) == 30
+    assert result.metrics.now_s == moments[-2]
