@@ -18,7 +18,7 @@ from policies.errors import SolverFailure
 from policies.grouping import group
 from policies.problem import Floats, Problem
 from policies.program import SLACK, Point, Program
-from policies.reference import proportional_rates
+from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, needs
 from tests.support.problems import alone, by_hand, problems, random_problem, together
 
 STEP = 1e-3
@@ -30,41 +30,11 @@ TWO_JOBS = by_hand(
 )  # fmt: skip
 
 
-def needs(problem: Problem) -> Floats:
-    """What every row needs at λ = 1 under `las`."""
-    return problem.jobs.count * problem.jobs.weight * proportional_rates(problem) / problem.jobs.gpus
-
-
 def with_more(problem: Problem, kind: int, gpus: float) -> Problem:
     """The same with so many more GPUs of a type."""
     capacity = problem.capacity.copy()
     capacity[kind] += gpus
     return replace(problem, capacity=capacity)
-
-
-def best_by_simplex(
-    problem: Problem, gain: Floats, floor: Floats | None = None, need: Floats | None = None
-) -> float | None:
-    """The same optimum written down afresh, dense, for HiGHS; with `need`, the greatest level. None: impossible."""
-    rates, k = problem.rates.toarray(), len(problem.columns)
-    idle = (problem.columns.first_rate == 0) | (problem.columns.is_pair & (problem.columns.second_rate == 0))
-    rows = [problem.membership.toarray(), problem.occupancy.toarray()]
-    limit = [problem.jobs.count, problem.capacity]
-    if floor is not None:
-        rows, limit = [*rows, -rates], [*limit, -floor]
-    rows = np.vstack(rows)
-    level = np.zeros((len(rows), 1))
-    if need is not None:
-        rows, level = np.vstack([rows, -rates]), np.vstack([level, need[:, None]])
-        limit.append(np.zeros(len(need)))
-    found = linprog(
-        np.append(-gain, 0.0 if need is None else -1.0),
-        A_ub=np.hstack([rows, level]),
-        b_ub=np.concatenate(limit),
-        bounds=[*((0, 0 if i else None) for i in idle[:k]), (0, None if need is not None else 0)],
-        method="highs",
-    )
-    return None if found.x is None else -float(found.fun)
 
 
 # ------------------------------------------------------------------------------------------ two jobs by hand
@@ -121,112 +91,6 @@ def test_a_second_stage_that_fails_leaves_the_first(monkeypatch: pytest.MonkeyPa
     assert (lowest.optimal, kept.optimal) == (True, False)
 
 
-# ------------------------------------------------------------------------------- the highest level, then the gain
-
-
-def solved_by(program: Program, need: Floats, monkeypatch: pytest.MonkeyPatch) -> tuple[Point, int]:
-    """The highest level, then the greatest sum of normalised rates; and how many programs that took."""
-    calls, run = [], solvers.run_clarabel
-
-    def counted(*args: object) -> object:
-        calls.append(args)
-        return run(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(solvers, "run_clarabel", counted)
-    return program.raise_then_improve(need, 1.0 / need), len(calls)
-
-
-def test_a_cluster_that_is_not_full_takes_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Job a has its best at level 2, the others go on above it, and more GPUs would not raise the level: price 0."""
-    ways = [alone("a", "v100", 2.0), alone("b", "v100", 9.0), alone("c", "v100", 5.0), alone("c", "k80", 3.0)]
-    program = Program(by_hand({"v100": 3, "k80": 2}, *ways))
-    point, programs = solved_by(program, np.ones(3), monkeypatch)
-    assert (point.value, programs, point.optimal) == (2.0, 1, True)
-    assert program.effective(point.shares) == pytest.approx([2.0, 9.0, 5.0], rel=1e-6)
-    assert point.price.tolist() == [0.0, 0.0]
-
-
-def test_a_full_cluster_takes_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs share a GPU: the rate of either is worth something to the other, so neither can have more."""
-    program = Program(by_hand({"v100": 1}, alone("a", "v100", 2.0), alone("b", "v100", 4.0)))
-    point, programs = solved_by(program, np.array([2.0, 4.0]), monkeypatch)
-    assert programs == 1
-    assert point.value == pytest.approx(0.5, rel=1e-6)
-    assert point.shares == pytest.approx([0.5, 0.5], rel=1e-6)
-
-
-def test_who_is_not_held_is_raised_in_a_second_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two share a GPU, and the third has a type of its own, which is worth nothing to them."""
-    ways = [alone("a", "v100", 2.0), alone("b", "v100", 4.0), alone("c", "k80", 3.0)]
-    program = Program(by_hand({"v100": 1, "k80": 1}, *ways))
-    point, programs = solved_by(program, np.array([2.0, 4.0, 3.0]), monkeypatch)
-    assert programs == 2
-    assert program.effective(point.shares) == pytest.approx([1.0, 2.0, 3.0], rel=1e-6)
-
-
-def test_a_cluster_that_only_looks_as_if_it_had_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All want the only GPU of one type: the first try has no answer, and the two questions are asked in turn."""
-    ways = [alone(job, "v100", 4.0) for job in "ab"] + [alone("c", "k80", 1.0)]
-    program = Program(by_hand({"v100": 1, "k80": 9}, *ways))
-    point, programs = solved_by(program, np.array([4.0, 4.0, 1.25]), monkeypatch)
-    assert programs == 3
-    assert point.value == pytest.approx(0.5, rel=1e-6)
-    assert program.effective(point.shares) == pytest.approx([2.0, 2.0, 1.0], rel=1e-6)
-
-
-@pytest.mark.parametrize(("gpus", "programs"), [(200, 1), (60, 2)])
-def test_large_programs_are_tried_where_prices_say_that_it_can_be(
-    gpus: int, programs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is room, on a type that half of the jobs cannot use; what these have decides. A vain try is not made."""
-    rng = np.random.default_rng(1)
-    some, others = (rng.uniform(1.0, 4.0, (150, 4)) for _ in "ab")
-    ways = [
-        alone(f"s{job}", kind, rate)
-        for job, row in enumerate(some)
-        for kind, rate in zip("abcd", row, strict=True)
-    ]
-    ways += [alone(f"t{job}", "big", rate) for job, row in enumerate(others) for rate in row[:1]]
-    program = Program(by_hand({**dict.fromkeys("abcd", gpus / 4), "big": 900}, *ways))
-    assert program.usable.size > solvers.MANY_COLUMNS
-    calls, solve = [], solvers.solve_blocks
-
-    def counted(*args: object) -> object:
-        calls.append(args)
-        return solve(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(solvers, "solve_blocks", counted)
-    need = program.best_rate.copy()
-    need[:150] *= 0.5
-    point = program.raise_then_improve(need, 1.0 / need)
-    assert len(calls) == programs
-    assert point.optimal
-    level = best_by_simplex(program.problem, np.zeros(program.usable.size), need=need)
-    assert point.value == pytest.approx(level, rel=1e-6)
-
-
-@given(problem=problems(**SMALL), merge=st.booleans(), seed=st.integers(0, 99))
-@settings(max_examples=80)
-def test_both_in_turn_are_what_each_is_alone(problem: Problem, merge: bool, seed: int) -> None:
-    """Level and gain agree with simplex however many programs it took, and the prices prove the level."""
-    if merge:
-        problem = group(problem)[0]
-    need = needs(problem)
-    program = Program(problem)
-    assume((program.rates.largest() > 0).all())  # each can run somewhere
-    point = program.raise_then_improve(need, 1.0 / need)
-    level = best_by_simplex(problem, np.zeros(len(problem.columns)), need=need)
-    assert point.value == pytest.approx(level, rel=1e-6, abs=1e-8)
-    assume(point.value > 1e-6)
-    rates = program.effective(point.shares)
-    assert (rates >= point.value * need * (1 - 1e-6)).all()
-    gain = best_by_simplex(problem, program.per_rate(1.0 / need), point.value * need * (1 - 1e-7))
-    assert (rates / need).sum() == pytest.approx(gain, rel=1e-4)  # a hair of the level buys that much
-    assert point.worth @ need == pytest.approx(1.0, rel=1e-5)
-    assert point.price @ problem.capacity + point.rent @ program.count == pytest.approx(level, rel=1e-5)
-    assert_prices_bound_everything(program, point, seed)
-
-
 def test_columns_that_may_not_be_used() -> None:
     """`allowed`, a rate of 0, a partner at rate 0 and a type without GPUs each take a column out of the program."""
     problem = by_hand(
@@ -265,26 +129,6 @@ def test_the_best_a_job_can_do_alone() -> None:
 
 
 # --------------------------------------------------------------------------------- what prices promise
-
-
-def assert_prices_bound_everything(program: Program, point: Point, seed: int) -> None:
-    """worth @ E <= price @ capacity + rent @ count for any shares that can be had."""
-    problem, rng = program.problem, np.random.default_rng(seed)
-    bound = point.price @ problem.capacity + point.rent @ program.count
-    for _ in range(20):
-        share = rng.exponential(size=len(problem.columns)) * (rng.random(len(problem.columns)) < 0.5)
-        share[np.setdiff1d(np.arange(len(share)), program.usable)] = 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.concatenate(
-                [
-                    program.count / (problem.membership @ share),
-                    problem.capacity / (problem.occupancy @ share),
-                ]
-            )
-        share *= min(1.0, float(np.nanmin(room, initial=np.inf)))
-        worth = point.worth @ program.effective(share)
-        assert worth <= bound * (1 + 1e-6) + 1e-9
-    assert point.worth @ program.effective(point.shares) == pytest.approx(bound, rel=1e-4, abs=1e-7)
 
 
 @given(problem=problems(**SMALL), merge=st.booleans(), seed=st.integers(0, 99))
