@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from policies.checks import derived
 from policies.errors import PolicyError
 from policies.grouping import group
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
-from policies.registry import entry, resolve
+from policies.registry import entry, reads, resolve
+from policies.twins import settled
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Shares, Solved
 
@@ -37,7 +39,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
     return Solved(
         number=question.number,
         policy=allocation.policy if failed else question.policy,
-        shares=shares(problem, allocation),
+        shares=shares(problem, _kept_in_place(question, problem, allocation)),
         failed=failed,
         value=float(allocation.value) if math.isfinite(allocation.value) else None,
         optimal=allocation.optimal,
@@ -57,6 +59,15 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     kind[back.group_of] = pairs.kind
     paired = derived(grouped, columns=_with_pairs(grouped, pairs, kind))
     return back.split(paired, policy(paired))
+
+
+def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
+    """The same rates, but nobody changes between types on which it is equally fast."""
+    if question.at is None:
+        return allocation
+    by_price = reads(allocation.policy, "price_per_gpu_hour")
+    time_share = settled(problem, allocation.time_share, question.at, by_price=by_price)
+    return replace(allocation, time_share=time_share)
 
 
 def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:

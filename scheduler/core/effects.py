@@ -61,6 +61,7 @@ class Solve:
     policy: str
     problem: Problem
     pairs: Pairs | None = None
+    at: Ints | None = None  # [n] the worker type that each job row runs on; -1: none
 
 
 class Reply(msgspec.Struct, frozen=True):

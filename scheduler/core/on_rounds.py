@@ -119,7 +119,8 @@ def ask_again(out: Outcome, kinds: Kinds) -> None:
     except ValueError as error:
         out.fact(AllocationFailed(number=number, why=f"the problem cannot be right: {error}"))
         return
-    out.effect(Solve(number, out.state.settings.policy, built, pairs))
+    at = problem.whereabouts(out.state, built)
+    out.effect(Solve(number, out.state.settings.policy, built, pairs, at))
 
 
 def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:

@@ -280,6 +280,14 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     return problem, pairs
 
 
+def whereabouts(state: SchedulerState, problem: Problem) -> Ints:
+    """By row of a problem: the worker type that its job runs on, or is about to; -1 where there is none."""
+    row = {name: at for at, name in enumerate(problem.worker_types)}
+    held = state.held
+    found = [held[job].bundle.worker_type if job in held else "" for job in problem.jobs.ids]
+    return np.array([row.get(name, -1) for name in found], np.int64)
+
+
 def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) -> Jobs:
     reckoned = [estimate(state, job, now_s, kinds) for job in jobs]
     specs = [job.spec for job in jobs]

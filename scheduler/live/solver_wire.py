@@ -26,6 +26,7 @@ def encode_question(question: Solve, time_limit_s: float) -> bytes:
         "policy": question.policy,
         "problem": _plain(question.problem),
         "pairs": None if question.pairs is None else _plain(question.pairs),
+        "at": _plain(question.at),
         "time_limit_s": time_limit_s,
     }
     return msgspec.msgpack.encode(parts)
@@ -44,7 +45,8 @@ def decode_question(data: bytes) -> tuple[Solve, float]:
         }
     )
     pairs = None if parts["pairs"] is None else _made(Pairs, parts["pairs"])
-    return Solve(parts["number"], parts["policy"], problem, pairs), parts["time_limit_s"]
+    question = Solve(parts["number"], parts["policy"], problem, pairs, _array(parts["at"]))
+    return question, parts["time_limit_s"]
 
 
 def encode_answer(answer: Solved) -> bytes:

@@ -68,9 +68,11 @@ def test_a_question_survives_the_way_to_the_solver():
         now_s=7.0,
         seed=3,
     )
-    sent = Solve(9, "hierarchical", problem, given.pairs)
+    sent = Solve(9, "hierarchical", problem, given.pairs, np.arange(len(problem.jobs)) - 1)
     got, limit_s = decode_question(encode_question(sent, 2.5))
     assert (got.number, got.policy, limit_s) == (9, "hierarchical", 2.5)
+    assert got.at is not None
+    assert got.at.tolist() == (np.arange(len(problem.jobs)) - 1).tolist()
     assert (got.problem.tenants, got.problem.now_s, got.problem.seed) == (problem.tenants, 7.0, 3)
     assert encode_question(got, 2.5) == encode_question(sent, 2.5)
 
