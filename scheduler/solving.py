@@ -28,6 +28,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
     """The policy's allocation; when there is none, first come first served, and why."""
     try:
         problem, allocation = solve(question, time_limit_s)
+        allocation = _kept_in_place(question, problem, allocation)
         if not (np.isfinite(allocation.time_share).all() and np.isfinite(allocation.isolated_rate).all()):
             raise ArithmeticError("its answer holds numbers that are none")
         failed = ""
@@ -39,7 +40,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
     return Solved(
         number=question.number,
         policy=allocation.policy if failed else question.policy,
-        shares=shares(problem, _kept_in_place(question, problem, allocation)),
+        shares=shares(problem, allocation),
         failed=failed,
         value=float(allocation.value) if math.isfinite(allocation.value) else None,
         optimal=allocation.optimal,
