@@ -3,12 +3,14 @@
     python -m scheduler.live.solver_process
 
 Each is a length (8 bytes, big-endian) and so many bytes. It ends with its input: a scheduler that is gone needs
-no answers.
+no answers. A solver that is in the middle of one does not read; the kernel ends it when the scheduler dies.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from typing import BinaryIO
 
@@ -16,10 +18,12 @@ from scheduler.live.solver_wire import decode_question, encode_answer
 from scheduler.solving import answer
 
 LENGTH_BYTES = 8
+_SET_DEATH_SIGNAL = 1
 
 
 def main() -> int:
     """Answer until there is nobody to ask."""
+    _die_with_scheduler()
     questions = sys.stdin.buffer
     # Solvers print; what they print must not get between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -30,6 +34,15 @@ def main() -> int:
         answers.write(len(reply).to_bytes(LENGTH_BYTES, "big") + reply)
         answers.flush()
     return 0
+
+
+def _die_with_scheduler() -> None:
+    """Have the kernel kill this process when the scheduler dies, even during a long solve.
+
+    If the scheduler is dead already, the input has ended and nothing is solved.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
 
 
 def _read(stream: BinaryIO) -> bytes | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -158,3 +161,31 @@ def test_a_question_that_cannot_be_put_leaves_the_next_its_answer(monkeypatch):
     first, second = ask([question(), question(number=2)])
     assert "no such thing" in first.failed
     assert not second.failed
+
+
+# starts a solver whose input stays open when this process dies, asks it once, and says its pid
+ASKS = (
+    "import os, subprocess, sys\n"
+    "from tests.live.test_solver import question, encode_question\n"
+    "solver = subprocess.Popen(sys.argv[2:], stdin=0, stdout=subprocess.PIPE, start_new_session=True)\n"
+    "data = encode_question(question(), 5.0)\n"
+    "os.write(int(sys.argv[1]), len(data).to_bytes(8, 'big') + data)\n"
+    "assert len(solver.stdout.read(8)) == 8\n"
+    "print(solver.pid, flush=True)\n"
+    "solver.wait()\n"
+)
+
+
+def test_a_solver_dies_with_its_scheduler():
+    """Also one that waits for no input: the scheduler is killed, and the solver's input does not end."""
+    heard, said = os.pipe()
+    command = [sys.executable, "-c", ASKS, str(said), *solver_module.COMMAND]
+    with subprocess.Popen(command, stdin=heard, stdout=subprocess.PIPE, pass_fds=[said]) as parent:
+        assert parent.stdout is not None
+        solver = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([solver], [], [], 60.0)[0] == [solver], "the solver outlives its scheduler"
+    finally:
+        for fd in (solver, heard, said):
+            os.close(fd)
