@@ -86,7 +86,8 @@ class Core:
     def take_over(self, now_s: float) -> Outcome:
         """A process begins to speak for this state: a new epoch, and everything said again that may be lost.
 
-        Where records are lost nobody knows what runs: each node is silent until it has said so itself.
+        Leases that would soon end are renewed. Where records are lost nobody knows what runs: each node is silent
+        until it has said so itself.
         """
         state = self.state
         out = Outcome(state, max(now_s, state.now_s))
@@ -95,6 +96,7 @@ class Core:
         if doubtful:
             for name in sorted(state.nodes):
                 on_nodes.on_silent(out, NodeSilent(node=name))
+        on_rounds.renew_on_start(out)
         out.effects.extend(self.resync(out.now_s))
         return out
 

@@ -201,6 +201,33 @@ def plan(out: Outcome, kinds: Kinds) -> None:
         out.leases_stop = True
 
 
+def renew_on_start(out: Outcome) -> None:
+    """Renew every lease when a new process takes over late in a round, or shortly after its end.
+
+    Leases are otherwise renewed at the boundary alone. A daemon in a restart loop may be away at each of them, and
+    every lease would lapse. So the round that follows begins without a plan: everybody keeps their GPUs for it.
+    Early in a round the boundary is far enough away, and nothing is done.
+    """
+    state, old, settings = out.state, out.state.round, out.state.settings
+    left_s = old.ends_s - out.now_s
+    if not state.held or not -settings.lease_margin_s < left_s < settings.round_s / 3:
+        return
+    starts_s = max(old.ends_s, out.now_s)
+    table = state.shares
+    skipped = tuple(
+        bundle for bundle, rounds in zip(table.bundles, table.skipped.tolist(), strict=True) if rounds
+    )
+    out.fact(
+        RoundPlanned(
+            number=old.number + 1,
+            starts_s=starts_s,
+            ends_s=starts_s + settings.round_s,
+            reserved=old.reserved,
+            skipped=skipped,
+        )
+    )
+
+
 def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:
     granted = []
     for at, (name, bundle, gpus) in enumerate(changes.granted, state.next_lease):

@@ -25,7 +25,7 @@ from scheduler.model.settings import Settings
 from scheduler.sim.physics import JobTruth
 from scheduler.solving import answer
 from tests.support.core_world import Stage
-from tests.support.desk import Desk, job, node
+from tests.support.desk import SETTINGS, Desk, job, node
 
 DeskOf = Callable[..., Desk]
 
@@ -215,12 +215,41 @@ def test_who_takes_over_says_everything_again(desk_of: DeskOf) -> None:
     question = asked(desk)
     desk.take_over(352)
     desk.claim(EpochStarted, epoch=1)
+    desk.claim(RoundPlanned, number=2, starts_s=360, ends_s=720, ended=(), granted=())
     sets = {one.node: one for one in (desk.claim(SendLeases), desk.claim(SendLeases))}
     assert [one.id for one in sets["n1"].leases] == [lease]
     assert (sets["n1"].epoch, sets["n2"].leases) == (1, ())
     assert desk.claim(Solve).number == question.number
     desk.questions.clear()
-    desk.wakes(tick=352, review=352)
+    desk.wakes(tick=710, review=352)
+
+
+def test_a_start_early_in_a_round_leaves_the_round_as_it_is(desk_of: DeskOf) -> None:
+    """The boundary is far enough away for this process, or the next one, to plan it."""
+    desk = desk_of(node())
+    desk.run(job())
+    before = desk.core.state.round
+    desk.take_over(200)
+    desk.settle()
+    assert desk.core.state.round == before
+
+
+@pytest.mark.parametrize("period_s", [7.0, 50.0, 110.0])
+def test_a_restart_loop_over_ten_boundaries_takes_no_lease(period_s: float) -> None:
+    """P6: each process lives for a second and is away at every boundary; all jobs run on under their first lease."""
+    stage = Stage([node(f"n{i}") for i in range(3)], SETTINGS)
+    jobs = [job(steps=1e9)] * 8  # two more than there are GPUs
+    stage.world.submit(0.0, jobs, JobTruth(job_type="cnn", steps_total=1e9))
+    stage.until(100.0)
+    state = stage.state
+    leases = {name: one.lease for name, one in state.jobs.items()}
+    assert sum(lease is not None for lease in leases.values()) == 6
+    while stage.state.now_s < 3700.0:
+        stage.until(stage.world.now_s + 1.0)
+        stage.restart(period_s - 1.0)
+    assert {name: one.lease for name, one in stage.state.jobs.items()} == leases
+    assert sum(one.preemptions for one in stage.state.jobs.values()) == 0
+    assert stage.state.round.number >= 10
 
 
 # ------------------------------------------------------------------------------------------- promised, received
