@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scheduler.journal import layout
 from scheduler.journal.errors import DamagedJournal, JournalError, NewerJournal, NotAJournal
-from scheduler.journal.lock import hands_off
+from scheduler.journal.lock import hands_off, lock_path
 from scheduler.journal.mend import beside, finish_mending, mend, sync_folder
 
 
@@ -23,6 +23,13 @@ class Opened(NamedTuple):
     db: sqlite3.Connection
     last_seq: int
     mended: str  # why it had to be mended; empty: it had not
+
+
+def refuse_special(path: Path) -> None:
+    """Raise NotAJournal for a device, a pipe or a directory: reading one may never end."""
+    for file in (path, beside(path, "-wal"), beside(path, "-wal.kept"), lock_path(path)):
+        if file.exists() and not file.is_file():
+            raise NotAJournal(f"{file} is not a regular file; choose another journal, or move it away")
 
 
 def open_database(path: Path, known: int, *, durable: bool, strict: bool, name: Path) -> Opened:

@@ -22,7 +22,7 @@ from scheduler.journal.codec import VERSION, encode_facts, record_crc, snapshot_
 from scheduler.journal.digest import digest, export
 from scheduler.journal.errors import AppendFailed, DamagedJournal, NotAJournal, Unwritable
 from scheduler.journal.lock import LockFile
-from scheduler.journal.opening import copied, open_database
+from scheduler.journal.opening import copied, open_database, refuse_special
 from scheduler.journal.reading import Holes, checked_snapshot, scan_rows
 from scheduler.journal.record import Damage, Record, Row, Snapshot
 
@@ -60,6 +60,7 @@ class SqliteJournal:
         self._waiting_bytes = 0
         self._failed = ""
         self._closing = ExitStack()
+        refuse_special(self.path)
         with ExitStack() as opening:
             file = opening.enter_context(copied(self.path)) if read_only else self.path
             self._lock = LockFile(file)

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scheduler.core.facts import Fact, GpusFilled, RoundPlanned
+from scheduler.live.private_database import open_private
 from scheduler.model.lease import Lease, nodes_of
 
 log = logging.getLogger(__name__)
 
 ROWS_MAX = 1_000_000
+LOST = "`gavel logs` does not find attempts that ended before now"
 _TRIM_EVERY = 10_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempt (
@@ -39,16 +41,9 @@ class Attempts:
     """The table. Give `listen` to the Feed."""
 
     def __init__(self, path: Path | None = None, rows_max: int = ROWS_MAX) -> None:
-        """`path` None: in memory. A file that is no table any more is set aside, and begun anew."""
+        """With `path` None the table is in memory. A damaged file is set aside, and `warning` says so."""
         self._rows_max, self._since_trim = rows_max, 0
-        try:
-            self._db = _open(path)
-        except sqlite3.DatabaseError as error:
-            if path is None:
-                raise
-            log.error("%s is damaged and was set aside; older logs are found by it no more: %s", path, error)
-            path.replace(path.with_suffix(".damaged"))
-            self._db = _open(path)
+        self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
 
     def close(self) -> None:
         """Let the file go."""
@@ -67,6 +62,7 @@ class Attempts:
         rows = [(one.job, one.attempt, one.id, "\n".join(nodes_of(one.gpus))) for one in leases]
         try:
             with self._db:
+                self._db.execute("BEGIN")
                 self._db.executemany("INSERT OR REPLACE INTO attempt VALUES (?, ?, ?, ?)", rows)
                 self._since_trim += len(rows)
                 if self._since_trim >= min(_TRIM_EVERY, self._rows_max):
@@ -88,16 +84,3 @@ class Attempts:
             log.error("where job %(job)s ran cannot be read: %(error)s", {"job": job, "error": error})
             return []
         return [Attempt(number, lease, tuple(nodes.split("\n"))) for number, lease, nodes in rows]
-
-
-def _open(path: Path | None) -> sqlite3.Connection:
-    db = sqlite3.connect(":memory:" if path is None else path)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # what a power failure takes is noted again from the state
-        with db:
-            db.execute(_SCHEMA)
-    except sqlite3.DatabaseError:
-        db.close()
-        raise
-    return db

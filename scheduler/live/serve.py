@@ -46,8 +46,10 @@ from scheduler.live.log_lines import log_to
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.people import People
 from scheduler.live.ports import Port, PortTaken, Reach, Service, credentials
+from scheduler.live.private_database import CannotOpen
 from scheduler.live.solver import SolverProcess
 from scheduler.live.tls import Keys
+from scheduler.live.tokens import REMEDY
 from scheduler.live.upkeep_service import UpkeepService
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
@@ -131,6 +133,7 @@ class Daemon:
         world.links = links = Links(world, config.agents)
         attempts = Attempts(folder / "attempts.db")
         closing.callback(attempts.close)
+        self._replaced = [attempts.warning]
         attempts.note(holding.lease for holding in world.state.leases.values())
         relay = LogRelay(links, attempts, world.state)
         self.feed.listen(attempts.listen)
@@ -140,6 +143,9 @@ class Daemon:
         self.people = people = People(
             world, self.feed, reach, folder, config.people, config.auth, self._warnings
         )
+        self._replaced.append(people.usage.warning)
+        if people.access is not None and not people.access.tokens():
+            raise CannotOpen(f"{folder / 'access.db'} holds no token, so nobody could call; {REMEDY}")
         await closing.enter_async_context(people)
         closing.push_async_callback(_cancelled, asyncio.create_task(links.watch(), name="links"))
         upkeep = UpkeepService(self._journal, folder, VERSION)
@@ -173,7 +179,7 @@ class Daemon:
 
     def _warnings(self) -> Sequence[str]:
         """What an operator should know, beside what the services find."""
-        found = list(self._journal_report)
+        found = [*self._journal_report, *filter(None, self._replaced)]
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
             found.append(
@@ -307,9 +313,10 @@ def _table(path: str) -> Throughputs:
 def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
     """The digest of this, to be noted there, if it is something else than at the last start; empty: it is the same."""
     digest = hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
-    with suppress(OSError):
-        if path.read_text() == digest:
-            return ""
+    if path.exists() and not path.is_file():
+        raise CannotOpen(f"{path} is not a regular file; move it away")
+    if path.exists() and path.read_bytes() == digest.encode():
+        return ""
     return digest
 
 
@@ -318,7 +325,7 @@ def serve(config: DaemonConfig) -> int:
     log_to(None, config.log_level, config.log_json)
     try:
         asyncio.run(_serve(config))
-    except (JournalError, PortTaken, ConfigError, OSError) as error:
+    except (JournalError, CannotOpen, PortTaken, ConfigError, OSError) as error:
         log.debug("stopped", exc_info=True)
         what = str(error)
         if isinstance(error, OSError) and error.strerror:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +18,17 @@ from pathlib import Path
 import msgspec
 
 from scheduler.live.callers import Role
+from scheduler.live.private_database import open_private
 from scheduler.live.tls import fingerprint_of
 from scheduler.model.errors import InvalidSpec, NotFound
 
 PREFIX = "gavel"
 USED_SLACK_S = 60.0  # that `used_s` may lag behind
 JOIN_VALID_S = 3600.0
+REMEDY = (
+    "take access.db from a backup, or move it away and make a first token with `gavel init DIRECTORY --token`: all "
+    "other tokens are void then, and nodes that were revoked have to be revoked again"
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS token (
@@ -72,13 +76,9 @@ class Access:
     """The file of tokens. One process has it open; all tokens are in memory, too."""
 
     def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
-        path.touch(mode=0o600)
         self.now_s = now_s
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.executescript(_SCHEMA)
+        self._db, _ = open_private(path, _SCHEMA, synchronous="FULL", remedy=REMEDY)
         rows = self._db.execute(
             "SELECT id, user, role, salt, hash, created_s, expires_s, used_s, revoked, note FROM token"
         )

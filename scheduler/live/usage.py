@@ -25,6 +25,7 @@ import msgspec
 from scheduler.core.credit import cost_by
 from scheduler.core.state import SchedulerState
 from scheduler.live.job_changes import JobChanges
+from scheduler.live.private_database import open_private
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobSpec, JobState
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 DAY_S = 86_400.0
 PAUSE_S = 2.0  # between two transactions
 BATCH = 500  # jobs to a transaction
+LOST = "`gavel usage` counts only the jobs that the scheduler still knows"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS job (
@@ -111,13 +113,8 @@ class Usage:
         self._pending = changes.pending()
         self._pending.add(set(world.state.jobs), world.now_s())
         self._booking = asyncio.Lock()
-        path.touch(mode=0o600)
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute(
-            "PRAGMA synchronous = NORMAL"
-        )  # what a power cut undoes is booked again at the start
-        self._db.executescript(_SCHEMA)
+        # synchronous = NORMAL: what a power cut takes is booked again at the start.
+        self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
         self._lock = threading.Lock()  # a task may be cancelled while its thread writes on
 
     async def run(self) -> None:

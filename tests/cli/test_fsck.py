@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.core.facts import Fact, JobMoved, LeasesStarted
+from scheduler.live.callers import Role
 from scheduler.live.tls import Keys
+from scheduler.live.tokens import Access
 from scheduler.model.jobs import Move
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
@@ -31,6 +34,10 @@ def test_a_sound_directory(tmp_path: Path, gavel: Gavel) -> None:
 
 def test_what_a_daemon_leaves_is_sound(tmp_path: Path, gavel: Gavel) -> None:
     """All its databases are looked at."""
+    (tmp_path / "data").mkdir(mode=0o700)
+    access = Access(tmp_path / "data" / "access.db", time.time)
+    access.create("ann", Role.ADMIN, 3600.0)
+    access.close()
     with DaemonThread(tmp_path / "data", auth="tokens"):
         pass
     code, found = findings(gavel, "fsck", "--data-dir", str(tmp_path / "data"))

@@ -321,6 +321,6 @@ def test_a_damaged_table_is_set_aside(tmp_path, caplog):
     table = Attempts(path)
     table.note([lease(1)])
     assert [one.number for one in table.of("1")] == [1]
-    assert path.with_suffix(".damaged").exists()
-    assert "set aside" in caplog.text
+    assert path.with_name("attempts.db.damaged-1").exists()
+    assert table.warning in caplog.text
     table.close()
