@@ -17,6 +17,7 @@ from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as
 from scheduler.live.status import FORBIDDEN, INTERNAL, STOPPING, UNAVAILABLE, CallFailed, failure, status_of
 
 Context = aio.ServicerContext[Any, Any]
+BROKEN_OFF = "broken_off"  # In the audit log: the caller left before a stream had ended.
 CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
 
 
@@ -158,11 +159,16 @@ class _Call:
             except Exception as error:
                 await self._fail(request, context, error)
                 raise
+            except asyncio.CancelledError:
+                self._note(request, BROKEN_OFF)
+                raise
+            self._note(request, "ok")
 
         return call
 
     async def _fail(self, request: Any, context: Context, error: Exception) -> None:
         if isinstance(error, aio.AbortError) or context.done():  # somebody has said already how it ends
+            self._note(request, BROKEN_OFF)
             return
         failed = failure(error)
         self._note(request, failed.reason)

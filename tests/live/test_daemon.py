@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import time
@@ -203,6 +204,27 @@ def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
     (name, before), (after,) = asyncio.run(story())
     assert name == "kept"
     assert int(after) >= int(before) + 1_000_000
+
+
+def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It holds keys and token hashes: who has taken one is noted, also who left after a part of it."""
+    monkeypatch.setattr("scheduler.live.upkeep_service.CHUNK_BYTES", 16)
+
+    def noted() -> list[tuple[str, str, str]]:
+        lines = map(json.loads, (tmp_path / "audit.log").read_text().splitlines())
+        return [(line["user"], line["call"], line["result"]) for line in lines]
+
+    async def story() -> None:
+        async with running(tmp_path) as daemon, grpc.aio.insecure_channel(str(daemon.listen)) as channel:
+            backup = cluster_pb2_grpc.UpkeepStub(channel).Backup
+            await read_out(backup(cluster_pb2.BackupRequest(), metadata=USER))
+            left = backup(cluster_pb2.BackupRequest(), metadata=USER)
+            await left.read()
+            left.cancel()
+            await until(lambda: len(noted()) == 2)
+
+    asyncio.run(story())
+    assert noted() == [("ann", "Upkeep/Backup", "ok"), ("ann", "Upkeep/Backup", "broken_off")]
 
 
 def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
