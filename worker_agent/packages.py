@@ -17,7 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import msgspec
 
@@ -132,7 +132,10 @@ def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
     links: list[tuple[tuple[str, ...], str]] = []
     size_bytes = 0
     try:
-        with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as tar:
+        with (
+            _open(archive) as stream,
+            tarfile.open(fileobj=stream, mode="r|", errorlevel=2, tarinfo=_Header) as tar,
+        ):
             for number, member in enumerate(tar):
                 if number >= limits.entries_max:
                     raise PackageError(f"more than {limits.entries_max} entries")
@@ -148,11 +151,35 @@ def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
                     _write(tar, member, _folder(into, parts[:-1]) / parts[-1])
                 else:
                     raise PackageError(f"{member.name!r} is neither file nor directory nor symbolic link")
+            _read_to_end(stream, limits)
         for parts, target in links:
             (_folder(into, parts[:-1]) / parts[-1]).symlink_to(target)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise PackageError(f"the archive cannot be unpacked: {error}") from error
     return size_bytes
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is one: `tarfile` takes any other block, and a missing one, for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Parse a header; PackageError where there is neither one nor the end of an archive."""
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise
+            raise PackageError("the archive cannot be unpacked: it is cut off or damaged") from None
+
+
+def _read_to_end(stream: IO[bytes], limits: PackageLimits) -> None:
+    """Read what follows the last entry: gzip has its checksum at the very end."""
+    left_bytes = limits.unpacked_bytes_max
+    while piece := stream.read(_CHUNK_BYTES):
+        left_bytes -= len(piece)
+        if left_bytes < 0:
+            raise PackageError(f"unpacked, it is larger than {limits.unpacked_bytes_max} bytes")
 
 
 @contextlib.contextmanager

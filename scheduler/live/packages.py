@@ -2,6 +2,7 @@
 
 Rules:
 - a package is there as a whole, with the content that its name says, or not at all: it is written aside and renamed;
+- an archive that was cut off before it was named is refused as well;
 - names of files are made from digests that were checked; no link is followed below our directory;
 - what no unfinished job names is removed after a while.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from scheduler.core.state import SchedulerState
+from scheduler.live.archive import Archive
 from scheduler.live.in_thread import in_thread
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.status import TOO_MANY, UNAVAILABLE, CallFailed
@@ -42,6 +44,14 @@ class Sent(Protocol):
 
     digest: str
     data: bytes
+
+
+class Reader(Protocol):
+    """What looks at the bytes of an upload as they come."""
+
+    def update(self, data: bytes, /) -> None:
+        """Look at these."""
+        ...
 
 
 class Packages:
@@ -89,7 +99,7 @@ class Packages:
             self._uploads -= 1
 
     async def _receive(self, requests: AsyncIterator[Sent]) -> int:
-        digest, size, sum_ = "", 0, hashlib.sha256()
+        digest, size, sum_, archive = "", 0, hashlib.sha256(), Archive()
         part = f"{secrets.token_hex(16)}{_PART}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self._folder)
@@ -99,12 +109,13 @@ class Packages:
                 size += len(sent.data)
                 self._arriving += len(sent.data)
                 self._check_size(size)
-                await in_thread(partial(_write, file, sum_, sent.data))
+                await in_thread(partial(_write, file, (sum_, archive), sent.data))
             if not digest:
                 raise InvalidSpec("digest", "is missing: the first message names the package")
             found = f"sha256:{sum_.hexdigest()}"
             if found != digest:
                 raise InvalidSpec("data", f"is not what its digest says: it is {found}; send it again")
+            archive.check()
             await in_thread(partial(self._keep, file, part, digest))
             self._sizes[digest] = size
             return size
@@ -198,8 +209,9 @@ def _name(digest: str) -> str:
     return f"{digest.removeprefix('sha256:')}{_SUFFIX}"
 
 
-def _write(file: int, sum_: hashlib._Hash, data: bytes) -> None:
-    sum_.update(data)
+def _write(file: int, readers: Iterable[Reader], data: bytes) -> None:
+    for reader in readers:
+        reader.update(data)
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

@@ -141,6 +141,27 @@ def test_what_is_no_package(tmp_path: Path, data: bytes, word: str) -> None:
     assert everything(tmp_path) == {"packages"}
 
 
+def test_no_part_of_an_archive_is_taken_for_the_whole(tmp_path: Path) -> None:
+    """Cut off anywhere, also between two files or in the checksum, or with rubbish for a header: refused."""
+    packages = Packages(tmp_path / "packages")
+    whole = archive(entry("a", os.urandom(600)), entry("b", os.urandom(600)))
+    tar = gzip.decompress(whole)
+    cut = [whole[:size] for size in (*range(1, len(whole), 50), *range(len(whole) - 30, len(whole)))]
+    cut += [gzip.compress(tar[:size], mtime=0) for size in range(0, 4 * 512 + 1024, 512)]
+    cut += [gzip.compress(tar[:1536] + b"x" * 512 + tar[2048:], mtime=0)]
+    cut += [whole[:-8] + b"\0\0\0\0" + whole[-4:]]
+    taken = []
+    for number, data in enumerate(cut):
+        try:
+            add(packages, data)
+            taken.append(number)
+        except PackageError:
+            continue
+    assert taken == []
+    packages.check_out(add(packages, whole), tmp_path / "out")
+    assert everything(tmp_path / "out") == {"a", "b"}
+
+
 def test_a_package_is_what_its_name_says(tmp_path: Path) -> None:
     """Damaged on its way, or named for a path: refused."""
     packages = Packages(tmp_path / "packages")

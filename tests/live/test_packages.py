@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
+import io
 import os
+import tarfile
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -19,11 +22,21 @@ from scheduler.live import packages as module
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.packages import Packages, needed
 from scheduler.live.status import CallFailed
-from scheduler.model.errors import NotFound
+from scheduler.model.errors import InvalidSpec, NotFound
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
 Code = grpc.StatusCode
 SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_keep_s=100.0)
+
+
+def packed(name: bytes, size: int = 0) -> bytes:
+    """An archive of one file; a comment in its header makes it of exactly this size."""
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as file:
+        file.addfile(tarfile.TarInfo(name.decode()))
+    body = gzip.compress(tar.getvalue(), mtime=0)
+    comment = b"." * (size - len(body) - 1)
+    return body[:3] + b"\x10" + body[4:10] + comment + b"\0" + body[10:]
 
 
 def digest_of(data: bytes) -> str:
@@ -45,7 +58,7 @@ def left_over(live: Live) -> list[str]:
 @with_daemon()
 async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
     """Found after it was sent, readable, and then a job may name it; sending it again does no harm."""
-    data = b"archive" * 100
+    data = packed(b"archive")
     digest, jobs = digest_of(data), live.jobs()
     assert list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present) == []
     for _ in range(2):
@@ -66,7 +79,7 @@ async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
     """Another content than the name says, no name, a bad one, too large, no space: refused, and no file is left."""
     jobs = live.jobs()
     for sent, field in (
-        (pieces(b"abc", digest_of(b"abd")), "data"),
+        (pieces(packed(b"abc"), digest_of(b"abd")), "data"),
         (pieces(b"abc", ""), "digest"),
         (pieces(b"abc", "sha256:../../../../etc/passwd"), "digest"),
         (pieces(b"abc", f"sha256:{'A' * 64}"), "digest"),
@@ -74,14 +87,37 @@ async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
     ):
         problem = await problem_of(jobs.UploadPackage(sent))
         assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
-    await jobs.UploadPackage(pieces(b"a" * 900))
-    assert (await problem_of(jobs.UploadPackage(pieces(b"b" * 900)))).code == Code.RESOURCE_EXHAUSTED
+    await jobs.UploadPackage(pieces(packed(b"a", 900)))
+    assert (await problem_of(jobs.UploadPackage(pieces(packed(b"b", 900))))).code == Code.RESOURCE_EXHAUSTED
     assert left_over(live) == []
     upload = jobs.UploadPackage()
     await upload.write(pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x"))
     await live.until(lambda: bool(left_over(live)))
     upload.cancel()
     await live.until(lambda: not left_over(live))
+
+
+def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    """Anywhere: in the packed bytes, in their checksum, or before it was packed; and what is no archive."""
+    packages = Packages(tmp_path, PeopleConfig())
+    whole = packed(b"a", 900)
+    tar = gzip.decompress(whole)
+    wrong = [
+        b"hello",
+        tar,
+        gzip.compress(b"hello"),
+        gzip.compress(tar[:1024]),
+        whole[:-1] + b"x",
+        whole + b"x",
+    ]
+    wrong += [whole[:size] for size in range(10, 900, 7)]
+    for data in wrong:
+        with pytest.raises(InvalidSpec, match="data"):
+            asyncio.run(packages.receive(pieces(data)))
+    assert list(tmp_path.iterdir()) == []
+    for data in (whole, whole + b"\0" * 20, gzip.compress(tar[:900]) + gzip.compress(tar[900:])):
+        assert asyncio.run(packages.receive(pieces(data))) == len(data)
+    packages.close()
 
 
 def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +172,12 @@ def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) ->
     packages = Packages(tmp_path, SMALL)
 
     async def story() -> None:
-        for data in (b"kept", b"gone"):
+        for data in (packed(b"kept"), packed(b"gone")):
             await packages.receive(pieces(data))
 
     asyncio.run(story())
     now_s = max(path.stat().st_mtime for path in tmp_path.iterdir())
-    kept, gone = digest_of(b"kept"), digest_of(b"gone")
+    kept, gone = digest_of(packed(b"kept")), digest_of(packed(b"gone"))
     assert packages.sweep([kept], now_s + 99.0) == []
     assert [gone] == packages.sweep([kept], now_s + 101.0)
     assert (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir()))) == (True, False, 1)
@@ -156,17 +192,17 @@ def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
         whole = asyncio.Event()
 
         async def slow() -> AsyncIterator[pb.UploadPackageRequest]:
-            yield pb.UploadPackageRequest(digest=digest_of(b"a" * 900), data=b"a" * 900)
+            yield pb.UploadPackageRequest(digest=digest_of(packed(b"a", 900)), data=packed(b"a", 900))
             await whole.wait()
 
         first = asyncio.create_task(packages.receive(slow()))
         while packages._arriving < 900:
             await asyncio.sleep(0.001)
         with pytest.raises(CallFailed, match="no space"):
-            await packages.receive(pieces(b"b" * 900))
+            await packages.receive(pieces(packed(b"b", 900)))
         whole.set()
         assert await first == 900
-        assert await packages.receive(pieces(b"b" * 500)) == 500
+        assert await packages.receive(pieces(packed(b"b", 500))) == 500
 
     asyncio.run(story())
     packages.close()
@@ -175,13 +211,13 @@ def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
 def test_a_package_that_is_about_to_be_named_is_kept(tmp_path: Path) -> None:
     """Whoever found it has time to submit the job, however old it is."""
     packages = Packages(tmp_path, SMALL)
-    asyncio.run(packages.receive(pieces(b"old")))
+    asyncio.run(packages.receive(pieces(packed(b"old"))))
     (path,) = tmp_path.iterdir()
     os.utime(path, (0, 0))
     now_s = time.time()
-    assert packages.find([digest_of(b"old"), digest_of(b"none")]) == [digest_of(b"old")]
+    assert packages.find([digest_of(packed(b"old")), digest_of(b"none")]) == [digest_of(packed(b"old"))]
     assert packages.sweep([], now_s + 50.0) == []
-    assert packages.sweep([], now_s + 200.0) == [digest_of(b"old")]
+    assert packages.sweep([], now_s + 200.0) == [digest_of(packed(b"old"))]
     packages.close()
 
 

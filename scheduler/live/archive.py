@@ -1,0 +1,64 @@
+"""Whether a packed work directory is all there, noticed while its bytes come in."""
+
+from __future__ import annotations
+
+import zlib
+
+from scheduler.model.errors import InvalidSpec
+
+UNPACKED_BYTES_MAX = 32 << 30  # Unpacking more is refused; agents take 4 GiB unless told otherwise.
+_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PIECE_BYTES = 1 << 20
+_END_BYTES = 1024  # A tar archive ends with two blocks of zeros.
+
+
+class Archive:
+    """A .tar.gz as it arrives: `update` with each piece, then `check`.
+
+    A gzip file that was cut off has no checksum at its end, a tar file no blocks of zeros. Of a .tar.zst only the first
+    bytes are looked at; the agent that unpacks it does the rest.
+    """
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._unpacking = zlib.decompressobj(wbits=31)
+        self._unpacked_bytes = 0
+        self._end = b""
+        self._wrong = ""
+
+    def update(self, data: bytes) -> None:
+        """Look at the next bytes."""
+        if len(self._start) < len(_ZSTANDARD):
+            self._start = (self._start + data)[: len(_ZSTANDARD)]
+        if self._start[: len(_GZIP)] != _GZIP[: len(self._start)]:
+            return
+        try:
+            while data and not self._wrong:
+                data = self._unpack(data)
+        except zlib.error as error:
+            self._wrong = str(error)
+
+    def _unpack(self, data: bytes) -> bytes:
+        """Unpack a bounded piece of this; what is left of it."""
+        if self._unpacking.eof:
+            data = data.lstrip(b"\0")  # Padding may follow, or another gzip file.
+            if not data:
+                return b""
+            self._unpacking = zlib.decompressobj(wbits=31)
+        piece = self._unpacking.decompress(data, _PIECE_BYTES)
+        self._unpacked_bytes += len(piece)
+        if self._unpacked_bytes > UNPACKED_BYTES_MAX:
+            self._wrong = f"unpacked, it has more than {UNPACKED_BYTES_MAX >> 30} GiB"
+        self._end = (self._end + piece)[-_END_BYTES:]
+        return self._unpacking.unused_data or self._unpacking.unconsumed_tail
+
+    def check(self) -> None:
+        """Raise InvalidSpec unless a whole archive came."""
+        if self._start == _ZSTANDARD:
+            return
+        if not self._start.startswith(_GZIP):
+            raise InvalidSpec("data", "is neither a .tar.gz nor a .tar.zst")
+        if self._wrong:
+            raise InvalidSpec("data", f"is not a .tar.gz: {self._wrong}")
+        if not self._unpacking.eof or len(self._end) < _END_BYTES or any(self._end):
+            raise InvalidSpec("data", "is a .tar.gz without its end: pack it again")
