@@ -25,7 +25,7 @@ from worker_agent.orders import Event, Limits, Order, ProcessExited, ProcessStar
 from worker_agent.packages import Packages
 from worker_agent.preparing import Workshop
 from worker_agent.processes import Processes
-from worker_agent.rendezvous import on_this_node
+from worker_agent.rendezvous import HeldPorts, on_this_node
 from worker_agent.run_directory import EXIT, SHIM, RunDirectory
 from worker_agent.sharing import MpsDaemons
 from worker_agent.users import Users
@@ -58,15 +58,19 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
     looking = asyncio.create_task(processes.watch())
     order = Order(lease, f"job-{lease}", 1, (0,), time.monotonic() + 600.0)
     details = Details(launch={"command": _JOB})
+    ports = HeldPorts()
     begun_s = time.monotonic()
     await processes.start(
         order,
         order.ends_s,
-        lambda directory: workshop.prepare(directory, order, details, on_this_node(), apart=False),
+        lambda directory: workshop.prepare(
+            directory, order, details, on_this_node(ports.take(lease)), apart=False
+        ),
     )
     shim_s = time.monotonic()
     await watch.ended.wait()
     looking.cancel()
+    ports.release(lease)
     with RunDirectory(processes.path(lease)) as run:
         ranks_s = float((run.read(SHIM) or {})["started_s"])
         exit_s = float((run.read(EXIT) or {})["ended_s"])

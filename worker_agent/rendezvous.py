@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 
 import msgspec
@@ -16,17 +15,46 @@ class Rendezvous(msgspec.Struct, frozen=True):
     coordinator_port: int
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody has at the moment. All are held while they are chosen, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            held = stack.enter_context(socket.socket())
-            held.bind(("", 0))
-            ports.append(int(held.getsockname()[1]))
-        return tuple(ports)
+class HeldPorts:
+    """Ports for ranks to meet at, kept from other programs from their choice to the end of the run.
+
+    Each is bound with SO_REUSEADDR and never listens. So the kernel gives it to no program that asks for any free port,
+    be it to listen or to connect, while a rank that binds this very port with SO_REUSEADDR gets it, as PyTorch's
+    TCPStore, gRPC and `gavel.training` do.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[socket.socket]] = {}
+
+    def take(self, lease: str, count: int = 2) -> tuple[int, ...]:
+        """Ports for a lease: the same ones until they are released."""
+        held = self._held.setdefault(lease, [])
+        while len(held) < count:
+            held.append(_bound())
+        return tuple(int(each.getsockname()[1]) for each in held)
+
+    def release(self, lease: str) -> None:
+        """Let go of the ports of a lease, if it has any."""
+        for held in self._held.pop(lease, ()):
+            held.close()
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for lease in list(self._held):
+            self.release(lease)
 
 
-def on_this_node() -> Rendezvous:
-    """For a job that has all its ranks here."""
-    return Rendezvous("127.0.0.1", *free_ports(2))
+def _bound() -> socket.socket:
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def on_this_node(ports: tuple[int, ...]) -> Rendezvous:
+    """Where a job meets that has all its ranks here."""
+    return Rendezvous("127.0.0.1", *ports)

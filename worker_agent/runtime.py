@@ -44,7 +44,7 @@ from worker_agent.orders import (
 )
 from worker_agent.preparing import Workshop
 from worker_agent.processes import Prepare, Processes
-from worker_agent.rendezvous import Rendezvous, free_ports, on_this_node
+from worker_agent.rendezvous import HeldPorts, Rendezvous, on_this_node
 from worker_agent.run_directory import RunDirectory, directory_name
 from worker_agent.sharing import ALONE, PIPES
 
@@ -104,6 +104,7 @@ class Agent:
         self.details: dict[str, Details] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._coming_up: dict[str, asyncio.Task[None]] = {}
+        self._ports = HeldPorts()
         self._joining: set[str] = set()  # leases that are about to run under MPS, if there is one
         self._saved = (epoch, generation)
         self._closed = False
@@ -126,6 +127,7 @@ class Agent:
         if self._timer is not None:
             self._timer.cancel()
         self.processes.close()
+        self._ports.close()
         os.close(self._lock)
 
     # -------------------------------------------------------------------------------------------------- events
@@ -143,6 +145,7 @@ class Agent:
         for action in self.core.handle(self.clock(), event):
             self._carry_out(action)
         if isinstance(event, ProcessExited):
+            self._ports.release(event.lease)
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
             kept, runs = self.core.exits.kept, self.core.runs
@@ -246,7 +249,7 @@ class Agent:
         except ValueError as error:  # the job's fault: said in its log
             prepare = _refusal(error)
         else:
-            meeting = None if gathers else on_this_node()
+            meeting = None if gathers else on_this_node(self._ports.take(order.lease))
             beside = (run.order.lease for run in self.processes.beside(order))
             apart = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in beside)
             if details.packed and not apart:
@@ -273,8 +276,9 @@ class Agent:
         if trouble:
             self._cannot_meet(order, trouble)
         else:
-            ports = self.processes.ports(order.lease) or (free_ports(2) if order.node_rank == 0 else ())
-            self.link.ready(order, ports if order.node_rank == 0 else ())
+            first = order.node_rank == 0
+            ports = self.processes.ports(order.lease) or (self._ports.take(order.lease) if first else ())
+            self.link.ready(order, ports if first else ())
 
     def _cannot_meet(self, order: Order, why: str) -> None:
         if order.nodes > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from worker_agent.launch import Details, LaunchError, NodeFacts, read_launch, start_file
 from worker_agent.orders import Order
-from worker_agent.rendezvous import Rendezvous, free_ports
+from worker_agent.rendezvous import HeldPorts, Rendezvous
 from worker_agent.secret_files import SecretError, read_secrets
 from worker_agent.users import Account
 
@@ -202,9 +204,31 @@ def test_ranks_that_do_not_fit_are_refused() -> None:
         start(rank_first=7, gpus_total=8)
 
 
-def test_free_ports_differ() -> None:
-    """Two for one job are two."""
-    assert len(set(free_ports(8))) == 8
+def test_ports_are_kept_for_the_ranks() -> None:
+    """Two for one job are two, the same when asked again; a program that asks for any free port gets none of them."""
+    ports = HeldPorts()
+    first, second = ports.take("17")
+    assert first != second
+    assert ports.take("17") == (first, second)
+    with pytest.raises(OSError, match="in use"):
+        _bind_any_of(first)
+    with socket.create_server(
+        ("", first), backlog=1
+    ) as rank:  # as PyTorch's TCPStore binds: with SO_REUSEADDR
+        assert rank.getsockname()[1] == first
+    ports.release("17")
+    _bind_any_of(first)
+
+
+def _bind_any_of(port: int) -> None:
+    """Ask the kernel for any free port, of a range that holds this one alone."""
+    ip_local_port_range = 51  # Linux 6.3
+    with socket.socket() as other:
+        try:
+            other.setsockopt(socket.IPPROTO_IP, ip_local_port_range, struct.pack("I", port | port << 16))
+        except OSError:
+            pytest.skip("the kernel has no IP_LOCAL_PORT_RANGE")
+        other.bind(("", 0))
 
 
 # ----------------------------------------------------------------------------------------------------- secrets
