@@ -150,6 +150,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.RatesGiven: _rates_given,
     f.PricesSet: _prices_set,
     f.JobSubmitted: jobs.job_submitted,
+    f.JobsForgotten: jobs.jobs_forgotten,
     f.JobMoved: jobs.job_moved,
     f.NodeJoined: _node_joined,
     f.NodeMoved: _node_moved,

@@ -14,10 +14,11 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
         id=fact.job,
         spec=fact.spec,
         submitted_s=now_s,
-        order=len(state.jobs),
+        order=state.next_order,
         blocked_by=set(fact.blocked_by),
     )
     state.jobs[job.id] = state.active[job.id] = job
+    state.next_order += 1
     if job.spec.is_limited:
         state.watched[job.id] = job
     if job.spec.is_picky:
@@ -30,8 +31,28 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
     for other in fact.blocked_by:
         state.dependents.setdefault(other, []).append(job.id)
     if fact.key:
-        state.requests.setdefault(fact.key, Request(fact.digest, [])).jobs.append(job.id)
+        state.requests.setdefault(fact.key, Request(fact.digest, [], now_s)).jobs.append(job.id)
     state.stale = True
+
+
+def jobs_forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> None:
+    """Jobs and keys are gone; an array goes with its last job."""
+    arrays: dict[str, set[str]] = {}
+    for name in fact.jobs:
+        del state.jobs[name]
+        parent, _, index = name.partition("_")
+        if index:
+            arrays.setdefault(parent, set()).add(name)
+    for parent, gone in arrays.items():
+        left = [name for name in state.arrays[parent] if name not in gone]
+        if left:
+            state.arrays[parent] = left
+        else:
+            del state.arrays[parent]
+    for key in fact.keys:
+        del state.requests[key]
+    if fact.job_types:
+        state.rates.forget(fact.job_types)
 
 
 def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:

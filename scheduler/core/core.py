@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduler.core import on_jobs, on_nodes, on_rounds, on_settings
+from scheduler.core import forgetting, on_jobs, on_nodes, on_rounds, on_settings
 from scheduler.core.effects import Effect
 from scheduler.core.facts import EpochStarted
 from scheduler.core.messages import (
     Configure,
+    Forget,
     GiveRates,
     JobCommand,
     Message,
@@ -26,6 +27,9 @@ from scheduler.core.messages import (
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
+
+# How many forgotten jobs may be remembered by kind before what was worked out is thrown away.
+KINDS_SPARE = 1000
 
 
 class Core:
@@ -46,6 +50,7 @@ class Core:
             SetPolicy: on_settings.on_set_policy,
             SetPrices: on_settings.on_set_prices,
             Solved: lambda out, message: on_rounds.on_solved(out, message, self._kinds),
+            Forget: self._on_forget,
             Woke: self._on_woke,
         }
 
@@ -68,6 +73,11 @@ class Core:
             on_rounds.watch_lapses(out)
         out.send_leases()
         return out
+
+    def _on_forget(self, out: Outcome, message: Forget) -> None:
+        forgetting.on_forget(out, message)
+        if len(self._kinds.of_job) > 2 * len(self.state.jobs) + KINDS_SPARE:
+            self._kinds = Kinds()  # mostly of jobs that are forgotten
 
     def _on_woke(self, out: Outcome, message: Woke) -> None:
         match message.what:

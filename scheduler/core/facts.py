@@ -65,6 +65,14 @@ class JobSubmitted(Fact, frozen=True, kw_only=True):
     digest: str = ""  # of the request, so that the same key with another request is noticed
 
 
+class JobsForgotten(Fact, frozen=True, kw_only=True):
+    """Jobs that ended long ago, and keys of submissions, are no part of the state any more. Ids are not used again."""
+
+    jobs: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()  # whose measured rates went along
+
+
 class JobMoved(Fact, frozen=True, kw_only=True):
     """A job changed its state by the table of `scheduler.model.jobs`."""
 
@@ -202,6 +210,7 @@ AnyFact = (
     | RatesGiven
     | PricesSet
     | JobSubmitted
+    | JobsForgotten
     | JobMoved
     | NodeJoined
     | NodeMoved

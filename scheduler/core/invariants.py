@@ -146,7 +146,7 @@ def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
     """A job waits only for jobs that exist; none runs that still waits."""
     for job in state.jobs.values():
         for other in job.blocked_by:
-            if other not in state.jobs:
+            if other not in state.jobs and not job.is_terminal:
                 yield f"job {job.id} waits for job {other}, which does not exist"
         if job.blocked_by and job.lease is not None:
             yield f"job {job.id} has lease {job.lease} and waits for {sorted(job.blocked_by)}"
@@ -166,6 +166,24 @@ def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
         yield f"GPUs by type are {state.size_of_type}, the nodes have {sizes}"
 
 
+def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
+    """Whatever is decided with names jobs that are there; a key's jobs are all there, or all forgotten for good."""
+    named = {
+        "a row of shares": state.shares.job_row.keys(),
+        "the allocation": state.allocation.shares.jobs if state.allocation is not None else (),
+        "a lease": [job for holding in state.leases.values() for job in holding.bundle.jobs],
+        "a reservation": [job for bundle in state.round.reserved.values() for job in bundle.jobs],
+        "an array": [job for members in state.arrays.values() for job in members],
+    }
+    for what, jobs in named.items():
+        unknown = sorted({job for job in jobs if job not in state.jobs})
+        if unknown:
+            yield f"{what} names {', '.join(unknown[:8])}, which the state does not have"
+    orders = [job.order for job in state.jobs.values()]
+    if orders != sorted(set(orders)) or (orders and orders[-1] >= state.next_order):
+        yield f"jobs are not in the order of their submission, or the next one ({state.next_order}) is not the last"
+
+
 Rule = Callable[[SchedulerState], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     one_holder_per_gpu,
@@ -178,4 +196,5 @@ RULES: tuple[Rule, ...] = (
     numbers_are_numbers,
     dependencies_are_open,
     nodes_are_counted,
+    nothing_names_forgotten_jobs,
 )

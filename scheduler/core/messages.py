@@ -1,6 +1,7 @@
 """What the core is told. Everything that happens reaches it as one of these, and in no other way.
 
 people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
+history  Forget
 nodes    NodeHello NodeReport NodeSilent
 solver   Solved
 time     Woke
@@ -13,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from scheduler.model.cluster import NodeSpec
-from scheduler.model.jobs import JobSpec
+from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.settings import Settings
 
 
@@ -28,6 +29,9 @@ class SubmitJobs(Message, frozen=True, kw_only=True):
     specs: tuple[JobSpec, ...]
     key: str = ""
     user: str = ""
+    past: dict[
+        str, JobState
+    ] = {}  # how jobs and arrays ended that the core has forgotten, where `after` names them
 
 
 class JobCommand(Message, frozen=True, kw_only=True):
@@ -79,6 +83,13 @@ class SetPrices(Message, frozen=True, kw_only=True):
 
     call: str = ""
     price_per_gpu_hour: dict[str, float]
+
+
+class Forget(Message, frozen=True, kw_only=True):
+    """Ended jobs and used keys that have been kept long enough: the history has these jobs. At most a few thousand."""
+
+    jobs: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 class HeldLease(msgspec.Struct, frozen=True, kw_only=True):

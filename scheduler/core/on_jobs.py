@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -16,10 +17,11 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
-from scheduler.model.jobs import TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
+from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
 
 JOBS_PER_CALL_MAX = 100_000
+NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
 def on_submit(out: Outcome, message: SubmitJobs) -> None:
@@ -58,7 +60,7 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
     for at, given in enumerate(message.specs):
         where = f"specs[{at}]." if len(message.specs) > 1 else ""
         try:
-            spec, blocked_by = given, would_wait_for(state, given)
+            spec, blocked_by = given, would_wait_for(state, given, message.past)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         most += max(len(spec.array), 1)
@@ -73,11 +75,13 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
         number += 1
 
 
-def would_wait_for(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
+def would_wait_for(
+    state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState] = NO_PAST
+) -> tuple[str, ...]:
     """The jobs that it would wait for if it were taken now; InvalidSpec if it would not be taken."""
     spec.checked()
     _can_ever_run(state, spec)
-    return _blocked_by(state, spec)
+    return _blocked_by(state, spec, past)
 
 
 def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
@@ -122,19 +126,23 @@ def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
     return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in range(spec.narrowest, widest + 1))
 
 
-def _blocked_by(state: SchedulerState, spec: JobSpec) -> tuple[str, ...]:
+def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
     blocked: dict[str, None] = {}
     for dependency in spec.after:
-        members = state.arrays.get(dependency.job, [dependency.job])
-        for name in members:
-            job = state.jobs.get(name)
-            if job is None:
-                rest = "" if name.replace("_", "").isdigit() else "; it takes ids of jobs"
-                raise InvalidSpec("after", f"there is no job '{name}'{rest}")
-            if not job.is_terminal:
+        forgotten = past.get(dependency.job)  # or some jobs of this array are
+        members = state.arrays.get(dependency.job) or ([] if forgotten else [dependency.job])
+        states = {name: job.state for name in members if (job := state.jobs.get(name)) is not None}
+        if len(states) < len(members):
+            name = next(name for name in members if name not in states)
+            rest = "" if name.replace("_", "").isdigit() else "; it takes ids of jobs"
+            raise InvalidSpec("after", f"there is no job '{name}'{rest}")
+        if forgotten:
+            states[dependency.job] = forgotten
+        for name, now in states.items():
+            if now not in TERMINAL:
                 blocked[name] = None
-            elif dependency.when == "succeeded" and job.state != JobState.COMPLETED:
-                raise InvalidSpec("after", f"job '{name}' is {job.state} and cannot succeed any more")
+            elif dependency.when == "succeeded" and now != JobState.COMPLETED:
+                raise InvalidSpec("after", f"job '{name}' is {now} and cannot succeed any more")
     return tuple(blocked)
 
 

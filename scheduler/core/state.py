@@ -38,6 +38,7 @@ class Request(msgspec.Struct):
 
     digest: str
     jobs: list[str]
+    at_s: float = 0.0  # of the submission
 
 
 class Asked(msgspec.Struct):
@@ -70,6 +71,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     shares: ShareRows
     rates: RateRows
     doubtful: bool = False
+    next_order: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -93,6 +95,7 @@ class SchedulerState:
             "nodes",
             "generation_floor",
             "doubtful",
+            "next_order",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "watched", "picky", "clinging", "on_hold", "saved", "places", "dependents"),
@@ -120,6 +123,7 @@ class SchedulerState:
         self.shares = ShareTable()
         self.rates = RateBook()
         self.doubtful = False  # records were lost: nodes may run what nobody here knows of
+        self.next_order = 0  # of submission; grows on when jobs are forgotten
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
@@ -222,9 +226,18 @@ class SchedulerState:
         state.shares = ShareTable.from_rows(true.shares)
         state.rates = RateBook.from_rows(true.rates)
         state.jobs = dict(sorted(true.jobs.items(), key=lambda item: item[1].order))
+        state._complete()
         state.leases = dict(sorted(true.leases.items(), key=lambda item: int(item[0])))
         state.reindex()
         return state
+
+    def _complete(self) -> None:
+        """Fill in what snapshots of older releases lack. They have every job that ever was."""
+        if self.jobs:
+            self.next_order = max(self.next_order, next(reversed(self.jobs.values())).order + 1)
+        for request in self.requests.values():
+            if not request.at_s and request.jobs and request.jobs[0] in self.jobs:
+                request.at_s = self.jobs[request.jobs[0]].submitted_s
 
     def reindex(self) -> None:
         """Rebuild what is derived."""

@@ -34,6 +34,8 @@ def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
             return (fact,) if fact.exit.lease in state.leases else ()
         case f.LeaseRecalled():
             return (fact,) if fact.lease in state.leases else ()
+        case f.JobsForgotten():
+            return _forgotten(state, now_s, fact)
         case f.JobMoved() | f.CheckpointSaved():
             return (fact,) if fact.job in state.jobs else ()
         case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken():
@@ -64,6 +66,18 @@ def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
     lost = sorted(set(fact.blocked_by) - set(known))
     why = f"nothing is known any more of job {', '.join(lost)}, for which it waits"
     return replace(fact, blocked_by=known), f.JobMoved(job=fact.job, move=Move.HOLD, why=why)
+
+
+def _forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Sequence[f.Fact]:
+    """Whoever is forgotten had ended and held nothing; how it ended may be what was lost."""
+    known = tuple(name for name in fact.jobs if name in state.jobs)
+    keys = tuple(key for key in fact.keys if key in state.requests)
+    jobs = [state.jobs[name] for name in known]
+    closed = _closed(state, now_s, {lease for job in jobs for lease in (job.lease, job.leaving) if lease})
+    why = "it had ended; the record of how is lost"
+    ended = [f.JobMoved(job=job.id, move=Move.CANCEL, why=why) for job in jobs if not job.is_terminal]
+    whole = known == fact.jobs and keys == fact.keys
+    return *closed, *ended, *_kept(fact, whole, bool(known or keys), jobs=known, keys=keys)
 
 
 def _started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:

@@ -18,6 +18,7 @@ from scheduler.core.facts import (
     Fact,
     GpusFilled,
     JobMoved,
+    JobsForgotten,
     JobSubmitted,
     LeaseClosed,
     LeasesStarted,
@@ -53,6 +54,7 @@ class History:
         self.broken: list[Broken] = []
         self._partial = before is not None and bool(before.jobs)
         self._jobs: dict[str, bool] = {}  # whether it has ended
+        self._finished: set[str] = set()  # jobs whose last lease closed because they had done all their steps
         self._open: dict[str, Lease] = {}
         self._running: dict[str, Lease] = {}  # leases with processes
         self._attempts: dict[str, tuple[int, int]] = {}
@@ -84,6 +86,9 @@ class History:
                 self._jobs[fact.job] = False
             case JobMoved():
                 self._moved(now_s, fact)
+            case JobsForgotten():
+                for job in fact.jobs:
+                    self._forgotten(now_s, job)
             case NodeJoined():
                 self._nodes.add(fact.spec.name)
             case NodeRemoved():
@@ -113,6 +118,16 @@ class History:
                 "two_ends", fact.job, f"job {fact.job} had ended and is moved by '{fact.move}'", now_s
             )
         self._jobs[fact.job] = bool(ended) or fact.move in ENDS
+
+    def _forgotten(self, now_s: float, job: str) -> None:
+        ended = self._jobs.pop(job, None)
+        if ended is None:
+            self._break("unknown", job, f"job {job} is forgotten, and was never submitted", now_s)
+        elif not ended and job not in self._finished:
+            self._break("unknown", job, f"job {job} is forgotten, and had not ended", now_s)
+        self._finished.discard(job)
+        self._attempts.pop(job, None)
+        self._stories.pop(job, None)
 
     def _granted(self, now_s: float, lease: Lease) -> None:
         job = lease.job
@@ -155,6 +170,8 @@ class History:
             self._break("unknown", "", f"lease {fact.exit.lease} is closed, and was not open", now_s)
             return
         self._tell(lease.job, now_s, f"lease {lease.id} closed: {fact.exit.outcome}")
+        if fact.exit.outcome == "finished":
+            self._finished.add(lease.job)
 
     def _tell(self, job: str, now_s: float, what: str) -> None:
         story = self._stories.setdefault(job, [])

@@ -37,7 +37,7 @@ def preview(state: SchedulerState, spec: JobSpec, now_s: float) -> pb.Preview:
         id=str(state.next_job),
         spec=spec,
         submitted_s=now_s,
-        order=len(state.jobs),
+        order=state.next_order,
         blocked_by=set(blocked_by),
     )
     there = copy.copy(state)

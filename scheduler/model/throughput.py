@@ -8,6 +8,7 @@ pooled over all jobs of a type.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import NamedTuple
 
 import msgspec
@@ -121,6 +122,15 @@ class RateBook(msgspec.Struct):
         """The next allocation is worked out with what lookups say now."""
         for seen in self.measured.values():
             seen.asked = seen.believed
+
+    def forget(self, job_types: Container[str]) -> None:
+        """Drop what was measured of these types, alone or as partners."""
+        self.measured = {
+            key: seen
+            for key, seen in self.measured.items()
+            if key.job_type not in job_types and key.partner not in job_types
+        }
+        self.version += 1
 
     def rows(self) -> RateRows:
         """This book in plain lists."""

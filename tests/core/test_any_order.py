@@ -17,6 +17,7 @@ from scheduler.core.effects import RenewLeases, SendLeases, Solve, WakeAt
 from scheduler.core.messages import (
     Configure,
     Exit,
+    Forget,
     GiveRates,
     HeldLease,
     JobCommand,
@@ -135,6 +136,14 @@ class AnyOrder(RuleBasedStateMachine):
     def command(self, job: int, action: Any) -> None:
         """Somebody wants something done to a job."""
         self.tell(JobCommand(call="c", job=str(job), action=action))
+
+    @rule(some=st.sets(NUMBERS, max_size=8), everything=st.booleans())
+    def forget(self, some: set[int], everything: bool) -> None:
+        """Jobs and keys that have been kept for long enough; some are alive, some are unknown."""
+        jobs = list(self.state.jobs) if everything else [str(number) for number in sorted(some)]
+        alive = set(self.state.active)
+        self.tell(Forget(jobs=tuple(jobs), keys=("a", "never used", "a")))
+        assert alive == set(self.state.active), "only what has ended is forgotten"
 
     @rule(name=st.sampled_from(NODES), action=st.sampled_from(("drain", "resume", "resume", "remove")))
     def operate(self, name: str, action: Any) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
+from scheduler.core.facts import JobsForgotten
 from scheduler.core.invariants import check
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts, encode_facts
+from scheduler.journal.history import History
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings
 from scheduler.sim.physics import JobTruth
@@ -98,6 +100,28 @@ def test_what_is_remembered_beside_the_state_decides_nothing(seed: int) -> None:
     assert [encode_facts(facts) for _, facts in stage.journal.records] == [
         encode_facts(facts) for _, facts in usual.stage.journal.records
     ]
+
+
+@pytest.mark.parametrize("seed", range(3000, 3000 + STORIES // 4))
+def test_what_is_forgotten_decides_nothing(seed: int) -> None:
+    """P14: a scheduler that keeps forgetting ended jobs, and is killed, decides as one that keeps them all."""
+    usual, forgetful = Chaos(seed), Chaos(seed)
+    for number in range(400):
+        forgetful.stage.world.at((number + 0.123) * HORIZON_S / 100, forgetful.forget)
+    for story in (usual, forgetful):
+        story.stage.until(HORIZON_S / 2)
+        story.stage.restart(3.0)
+        story.stage.until(LONG_S)
+    kept, forgotten = usual.stage.state, forgetful.stage.state
+    facts = [fact for _, facts in forgetful.stage.journal.records for fact in facts]
+    gone = [name for fact in facts if isinstance(fact, JobsForgotten) for name in fact.jobs]
+    assert sorted(gone) == sorted(set(kept.jobs) - set(forgotten.jobs)), "each once"
+    assert gone
+    assert [fact for fact in facts if not isinstance(fact, JobsForgotten)] == [
+        fact for _, facts in usual.stage.journal.records for fact in facts
+    ]
+    assert History().see_all(forgetful.stage.journal.read()) == []
+    assert told(replayed(forgetful.stage.journal.records)) == told(forgotten)
 
 
 @pytest.mark.parametrize("at_s", [100.0, 349.0, 351.0, 357.0, 358.5, 360.0, 361.0, 700.0, 719.0, 1000.0])

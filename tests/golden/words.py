@@ -113,6 +113,7 @@ _SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
     f.EpochStarted: lambda w, x: f"a scheduler takes over, epoch {x.epoch}",
     f.RecordsLost: lambda w, x: f"{x.records} records are lost",
     f.JobSubmitted: Words.submitted,
+    f.JobsForgotten: lambda w, x: f"forgotten: {', '.join(map(w.job, x.jobs))}",
     f.JobMoved: lambda w, x: f"{w.job(x.job)}: {x.move}{_why(x.why)}",
     f.NodeJoined: lambda w, x: f"node {x.spec.name} joins with {x.spec.gpus} {x.spec.worker_type}",
     f.NodeMoved: lambda w, x: f"node {x.node} is {x.state}{_why(x.why)}",

@@ -10,6 +10,7 @@ from typing import Any
 from scheduler.core.effects import Solve
 from scheduler.core.messages import (
     Exit,
+    Forget,
     JobCommand,
     Message,
     NodeCommand,
@@ -63,6 +64,7 @@ class Chaos:
             told=luck.random() < 0.8,
         )
         self.stage.world.at(0.0, SetPrices(price_per_gpu_hour={"v100": 2.0}))
+        self.awaited: set[str] = set()  # ids that jobs are submitted to wait for
         self.names = [self.submit(i) for i in range(jobs)]
         self.faults()
         for _ in range(12):
@@ -110,6 +112,7 @@ class Chaos:
         ):
             if luck.random() < chance:
                 more |= fields
+        self.awaited.update(dependency.job for dependency in more.get("after", ()))
         obeys = luck.random() < 0.9
         truth = JobTruth(
             job_type=kind,
@@ -171,6 +174,11 @@ class Chaos:
                 exits=exits,
             )
         ]
+
+    def forget(self, now_s: float) -> Iterable[Message]:
+        """Whatever has ended, but for jobs that somebody will want to wait for."""
+        names = [name for name in self.stage.state.jobs if name.partition("_")[0] not in self.awaited]
+        return [Forget(jobs=tuple(names), keys=tuple(self.stage.state.requests))]
 
     def mend_all(self, now_s: float) -> list[Message]:
         """Every node is there again, and whatever was held is released."""

@@ -1,0 +1,83 @@
+"""Which ended jobs and used keys the scheduler can do without.
+
+Whoever sends `Forget` has kept what people may still want to read. The core checks that nothing it decides with
+refers to a job any more; the rest stays, and is asked for again later:
+
+    it has ended, and its last lease is closed        its GPUs and its cost are settled
+    no lease, share, reservation or question names it  the next allocation drops it
+    no live job waits for it                           its dependents have been failed or set free
+    every job of its array has ended                   commands and dependencies may name the array
+
+A key is kept as long as one of its jobs, so that a submission sent again never becomes a second job beside the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.core.facts import JobsForgotten
+from scheduler.core.messages import Forget
+from scheduler.core.outcome import Outcome
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Job
+
+
+def on_forget(out: Outcome, message: Forget) -> None:
+    """Forget those of the jobs and keys that nothing refers to any more."""
+    state = out.state
+    jobs = _forgettable(state, message.jobs)
+    gone = frozenset(jobs)
+    keys = tuple(dict.fromkeys(key for key in message.keys if _is_spent(state, key, gone)))
+    if jobs or keys:
+        out.fact(JobsForgotten(jobs=jobs, keys=keys, job_types=_types_unused_without(state, jobs)))
+
+
+def _forgettable(state: SchedulerState, names: Iterable[str]) -> tuple[str, ...]:
+    named = _named(state)
+    unfinished = {job.id.partition("_")[0] for job in state.active.values() if job.spec.array}
+    jobs = (state.jobs.get(name) for name in dict.fromkeys(names))
+    return tuple(
+        job.id
+        for job in jobs
+        if job is not None
+        and job.is_terminal
+        and job.lease is job.leaving is None
+        and job.id not in named
+        and not (job.spec.array and job.id.partition("_")[0] in unfinished)
+        and not _is_in_question(state, job)
+    )
+
+
+def _named(state: SchedulerState) -> set[str]:
+    """Jobs that something the core decides with refers to."""
+    named = set(state.shares.job_row)
+    if state.allocation is not None:
+        named.update(state.allocation.shares.jobs)
+    for holding in state.leases.values():
+        named.update(holding.bundle.jobs)
+    for bundle in state.round.reserved.values():
+        named.update(bundle.jobs)
+    for job in state.watched.values():
+        named.update(job.blocked_by)
+    return named
+
+
+def _is_in_question(state: SchedulerState, job: Job) -> bool:
+    """Whether the allocation that the solver is working on may name it: it was alive when that was asked for."""
+    return not state.asked.answered and job.ended_s is not None and job.ended_s >= state.asked.at_s
+
+
+def _is_spent(state: SchedulerState, key: str, gone: frozenset[str]) -> bool:
+    request = state.requests.get(key)
+    return request is not None and all(job in gone or job not in state.jobs for job in request.jobs)
+
+
+def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
+    """Job types whose measured rates go with these jobs: no other job has the type, and the table does not know it."""
+    rates = state.rates
+    measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
+    types = {state.jobs[name].spec.job_type for name in jobs} & measured - rates.known - {""}
+    if types:
+        gone = frozenset(jobs)
+        types -= {job.spec.job_type for job in state.jobs.values() if job.id not in gone}
+    return tuple(sorted(types))

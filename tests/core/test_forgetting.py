@@ -1,0 +1,160 @@
+"""Jobs that ended and keys that were used are forgotten on request, as far as nothing refers to them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from scheduler.core.effects import Reply
+from scheduler.core.facts import JobsForgotten, JobSubmitted
+from scheduler.core.messages import Forget, GiveRates, JobCommand, SubmitJobs
+from scheduler.core.state import SchedulerState
+from scheduler.journal.fit import fit
+from scheduler.model.jobs import Dependency, JobState, Move
+from scheduler.model.throughput import RateKey
+from tests.support.desk import Desk, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def forgotten(desk: Desk, *jobs: str, keys: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Which of these the core forgets."""
+    desk.settle()
+    outcome = desk.core.handle(desk.now_s, Forget(jobs=jobs, keys=keys))
+    assert outcome.effects == []
+    facts = [fact for fact in outcome.facts if isinstance(fact, JobsForgotten)]
+    return facts[0].jobs if facts else ()
+
+
+def cancelled(desk: Desk, *jobs: str) -> None:
+    """People end these."""
+    for name in jobs:
+        desk.tell(desk.now_s, JobCommand(job=name, action="cancel"))
+        desk.settle()
+
+
+def test_what_has_ended_is_forgotten_once(desk_of: DeskOf) -> None:
+    """Ended jobs go; those that live and those that nobody knows are left out; nobody is kicked."""
+    desk = desk_of()
+    desk.submit(job(), job(), job())
+    cancelled(desk, "1", "3")
+    assert forgotten(desk, "1", "2", "3", "9", "1") == ("1", "3")
+    assert list(desk.core.state.jobs) == ["2"]
+    assert forgotten(desk, "1", "2", "3") == ()
+
+
+def test_ids_and_the_order_of_jobs_go_on(desk_of: DeskOf) -> None:
+    """The next job has an id and an order of its own, after a snapshot too; old snapshots lack the count."""
+    desk = desk_of()
+    desk.submit(job(), job())
+    cancelled(desk, "1", "2")
+    forgotten(desk, "1", "2")
+    restored = SchedulerState.restore(desk.core.state.snapshot())
+    assert (restored.next_job, restored.next_order) == (3, 2)
+    assert desk.submit(job()) == ["3"]
+    assert desk.job("3").order == 2
+    old = msgspec.msgpack.decode(desk.core.state.snapshot())
+    del old["next_order"]
+    assert SchedulerState.restore(msgspec.msgpack.encode(old)).next_order == 3
+
+
+def test_what_shares_name_stays_until_the_next_allocation(desk_of: DeskOf) -> None:
+    """Turns are counted by rows of shares; who stands there is forgotten when another allocation is in force."""
+    desk = desk_of(node())
+    desk.submit(job(), job())
+    desk.until(400)
+    desk.settle()
+    cancelled(desk, "1")
+    assert forgotten(desk, "1") == ()
+    desk.until(1200)
+    assert forgotten(desk, "1") == ("1",)
+
+
+def test_what_the_solver_is_working_on_stays(desk_of: DeskOf) -> None:
+    """An answer may name every job that was alive when it was asked for."""
+    desk = desk_of(node())
+    desk.submit(job(), job())
+    desk.core.state.asked.answered, desk.core.state.asked.at_s = False, desk.now_s
+    cancelled(desk, "1")
+    assert forgotten(desk, "1") == ()
+    desk.core.state.asked.answered = True
+    assert forgotten(desk, "1") == ("1",)
+
+
+def test_an_array_goes_when_all_of_it_has_ended(desk_of: DeskOf) -> None:
+    """Commands and dependencies that name an array find all of it, or what the history says."""
+    desk = desk_of()
+    desk.submit(job(array=(0, 1, 2)))
+    cancelled(desk, "1_0", "1_1")
+    assert forgotten(desk, "1_0", "1_1") == ()
+    cancelled(desk, "1_2")
+    assert forgotten(desk, "1_0", "1_2") == ("1_0", "1_2")
+    assert desk.core.state.arrays == {"1": ["1_1"]}
+    assert forgotten(desk, "1_1") == ("1_1",)
+    assert desk.core.state.arrays == {}
+
+
+def test_a_key_is_kept_as_long_as_one_of_its_jobs(desk_of: DeskOf) -> None:
+    """P2: a submission that is sent again never becomes a second job beside the first."""
+    desk = desk_of()
+    desk.submit(job(), job(), key="k")
+    cancelled(desk, "1")
+    assert forgotten(desk, "1", "2", keys=("k",)) == ("1",)
+    assert desk.core.state.requests["k"].jobs == ["1", "2"]
+    cancelled(desk, "2")
+    forgotten(desk, "2", keys=("k", "k", "other"))
+    assert desk.core.state.requests == {}
+
+
+def test_rates_measured_of_a_type_go_with_its_last_job(desk_of: DeskOf) -> None:
+    """What the table knows, and what another job may still use, stays."""
+    desk = desk_of()
+    desk.submit(job(job_type="mine"), job(job_type="mine"), job(job_type="table"))
+    desk.tell(0, GiveRates(solo=[("table", 1, "v100", 1.0)]))
+    desk.settle()
+    rates = desk.core.state.rates
+    for kind, partner in (("mine", ""), ("table", ""), ("table", "mine")):
+        rates.observe(RateKey(kind, 1, "v100", partner), 10.0, 1.0, 1.0)
+    cancelled(desk, "1", "2", "3")
+    forgotten(desk, "1", "3")
+    assert len(rates.measured) == 3
+    forgotten(desk, "2")
+    assert list(rates.measured) == [RateKey("table", 1, "v100")]
+
+
+@pytest.mark.parametrize(
+    ("state", "when", "problem"),
+    [
+        (JobState.COMPLETED, "succeeded", ""),
+        (JobState.FAILED, "ended", ""),
+        (JobState.FAILED, "succeeded", "job '1' is failed and cannot succeed any more"),
+        (None, "ended", "there is no job '1'"),
+    ],
+)
+def test_dependencies_on_what_is_forgotten(desk_of: DeskOf, state: JobState, when: str, problem: str) -> None:
+    """Who submits says how a forgotten job ended, by the history; the same key then means the same submission."""
+    desk = desk_of()
+    desk.submit(job())
+    cancelled(desk, "1")
+    forgotten(desk, "1")
+    spec = job(after=(Dependency("1", when),))  # type: ignore[arg-type]
+    past = {"1": state} if state else {}
+    desk.tell(0, SubmitJobs(call="c", specs=(spec,), key="k", past=past))
+    if problem:
+        assert problem in desk.claim(Reply, code="invalid").error
+        return
+    assert desk.claim(JobSubmitted).blocked_by == ()
+    desk.settle()
+    desk.tell(0, SubmitJobs(call="c", specs=(spec,), key="k"))
+    assert desk.claim(Reply).result == {"jobs": ["2"]}
+
+
+def test_who_is_forgotten_had_ended_even_if_that_record_is_lost(desk_of: DeskOf) -> None:
+    """After damage a job that was forgotten does not run again."""
+    desk = desk_of()
+    desk.submit(job(), job())
+    ended, fact = fit(desk.core.state, 0.0, JobsForgotten(jobs=("1", "7"), keys=("gone",)))
+    assert (ended.job, ended.move) == ("1", Move.CANCEL)
+    assert fact == JobsForgotten(jobs=("1",))
