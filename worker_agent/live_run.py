@@ -82,6 +82,14 @@ class LiveRun:
         """A file that agent or shim wrote; empty where there is none."""
         return self.files.read(name, owner=os.geteuid()) or {}
 
+    def find_directory_again(self) -> None:
+        """Open the directory that the shim made in place of one that the job removed."""
+        if self.directory is not None and not self.directory.is_in_place():
+            with contextlib.suppress(OSError):
+                again = RunDirectory(self.directory.path)
+                self.directory.close()
+                self.directory = again
+
     def write_lease(self) -> bool:
         """Say the moments; False when that is not possible."""
         if self.directory is None:

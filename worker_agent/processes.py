@@ -323,6 +323,7 @@ class Processes:
         if self.live.get(run.order.lease) is not run:
             return  # closed meanwhile
         self._let_go(run)
+        run.find_directory_again()
         ending = read_ending(run.read_own(EXIT) or None)
         if ending is None:
             if process_tree.kill_all(run.belongings):

@@ -78,6 +78,23 @@ class RunDirectory:
             os.fchown(directory.fd, uid, -1 if gid is None else gid)
         return directory
 
+    def is_in_place(self) -> bool:
+        """Whether the directory is still found by its path: a job can remove its own."""
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self.fd))
+
+    def made_again(self) -> RunDirectory:
+        """The directory that is found by the path now, made if there is none; OSError where that is impossible."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path, 0o700)
+        again = RunDirectory(self._path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(LOGS, mode=0o755, dir_fd=again.fd)
+        return again
+
     def is_heeded(self) -> bool:
         """Whether a rank has shown that it reads lease.json: others learn by a signal alone that they have to end."""
         try:

@@ -13,7 +13,6 @@ lease.json on the monotonic clock whoever else is alive, and says in exit.json h
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -23,6 +22,7 @@ from typing import Any
 
 from worker_agent import process_tree, run_directory
 from worker_agent.becoming import CannotStart, turn_into
+from worker_agent.exit_file import ExitFile
 from worker_agent.log_pump import PiecewiseLog, pump
 from worker_agent.moments import Moments, read_moments
 from worker_agent.run_directory import RunDirectory
@@ -30,11 +30,9 @@ from worker_agent.run_directory import RunDirectory
 LOOK_INTERVAL_S = 0.05
 GRACE_S = 5.0  # from one rank's death, or a signal to the shim, to the killing of what is left
 DRAIN_S, DRAIN_WAITS = 0.005, 1000  # for the output of a job that has ended to reach its log
-EXIT_RETRY_S = 60.0
 
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
-_EXIT_ASIDE = ".exit.json.room"
 
 
 class Shim:
@@ -60,7 +58,7 @@ class Shim:
         self._told = False  # leaders have had their SIGTERM
         self._killed: set[int] = set()  # children that have had their SIGKILL
         self.started_s = time.monotonic()
-        self._exit_fd = self._take_room()
+        self._exit = ExitFile(run, len(self.ranks))
         self._out: dict[int, int] = {}  # rank -> where its output goes
         self._notes = -1
         self._pump = self._start_pump()
@@ -275,7 +273,7 @@ class Shim:
         pid = os.fork()
         if not pid:
             try:
-                for fd in (*self._out.values(), self._notes, self._exit_fd, self._lock):
+                for fd in (*self._out.values(), self._notes, self._exit.fd, self._lock):
                     os.close(fd)
                 for text in self.start.get("notes") or ():  # here, so that no output overtakes them
                     first.write(_line(text))
@@ -310,15 +308,6 @@ class Shim:
         with contextlib.suppress(OSError):  # a full disk is no reason to stop a job
             self.run.write(run_directory.SHIM, who, durable=True)
 
-    def _take_room(self) -> int:
-        """Room on the disk for exit.json, before there is anything to say."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_EXIT_ASIDE, dir_fd=self.run.fd)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(_EXIT_ASIDE, flags, 0o644, dir_fd=self.run.fd)
-        os.posix_fallocate(fd, 0, 4096 + 32 * len(self.ranks))
-        return fd
-
     def _finish(self, error: str) -> None:
         """All output to the logs, then exit.json: the last thing that happens."""
         for fd in (*self._out.values(), self._notes):
@@ -338,28 +327,10 @@ class Shim:
             "ended_s": end_s,
             "error": error[:1000],
         }
-        text = json.dumps(said).encode() + b"\n"
-        while True:
-            try:
-                try:
-                    self._put_exit(text)
-                except FileNotFoundError:  # the job has removed or replaced it
-                    self.run.write(run_directory.EXIT, said, durable=True)
-                return
-            except OSError as trouble:
-                if time.monotonic() > end_s + EXIT_RETRY_S:
-                    raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
-                time.sleep(0.2)
-
-    def _put_exit(self, text: bytes) -> None:
-        os.pwrite(self._exit_fd, text, 0)
-        os.ftruncate(self._exit_fd, len(text))
-        os.fsync(self._exit_fd)
-        there = os.stat(_EXIT_ASIDE, dir_fd=self.run.fd, follow_symlinks=False)
-        if not os.path.samestat(there, os.fstat(self._exit_fd)):
-            raise FileNotFoundError(f"{_EXIT_ASIDE} is another file")
-        os.rename(_EXIT_ASIDE, run_directory.EXIT, src_dir_fd=self.run.fd, dst_dir_fd=self.run.fd)
-        os.fsync(self.run.fd)
+        try:
+            self._exit.write(said)
+        except OSError as trouble:
+            raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
 
 
 def _line(note: str) -> bytes:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.agent.live_agents import DEAF, ENDS, SLEEP, WORKER, LiveAgent, end_all, in_time, job, live, until
 from tests.agent.runs import ROOT, gone
+from worker_agent.exit_file import RETRY_S
 from worker_agent.orders import LinkUp, Taken
 from worker_agent.runtime import StateLocked
 
@@ -118,6 +119,17 @@ async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> Non
         assert exit.outcome == "node_failed"
         assert exit.ran_s > 0
         assert gone(child)
+
+
+@live
+async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: Path) -> None:
+    """Its exit is written all the same; it was tried for a minute in a directory that nobody could find any more."""
+    code = "import os, shutil, sys; shutil.rmtree(os.environ['GAVEL_RUN_DIR']); sys.exit(5)"
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(code), job("pass", "18"))
+        exit = await until(lambda: node.exits().get("17"), RETRY_S / 2)
+        assert (exit.outcome, exit.code) == ("failed", 5)
+        assert (await node.exit("18")).outcome == "finished"
 
 
 @live

@@ -13,8 +13,8 @@ import pytest
 
 from tests.agent.runs import PATIENCE_S, ShimRun, gone, python, shim_run, stop, wait_for
 from worker_agent.becoming import be_no_dearer_than_others
+from worker_agent.exit_file import RETRY_S
 from worker_agent.run_directory import EXIT, START, RunDirectory
-from worker_agent.shim import EXIT_RETRY_S
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
@@ -95,7 +95,7 @@ def test_a_job_cannot_take_its_exit_away(tmp_path: Path, trick: str) -> None:
     """The room that was kept for it is gone: the code is said all the same, and at once."""
     code = f"import os, sys; name = '.exit.json.room'; {trick}; sys.exit(7)"
     with shim_run(tmp_path, python(code)) as run:
-        assert run.ended(EXIT_RETRY_S / 2)["codes"] == {"0": 7}
+        assert run.ended(RETRY_S / 2)["codes"] == {"0": 7}
 
 
 @pytest.mark.parametrize("stays_s", [0, 600])
