@@ -26,6 +26,7 @@ from gavel.training.iterator import Checkpoint, LeasedIterator
 from gavel.training.own_loop import end, report, time_left_s
 from gavel.training.pacing import pace
 from gavel.training.sampler import ResumableSampler
+from gavel.training.saved_files import load_bytes, load_text, save_bytes, save_text
 from gavel.training.torch_checkpoint import TorchCheckpoint
 
 __all__ = [
@@ -40,7 +41,11 @@ __all__ = [
     "TorchCheckpoint",
     "TrainingError",
     "end",
+    "load_bytes",
+    "load_text",
     "pace",
     "report",
+    "save_bytes",
+    "save_text",
     "time_left_s",
 ]

@@ -34,8 +34,11 @@ class Summed:
         """Nothing is held back."""
 
 
-def replace(path: Path, write: Write) -> dict[str, int]:
-    """Make the file `path` by calling `write`, durable on return; its CRC-32 and size."""
+def replace(path: Path, write: Write, before_rename: Callable[[], object] = lambda: None) -> dict[str, int]:
+    """Make the file `path` by calling `write`, durable on return; its CRC-32 and size.
+
+    What `before_rename` raises leaves everything as it was.
+    """
     aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")  # ranks of other nodes may have our pid
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,6 +46,7 @@ def replace(path: Path, write: Write) -> dict[str, int]:
             summed = Summed(cast(BinaryIO, file))
             write(cast(BinaryIO, summed))
             os.fsync(file.fileno())
+        before_rename()
         os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):

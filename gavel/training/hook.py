@@ -95,7 +95,8 @@ class Places:
         return self._root if self._token is None else self._root / str(self._token)
 
     def check(self) -> None:
-        """Raise StaleAttempt if a newer attempt has come here; call it before anything is written."""
+        """Raise StaleAttempt if a newer attempt has come here, or may; call it before anything is written."""
+        session.check_lease()
         self._store.check_claims()
 
     def complete(self, checkpoint: Path) -> None:

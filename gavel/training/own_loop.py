@@ -1,4 +1,7 @@
-"""For scripts with a loop of their own: how much time there is, how far it is, how it ended."""
+"""For scripts with a loop of their own: how much time there is, how far it is, how it ended.
+
+Each of these raises StaleAttempt in a process that was suspended past its lease: its job may have gone on elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ def report(steps: int, saved: int | None = None) -> None:
     """So many steps are done over the job's whole life, and so many safe in a checkpoint (None: as before)."""
     known = session.current()
     if known is not None:
+        known.check_lease_as_known()
         known.gate.done = steps
         known.progress.begin(known.progress.saved if saved is None else saved)
         known.progress.step_begins()

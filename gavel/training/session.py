@@ -82,25 +82,35 @@ class Session:
         return self._file.lease
 
     def time_left_s(self) -> float:
-        """Until the job should save and end: 0 when it should, infinite while nobody has said."""
+        """Until the job should save and end: 0 when it should, infinite while nobody has said.
+
+        StaleAttempt once it must not save any more.
+        """
+        self.check_lease_as_known()
         if self._signalled_s is not None or self.gate.stopping:
             return 0.0
         lease = self._file.lease
-        return float("inf") if lease is None else max(0.0, lease.ask_s - time.monotonic())
+        return float("inf") if lease is None else lease.time_left_s(self._file.now_s())
 
     def patience_s(self, wanted_s: float) -> float:
         """How long something may be waited for, so that there is time to end before the kill."""
         lease = self._file.lease
         return wanted_s if lease is None else min(wanted_s, max(1.0, lease.kill_s - time.monotonic() - 1.0))
 
+    def check_lease_as_known(self) -> None:
+        """`check_lease` for every step: without a look at the file while the lease as last read goes on."""
+        lease = self._file.lease
+        if lease is not None and lease.late_s(self._file.now_s()) is not None:
+            self.check_lease()
+
     def check_lease(self) -> None:
         """Raise StaleAttempt if this process ought to be dead: suspended for so long, it must not write any more.
 
         The file is read anew: what the other thread saw last may be as old as the suspension.
         """
-        lease = LeaseFile(self.run.run_dir / "lease.json").read()
-        late_s = 0.0 if lease is None else time.monotonic() - lease.kill_s
-        if late_s > 0:
+        lease = self._file.read()
+        late_s = None if lease is None else lease.late_s(self._file.now_s())
+        if late_s is not None:
             raise StaleAttempt(
                 f"attempt {self.run.attempt} should have been gone {late_s:.1f} s ago, as its lease ended; a newer one "
                 "may run elsewhere, so nothing is saved any more"
@@ -117,7 +127,11 @@ class Session:
             self._saved_s = time.monotonic()
 
     def end(self, finished: bool, steps: int) -> None:
-        """The last word of this rank, to the agent and to the other ranks. SIGTERM ends it again."""
+        """The last word of this rank, to the agent and to the other ranks. SIGTERM ends it again.
+
+        StaleAttempt where nobody may hear it any more.
+        """
+        self.check_lease()
         self.progress.end("finished" if finished else "yielded", steps)
         if finished and self.run.world > 1:
             self._ended_at = steps
@@ -235,6 +249,13 @@ def current() -> Session | None:
                 _session = Session(run)
                 _session.start()
         return _session
+
+
+def check_lease() -> None:
+    """Raise StaleAttempt if this process must not save any more; nothing outside Gavel."""
+    known = current()
+    if known is not None:
+        known.check_lease()
 
 
 def _forget() -> None:

@@ -71,6 +71,7 @@ class TorchCheckpoint:
 
     def save(self, step: int) -> None:
         """Save all objects as the state of this step; on return it is safe, or an error says why not."""
+        session.check_lease()
         self._store.check_claims()
         try:
             own = {name: torch_state.state_of(name, thing) for name, thing in self._own.items()}

@@ -126,6 +126,28 @@ def test_a_stale_attempt_completes_nothing(tmp_path: Path) -> None:
     assert chosen(tmp_path) == "2:12"
 
 
+def test_a_stale_attempt_that_completes_after_its_last_check_sets_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspended between the check and the rename of COMPLETE, while a newer attempt loads and saves."""
+    old, new = store(tmp_path, 1), store(tmp_path, 2)
+    old.choose()
+    save(old, 10)
+    original = os.replace
+
+    def suspended(source: Path, target: Path) -> None:
+        if target.name == "COMPLETE" and "a00000001" in str(target):
+            new.choose()
+            save(new, 15)
+        original(source, target)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "replace", suspended)
+        save(old, 30)
+    assert len(list(tmp_path.rglob("COMPLETE"))) == 3  # the stale one, too: it was not stopped
+    assert chosen(tmp_path) == "2:15"
+
+
 def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
     """Even one that is in the middle of cleaning up knows only its own and older sets."""
     old, new = store(tmp_path, 1), store(tmp_path, 2)

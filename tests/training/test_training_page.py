@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.leases import ROOT, alone_on_path
+from tests.training.leases import ROOT, Process, RunDirectory, alone_on_path, eventually
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -55,6 +55,33 @@ def test_the_own_loop_runs(tmp_path: Path) -> None:
     """It counts to its end."""
     run(shown("With a loop of one's own"), tmp_path)
     assert (tmp_path / "state.txt").read_text() == "200"
+
+
+def test_the_own_loop_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Each attempt has a working directory of its own, as with an upload, and goes on from the last one's state."""
+    text = shown("With a loop of one's own").replace("while ", "import time; print(step)\nwhile ", 1)
+    slow = text.replace("    step += 1\n", "    step += 1; time.sleep(0.05)\n")
+    first, second = (RunDirectory(tmp_path / f"run-{number}", attempt=number) for number in (1, 2))
+    process = started(first, slow, tmp_path)
+    eventually(lambda: first.progress().get("steps", 0) > 0)
+    first.lease(ask_in_s=0.0)
+    assert process.wait() == 0, process.said()
+    yielded = first.progress()
+    assert yielded["state"] == "yielded"
+    assert 0 < yielded["saved"] == yielded["steps"] < 200
+    process = started(second, text, tmp_path)
+    assert process.wait() == 0, process.said()
+    assert process.said() == f"{yielded['saved']}\n"
+    assert (second.progress()["state"], second.progress()["saved"]) == ("finished", 200)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["state.txt.e00000003-a00000002"]
+
+
+def started(lease: RunDirectory, program: str, place: Path) -> Process:
+    """A program under a lease, in a working directory of its own."""
+    work = place / f"work-{lease.attempt}"
+    work.mkdir()
+    environ = lease.environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
+    return Process(["-c", program], environ, work / "output", alone_on_path(place))
 
 
 def test_the_errors_of_the_page_are_those_of_the_code() -> None:
