@@ -9,6 +9,7 @@ import pytest
 from scheduler.core.facts import EpochStarted, Fact, JobMoved, JobSubmitted
 from scheduler.journal.errors import CannotReplay, DamagedJournal
 from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.record import Damage
 from scheduler.journal.replay import recover
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobSpec, Move
@@ -80,6 +81,16 @@ def recover_again(journal: SqliteJournal, path: Path) -> bytes:
     journal.close()
     with SqliteJournal(path, durable=False) as again:
         return recover(again, RULES).state.snapshot()
+
+
+def test_when_a_record_was_lost_is_a_date() -> None:
+    """Of a cluster; simulations count their seconds from 0."""
+    for after_s, words in (
+        (1_795_330_000.0, "2026-11-22 06:46:40 UTC"),
+        (90.0, "90 s"),
+        (1e300, "1e+300 s"),
+    ):
+        assert f"(written after {words})" in str(Damage(1, 2, "gone", after_s=after_s))
 
 
 def test_a_lost_record_costs_only_what_was_in_it(path: Path) -> None:
