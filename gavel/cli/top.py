@@ -50,9 +50,12 @@ def top(every_s: float, once: bool, as_json: bool, address: str | None, context:
 def look(client: Client) -> Picture:
     """How things are now."""
     waiting = (JobState.QUEUED, JobState.PREEMPTED, JobState.HELD)
-    running = list(islice(client.list(JobFilter(states=[JobState.RUNNING]), brief=True), JOBS_SHOWN))
+    # Waiting jobs first: one that starts between the two calls is in both lists, and not in neither.
     queue = client.page(JobFilter(states=waiting), size=JOBS_SHOWN, brief=True)
-    return Picture(client.status(), client.nodes(), (*running, *queue.jobs), queue.total, datetime.now(UTC))
+    running = list(islice(client.list(JobFilter(states=[JobState.RUNNING]), brief=True), JOBS_SHOWN))
+    started = {job.id for job in running}
+    jobs = (*running, *(job for job in queue.jobs if job.id not in started))
+    return Picture(client.status(), client.nodes(), jobs, queue.total, datetime.now(UTC))
 
 
 def _watch(client: Client, picture: Picture, every_s: float) -> None:

@@ -11,8 +11,10 @@ from gavel.cli.columns import Column, table
 from gavel.cli.live_words import ago, few, hours, ids, job_on, job_progress, job_where, short_number, span
 from gavel.cli.queue import COLUMNS, rows
 from gavel.cli.screen import Picture, screen
+from gavel.cli.top import look
+from gavel.client import JobFilter
 from gavel.client.reading import read
-from gavel.client.results import Gpu, Job, JobState, Node, NodeState, Placement, Status
+from gavel.client.results import Gpu, Job, JobPage, JobState, Node, NodeState, Placement, Status
 from gavel.client.specs import JobSpec
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 
@@ -196,3 +198,37 @@ def test_words_about_several() -> None:
     assert ids(["1_0", "2", "3", "4"]) == "jobs 1_0, 2, 3 and 4"
     assert few(["a"] * 5) == "a, a, a +2"
     assert [short_number(one) for one in (950.0, 12_300.0, 1.2e6, 3e9)] == ["950", "12.3k", "1.2M", "3G"]
+
+
+class Starting:
+    """In the place of a client: a job starts as soon as the first of the two lists was fetched."""
+
+    def __init__(self) -> None:
+        self.state = JobState.QUEUED
+
+    def _listed(self, wanted: JobFilter) -> list[Job]:
+        jobs = [job("1", self.state)] if self.state in wanted.states else []
+        self.state = JobState.RUNNING
+        return jobs
+
+    def list(self, wanted: JobFilter, **_: Any) -> Any:
+        """Jobs of some states."""
+        return iter(self._listed(wanted))
+
+    def page(self, wanted: JobFilter, **_: Any) -> JobPage:
+        """The same, and how many there are."""
+        jobs = self._listed(wanted)
+        return JobPage(tuple(jobs), "", len(jobs))
+
+    def status(self) -> Status:
+        """Of no interest here."""
+        return read(Status, cluster_pb2.Status())
+
+    def nodes(self) -> tuple[Node, ...]:
+        """None."""
+        return ()
+
+
+def test_a_job_that_starts_meanwhile_is_in_the_picture_once() -> None:
+    """It was in neither of the two lists when that of running jobs came first."""
+    assert [(one.id, one.state) for one in look(Starting()).jobs] == [("1", JobState.RUNNING)]  # type: ignore[arg-type]
