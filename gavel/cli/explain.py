@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gavel.cli import Fault
 from gavel.cli.journals import Until, nothing_in, opened
 from gavel.cli.outputs import say
-from gavel.cli.wording import count_of, printable, shortened
+from gavel.cli.wording import count_of, printable, printable_lines, shortened
 from scheduler.core.explain import Explanation, Way, render
 from scheduler.core.explain import explain as reason_of
 from scheduler.core.state import SchedulerState
@@ -38,7 +38,7 @@ def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> Non
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         names = {known.id: known.spec.name for known in state.jobs.values()}
-        click.echo(render(with_names(found, names)))
+        click.echo(printable_lines(render(with_names(found, names))))
 
 
 def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | None]:

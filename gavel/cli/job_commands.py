@@ -173,7 +173,10 @@ def show(**given: Any) -> None:
     LIVE,
 )
 def logs(**given: Any) -> None:
-    """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member."""
+    """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member.
+
+    On a terminal, control characters other than colours are shown escaped; in a file or a pipe output is as it was.
+    """
     from gavel.cli.logs import logs
 
     logs(**given)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gavel.cli.connecting import job_id, members, print_json, scheduler
-from gavel.cli.wording import count_of
+from gavel.cli.wording import count_of, printable_lines
 from gavel.client import Job
 from gavel.client.results import ACTIVE
 
@@ -33,7 +33,7 @@ def live_explain(job: str, as_json: bool, address: str | None, context: str | No
         details = [dated(one.details) for one in said]
         print_json(details[0] if found[0].id == name else details)
         return
-    click.echo("\n\n".join(one.rendered.rstrip("\n") for one in said))
+    click.echo("\n\n".join(printable_lines(one.rendered.rstrip("\n")) for one in said))
     if rest := len(found) - len(chosen):
         click.echo(f"\n{count_of(rest, 'other member')}: `gavel show {job}` lists all", err=True)
 

@@ -1,5 +1,6 @@
-"""`gavel logs`: what a job printed goes to standard output as it is; what the reader should know to standard error.
+"""`gavel logs`: what a job printed goes to standard output, what the reader should know to standard error.
 
+Into a file or a pipe output goes as it is; a terminal gets it by `terminal_text`.
 Of an array one member after the other, or with `--follow` all at once: a thread for each reads its stream.
 """
 
@@ -16,6 +17,7 @@ import click
 from gavel.cli import Fault
 from gavel.cli.connecting import REFUSED, failure, job_id, members, print_line, scheduler
 from gavel.cli.live_words import few
+from gavel.cli.terminal_text import TerminalText
 from gavel.cli.wording import printable
 from gavel.client import Client, GavelError, Job, JobState, LogChunk
 from gavel.client.results import ACTIVE
@@ -71,13 +73,17 @@ def show_logs(
         _say_why_nothing(client, found, heard)
         return
     several = rank is None and any(_ranks_most(job) > 1 for job in found)
-    lines = Lines(several, _write, lambda words: click.echo(words, err=True), members=len(found) > 1)
+    terminal = TerminalText(_write) if sys.stdout.isatty() else None
+    write = terminal.write if terminal else _write
+    lines = Lines(several, write, lambda words: click.echo(words, err=True), members=len(found) > 1)
     try:
         for chunk in chunks:
             heard |= {chunk.job} if chunk.data else set()
             lines.hear(chunk)
     finally:
         lines.end()
+        if terminal:
+            terminal.end()
     if rank and not heard:
         _say_who_printed(client, found[0], attempt, rank)
     else:

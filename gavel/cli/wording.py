@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """A text of several lines, each of them printable."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
     """Printable, and no longer than a line can bear."""
     text = printable(text[: limit + 1])

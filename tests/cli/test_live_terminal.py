@@ -15,6 +15,7 @@ from fcntl import ioctl
 
 import pytest
 
+from protos.gavel.v1 import jobs_pb2
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
 from tests.support.live_thread import LiveThread
@@ -101,6 +102,19 @@ def test_colours_are_for_terminals(busy: LiveThread) -> None:
     assert all(
         len(line) <= 80 for line in plain.text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     )
+
+
+def test_output_of_jobs_does_not_control_the_terminal(busy: LiveThread) -> None:
+    """Its colours do; into a pipe it goes as it is."""
+    data = b"\x1b[31mred\x1b[2J\x1b]0;title\x07\n"
+    busy.daemon.nodes.chunks = [jobs_pb2.LogChunk(job="1", attempt=1, data=data)]
+    terminal = Terminal("logs", "1", "--rank", "0")
+    assert terminal.end() == 0
+    assert terminal.text == "\x1b[31mred\\x1b[2J\\x1b]0;title\\x07\r\n\x1b[0m"
+    piped = subprocess.run(
+        [sys.executable, "-m", "gavel", "logs", "1", "--rank", "0"], capture_output=True, check=True
+    )
+    assert piped.stdout == data
 
 
 def test_ctrl_c_while_waiting(busy: LiveThread) -> None:
