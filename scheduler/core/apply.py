@@ -120,6 +120,7 @@ def _allocation_asked(state: SchedulerState, now_s: float, fact: f.AllocationAsk
 def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationAdopted) -> None:
     state.asked.answered = True
     state.allocation = fact
+    state.adopted_s = now_s
     shares = fact.shares
     ids, types = shares.jobs, shares.worker_types
     alone = list(zip(ids))

@@ -47,12 +47,14 @@ class RatesGiven(Fact, frozen=True, kw_only=True):
     solo: list[tuple[str, int, str, float]] = []
     unconsolidated: list[tuple[str, int, str, float]] = []
     pairs: list[tuple[str, str, str, int, float, float]] = []  # worker type, job types, GPUs, rates
+    by: str = ""
 
 
 class PricesSet(Fact, frozen=True, kw_only=True):
     """Prices from now on."""
 
     price_per_gpu_hour: dict[str, float]
+    by: str = ""
 
 
 class JobSubmitted(Fact, frozen=True, kw_only=True):

@@ -76,6 +76,7 @@ class GiveRates(Message, frozen=True, kw_only=True):
     solo: list[tuple[str, int, str, float]] = []
     unconsolidated: list[tuple[str, int, str, float]] = []
     pairs: list[tuple[str, str, str, int, float, float]] = []
+    user: str = ""
 
 
 class SetPrices(Message, frozen=True, kw_only=True):
@@ -83,6 +84,7 @@ class SetPrices(Message, frozen=True, kw_only=True):
 
     call: str = ""
     price_per_gpu_hour: dict[str, float]
+    user: str = ""
 
 
 class Forget(Message, frozen=True, kw_only=True):

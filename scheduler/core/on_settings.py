@@ -41,7 +41,10 @@ def on_rates(out: Outcome, message: GiveRates) -> None:
         if not (math.isfinite(rate) and rate >= 0):
             out.refuse(message.call, InvalidSpec(f"rate of {what}", f"is {rate}, must be a number from 0 up"))
             return
-    out.fact(RatesGiven(solo=message.solo, unconsolidated=message.unconsolidated, pairs=message.pairs))
+    fact = RatesGiven(
+        solo=message.solo, unconsolidated=message.unconsolidated, pairs=message.pairs, by=message.user
+    )
+    out.fact(fact)
     out.reply(message.call)
 
 
@@ -53,6 +56,6 @@ def on_set_prices(out: Outcome, message: SetPrices) -> None:
                 message.call, InvalidSpec(f"price_per_gpu_hour.{kind}", f"is {price}, must be a price")
             )
             return
-    out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour))
+    out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour, by=message.user))
     out.wants_review = True  # who may cost only so much reaches that sooner, or later
     out.reply(message.call)

@@ -72,6 +72,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     rates: RateRows
     doubtful: bool = False
     next_order: int = 0
+    adopted_s: float = 0.0
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -96,6 +97,7 @@ class SchedulerState:
             "generation_floor",
             "doubtful",
             "next_order",
+            "adopted_s",
         ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "watched", "picky", "clinging", "on_hold", "saved", "places", "dependents"),
@@ -124,6 +126,7 @@ class SchedulerState:
         self.rates = RateBook()
         self.doubtful = False  # records were lost: nodes may run what nobody here knows of
         self.next_order = 0  # of submission; grows on when jobs are forgotten
+        self.adopted_s = 0.0  # when the allocation in force was adopted
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
         self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for

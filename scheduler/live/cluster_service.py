@@ -180,7 +180,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         prices = dict(request.price_per_gpu_hour)
         if not prices:
             raise InvalidSpec("price_per_gpu_hour", "is empty")
-        await self._world.ask(SetPrices(price_per_gpu_hour=prices))
+        await self._world.ask(SetPrices(price_per_gpu_hour=prices, user=caller().user))
         return pb.Prices(price_per_gpu_hour=self._world.state.prices)
 
     async def ListRates(self, request: pb.ListRatesRequest, context: Any) -> pb.ListRatesResponse:
@@ -190,5 +190,5 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
     async def GiveRates(self, request: pb.GiveRatesRequest, context: Any) -> pb.GiveRatesResponse:
         """Rows of the table."""
         solo, pairs = rate_rows(request.rates)
-        await self._world.ask(GiveRates(solo=solo, pairs=pairs))
+        await self._world.ask(GiveRates(solo=solo, pairs=pairs, user=caller().user))
         return pb.GiveRatesResponse(rates=len(request.rates))

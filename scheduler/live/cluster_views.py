@@ -72,8 +72,8 @@ async def allocation_view(state: SchedulerState) -> pb.Allocation:
             if price is not None
         },
     )
-    if state.asked.number == fact.number and state.asked.at_s > 0:
-        wire.adopted.CopyFrom(stamp(state.asked.at_s))
+    if state.adopted_s > 0:
+        wire.adopted.CopyFrom(stamp(state.adopted_s))
     bundles = list(table.bundles)
     columns = (table.share.tolist(), table.entitled_s.tolist(), table.received_s.tolist())
     for row, (bundle, share, entitled_s, received_s) in enumerate(zip(bundles, *columns, strict=True)):

@@ -59,6 +59,7 @@ log = logging.getLogger("gavel.scheduler")
 STOP_S = 5.0  # that calls in flight may take when the daemon stops
 DRIFT_S = 5.0  # that the wall clock may be from ours
 RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000  # that may have been used since a backup was made
+CONFIG_FILE = "config file"  # Who set what the file says.
 REPORT_MAX = 20  # lines about a damaged journal that are shown
 
 
@@ -228,13 +229,13 @@ class Daemon:
             rates: _changed(rates, {"throughputs": config.throughputs, "prices": config.prices}),
         }
         if new[settings]:
-            messages.append(Configure(settings=config.scheduler, user="config file"))
+            messages.append(Configure(settings=config.scheduler, user=CONFIG_FILE))
         if new[rates] or is_first:
             table = _table(config.throughputs)
-            messages.append(GiveRates(**table.rows()))
+            messages.append(GiveRates(**table.rows(), user=CONFIG_FILE))
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
-                messages.append(SetPrices(price_per_gpu_hour=prices))
+                messages.append(SetPrices(price_per_gpu_hour=prices, user=CONFIG_FILE))
         if await self._durable(messages):
             for path, digest in new.items():
                 if digest:

@@ -20,6 +20,7 @@ from scheduler.core.facts import (
     RoundPlanned,
 )
 from scheduler.core.messages import Configure, GiveRates, SetPolicy, SetPrices, Solved, Woke
+from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings
 from scheduler.sim.physics import JobTruth
@@ -74,6 +75,8 @@ def test_a_solver_that_is_late_stops_nobody(desk_of: DeskOf) -> None:
     desk.tell(100, answer(question))
     desk.claim(AllocationAdopted)
     desk.wakes(fill=100)
+    assert (desk.core.state.asked.at_s, desk.core.state.adopted_s) == (0.0, 100.0)
+    assert SchedulerState.restore(desk.core.state.snapshot()).adopted_s == 100.0
 
 
 def test_an_open_question_is_not_put_again_until_it_is_lost(desk_of: DeskOf) -> None:
@@ -195,10 +198,10 @@ def test_settings_are_facts(desk_of: DeskOf) -> None:
     desk.tell(0, SetPolicy(call="c", policy="fifo", user="op"))
     assert desk.claim(Configured, by="op").settings.policy == "fifo"
     desk.claim(Reply, result={"policy": "fifo"})
-    desk.tell(0, SetPrices(price_per_gpu_hour={"v100": 2.0}))
-    desk.claim(PricesSet)
-    desk.tell(0, GiveRates(solo=[("x", 1, "v100", 0.0)]))
-    desk.claim(RatesGiven)
+    desk.tell(0, SetPrices(price_per_gpu_hour={"v100": 2.0}, user="ann"))
+    desk.claim(PricesSet, by="ann")
+    desk.tell(0, GiveRates(solo=[("x", 1, "v100", 0.0)], user="bob"))
+    desk.claim(RatesGiven, by="bob")
     desk.submit(job())
     assert asked(desk).policy == "fifo"
 

@@ -52,6 +52,7 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
         LeaseRecalled(lease="1", why="hold", untold=True),
         NodeJoined(spec=NodeSpec(name="n1", worker_type="v100", gpus=8, storage="nfs")),
         Configured(settings=Settings(preemptions_max=3, speed={"v100": 2.0})),
+        PricesSet(price_per_gpu_hour={"v100": 2.0}, by="ann"),
     ],
     ids=lambda fact: type(fact).__name__,
 )

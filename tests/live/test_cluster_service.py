@@ -8,6 +8,7 @@ import grpc
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
+from scheduler.core.facts import PricesSet, RatesGiven
 from scheduler.live import feed
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
@@ -169,6 +170,8 @@ async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
     ]
     given = await cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), *pair]))
     assert given.rates == 3
+    facts = [fact for _, fact in live.journal.read() if isinstance(fact, PricesSet | RatesGiven)]
+    assert [fact.by for fact in facts] == ["ann", "ann"]
     rates = (await cluster.ListRates(pb.ListRatesRequest(job_type="cnn"))).rates
     assert [(one.with_job_type, one.steps_per_s, one.source) for one in rates] == [
         ("", 5.0, "table"),
