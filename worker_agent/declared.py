@@ -1,6 +1,7 @@
 """GPUs that are declared, not measured: `v100=4`, `v100=2:speed=0.5`, `h100=8:memory=80`.
 
-For machines without NVML, and for trying things: jobs that ask pace their steps by `speed`.
+For machines without NVML, where they stand for the GPUs that are there: each job sees its own by number. With a `speed`
+they are emulated, for trying things: jobs see no GPU, and pace their steps by it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ _FORM = "expected TYPE=COUNT, such as v100=4, v100=2:speed=0.5 or h100=8:memory=
 _OPTIONS = ("speed", "memory")
 
 
-def parse_gpus(text: str) -> Inventory:
-    """The inventory that `--gpus` declares; InventoryError says what is wrong with it."""
+def parse_gpus(text: str, visible: str | None = None) -> Inventory:
+    """Return the inventory that `--gpus` declares; InventoryError says what is wrong with it.
+
+    `visible`: CUDA_VISIBLE_DEVICES of the agent, which says what its GPUs are called.
+    """
     if "," in text:
         raise InventoryError(f"--gpus {text!r}: a node has one worker type; start an agent for each")
     head, *options = text.strip().split(":")
@@ -35,12 +39,26 @@ def parse_gpus(text: str) -> Inventory:
         if name in values:
             raise InventoryError(f"--gpus {text!r}: {name} is given twice")
         values[name] = _positive(text, name, value)
-    worker_type = worker_type.lower()
+    worker_type, count = worker_type.lower(), int(count_text)
+    devices = [""] * count if "speed" in values else _devices(text, count, visible)
     gpus = tuple(
-        Gpu(index=index, name=worker_type, memory_gb=values.get("memory", 0.0))
-        for index in range(int(count_text))
+        Gpu(index=index, name=worker_type, device=device, memory_gb=values.get("memory", 0.0))
+        for index, device in enumerate(devices)
     )
     return Inventory(worker_type=worker_type, gpus=gpus, speed=values.get("speed", 1.0))
+
+
+def _devices(text: str, count: int, visible: str | None) -> list[str]:
+    """What the declared GPUs are called: numbers, or the names that CUDA_VISIBLE_DEVICES of the agent gives them."""
+    if visible is None:
+        return [str(index) for index in range(count)]
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if names and len(names) < count:
+        raise InventoryError(
+            f"--gpus {text!r}: {count} GPUs are declared, and CUDA_VISIBLE_DEVICES={visible} shows the agent "
+            f"{len(names)}"
+        )
+    return names[:count] or [""] * count
 
 
 def _positive(text: str, name: str, value: str) -> float:

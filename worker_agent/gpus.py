@@ -36,7 +36,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. `device`: what CUDA_VISIBLE_DEVICES calls it; empty for one that is only declared."""
+    """One GPU. `device`: what CUDA_VISIBLE_DEVICES calls it; empty for one that is emulated."""
 
     index: int
     name: str
@@ -55,7 +55,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """As CUDA calls them; nothing where they are declared."""
+        """As CUDA calls them; nothing where they are emulated."""
         return tuple(gpu.device for gpu in self.gpus if gpu.device)
 
 

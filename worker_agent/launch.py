@@ -73,7 +73,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     worker_type: str
     library: Path  # holds gavel.training, and nothing else of ours
     checkpoints: Path
-    devices: tuple[str, ...] = ()  # by local index, as CUDA calls them; empty: GPUs are declared
+    devices: tuple[str, ...] = ()  # by local index, as CUDA calls them; empty: GPUs are emulated
     speed: float | None = None
     log_bytes_max: int = 16_000_000  # of one piece of a log
     log_files_max: int = LOG_PIECES
@@ -201,6 +201,8 @@ def _environment(
         "USER": account.name,
         "LOGNAME": account.name,
         "SHELL": account.login_shell,
+        # Python's output must be in the log as it is printed, and all of it when the job is killed.
+        "PYTHONUNBUFFERED": "1",
     }
     env |= launch.env
     if launch.venv:

@@ -69,7 +69,11 @@ class WholeAgent:
                     " with `gavel agent join`, or, on a machine of your own, say --single-user for --switch-users"
                 )
             self.nvml: Nvml | None = None if config.gpus else measured(os.environ)
-            self.inventory = parse_gpus(config.gpus) if self.nvml is None else self.nvml.inventory()
+            self.inventory = (
+                parse_gpus(config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+                if self.nvml is None
+                else self.nvml.inventory()
+            )
             self.storage = CheckpointStorage(config.checkpoints)
             self._storage_id = self.storage.identity()
             self.limits = limits or Limits(ask_s=config.ask_s, grace_s=config.grace_s)
@@ -144,7 +148,12 @@ class WholeAgent:
             incarnation=self._incarnation,
             worker_type=found.worker_type,
             gpus=[
-                pb.InventoryGpu(index=gpu.index, name=gpu.name, uuid=gpu.device, memory_gb=gpu.memory_gb)
+                pb.InventoryGpu(
+                    index=gpu.index,
+                    name=gpu.name,
+                    uuid=gpu.device if self.nvml is not None else "",
+                    memory_gb=gpu.memory_gb,
+                )
                 for gpu in found.gpus
             ],
             labels=config.labels,

@@ -286,9 +286,35 @@ def test_product_names(product: str, name: str) -> None:
 def test_declared_gpus() -> None:
     """Type and count; speed and memory where they are given."""
     plain = parse_gpus("v100=4")
-    assert (plain.worker_type, len(plain.gpus), plain.speed, plain.devices) == ("v100", 4, 1.0, ())
+    assert (plain.worker_type, len(plain.gpus), plain.speed) == ("v100", 4, 1.0)
     full = parse_gpus("H100=2:memory=80:speed=2.5")
     assert (full.worker_type, full.speed, full.gpus[1].memory_gb) == ("h100", 2.5, 80.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "visible", "devices"),
+    [
+        ("v100=2", None, ("0", "1")),
+        ("v100=2:memory=32", "4,5,6", ("4", "5")),
+        ("v100=2", "GPU-a, GPU-b", ("GPU-a", "GPU-b")),
+        ("v100=2", "", ()),  # the agent itself may see none
+        ("v100=2:speed=1", None, ()),
+        ("v100=2:speed=1", "0,1", ()),
+    ],
+)
+def test_declared_gpus_are_those_that_the_agent_sees(
+    text: str, visible: str | None, devices: tuple[str, ...]
+) -> None:
+    """Jobs are given their own by these names; with a speed GPUs are emulated, and jobs see none."""
+    assert parse_gpus(text, visible).devices == devices
+
+
+def test_more_gpus_than_the_agent_sees_cannot_be_declared() -> None:
+    """The error has both numbers."""
+    with pytest.raises(
+        InventoryError, match=r"2 GPUs are declared, and CUDA_VISIBLE_DEVICES=4 shows the agent 1"
+    ):
+        parse_gpus("v100=2", "4")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_one_rank_per_gpu() -> None:
         "USER": "ada",
         "LOGNAME": "ada",
         "SHELL": "/bin/bash",
+        "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "NODE_RANK": "0",
@@ -103,7 +104,7 @@ def test_a_rank_of_its_own_needs_no_coordinator() -> None:
     assert "GAVEL_COORDINATOR" not in rank["env"]
 
 
-def test_declared_gpus() -> None:
+def test_emulated_gpus() -> None:
     """No device is visible; jobs that pace their steps are told how fast to be, and all are told how far."""
     node = NodeFacts(worker_type="v100", library=Path("/lib"), checkpoints=Path("/c"), speed=0.5)
     env = start(node=node, steps_max=100.0, array_index=0)["ranks"][0]["env"]
@@ -122,6 +123,13 @@ def test_a_virtual_environment_and_variables() -> None:
     assert (env["PATH"], env["VIRTUAL_ENV"]) == ("/venv/bin:/mine", "/venv")
     assert env["PYTHONPATH"] == "/lib/of/gavel:/their/lib"
     assert (env["A"], env["TOKEN"], env["CUDA_MPS_PIPE_DIRECTORY"]) == ("b", "t", "/p")
+
+
+def test_output_is_not_held_back_unless_the_job_says_so() -> None:
+    """Python prints at once. A job that sets the variable, if only to nothing, has it as it says."""
+    given = [{}, {"PYTHONUNBUFFERED": "0"}, {"PYTHONUNBUFFERED": ""}]
+    ranks = [start({"command": ["x"], "env": env})["ranks"][0] for env in given]
+    assert [rank["env"]["PYTHONUNBUFFERED"] for rank in ranks] == ["1", "0", ""]
 
 
 def test_another_user() -> None:
