@@ -338,7 +338,10 @@ def _line(note: str) -> bytes:
 
 
 def _ending(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def main(path: str) -> None:

@@ -7,6 +7,7 @@ set of leases that holds now.
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -293,7 +294,18 @@ def _ending(end: Exit) -> str:
         "[gavel: "
     ):  # a line of the agent's, none of the job's
         return "could not be started, its log says why"
-    return f"exited with code {end.code}"
+    return _exit_words(end.code)
+
+
+def _exit_words(code: int) -> str:
+    """An exit code in words; negative ones are signals, and so are those above 128 of a shell."""
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # no signal, or one without a name
+        return f"exited with code {code}"
+    often = " (often: out of memory)" if number == signal.SIGKILL else ""
+    return f"was killed by {name}{often}" if code < 0 else f"exited with code {code}: {name}{often}"
 
 
 def _lost(out: Outcome, holding: Holding) -> Exit:

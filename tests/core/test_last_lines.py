@@ -28,6 +28,12 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
         (127, "[gavel: env_from.TOKEN: there is no secret]\n", "it could not be started, its log says why"),
         (127, "sh: 1: train: not found\n", "it exited with code 127"),
         (3, "[gavel: rank 1 ended]\n", "it exited with code 3"),
+        (-9, "", "it was killed by SIGKILL (often: out of memory)"),
+        (-11, "", "it was killed by SIGSEGV"),
+        (-99, "", "it exited with code -99"),
+        (137, "", "it exited with code 137: SIGKILL (often: out of memory)"),
+        (128, "", "it exited with code 128"),
+        (255, "", "it exited with code 255"),
     ],
 )
 def test_who_never_started_did_not_exit(code: int, detail: str, why: str) -> None:
