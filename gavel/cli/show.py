@@ -82,16 +82,8 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
             yield "rate", f"{short_number(place.rate)} steps/s"
     if job.blocked_by:
         yield "waits for", few(job.blocked_by, 16)
-    done = job_progress(job)
-    if done:
-        of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
-        steps = (
-            f" ({job.steps_done:,.0f}{of} steps, {job.steps_saved:,.0f} saved)"
-            if job.steps_done
-            or (of and not job.state.is_final)  # one that ended may never have told its steps
-            else ""
-        )
-        yield "done", f"{done}{steps}"
+    if done := _done(job):
+        yield "done", done
     yield "submitted", f"{_time(job.submitted)} by {printable(job.spec.user)} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
         yield "due", _due(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
@@ -104,13 +96,36 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         parts += [count_of(job.failures, "failure")] if job.failures else []
         parts += [count_of(job.node_failures, "node failure")] if job.node_failures else []
         yield "so far", ", ".join(parts)
-    if job.run_s:
-        kinds = ", ".join(f"{printable(kind)} {span(length)}" for kind, length in sorted(job.time_s.items()))
-        yield "ran", f"{span(job.run_s)}{f' ({kinds})' if kinds else ''}"
+    run_s, time_s = _ran(job, now)
+    if run_s:
+        kinds = ", ".join(f"{printable(kind)} {span(length)}" for kind, length in sorted(time_s.items()))
+        yield "ran", f"{span(run_s)}{f' ({kinds})' if kinds else ''}"
     if job.cost:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
+
+
+def _done(job: Job) -> str:
+    """How far it is: `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` where nobody knows of how many."""
+    part = job_progress(job)
+    saved = f"{job.steps_saved:,.0f} saved"
+    if job.progress is None:
+        return f"{job.steps_done:,.0f} steps, {saved}" if job.steps_done else ""
+    if job.state.is_final and not job.steps_done:  # it may never have told its steps
+        return part
+    of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
+    return f"{part} ({job.steps_done:,.0f}{of} steps, {saved})"
+
+
+def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
+    """How long it ran over all attempts, and on which worker types; the present attempt counts up to now."""
+    run_s, time_s, place = job.run_s, dict(job.time_s), job.placement
+    if place is not None and place.since is not None and place.phase in ("running", "stopping"):
+        now_s = max(0.0, (now - place.since).total_seconds())
+        run_s += now_s
+        time_s[place.worker_type] = time_s.get(place.worker_type, 0.0) + now_s
+    return run_s, time_s
 
 
 def _due(job: Job, due: datetime, now: datetime) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +29,11 @@ from gavel.client.job_fields import json_schema
 SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$"
 )  # names of what nobody should see
+SCRIPT_BYTES_MAX = 1 << 20
+# How scripts write files, roughly: what only prints has nothing to lose.
+WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
+# Words of scripts that keep their state where the next attempt finds it.
+KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
 
 
 def submit(
@@ -57,6 +64,7 @@ def submit(
         _warn_of_secrets(specs)
         _warn_of_memory(client, specs)
         _warn_of_deadlines(client, specs)
+        _warn_of_lost_state(specs)
         specs = with_ids(client, specs, by_flag=bool(flags["after"]), keyed=key is not None)
         if dry_run:
             sys.exit(preview(client, specs, as_json))
@@ -130,6 +138,33 @@ def _warn_of_deadlines(client: Client, specs: Sequence[JobSpec]) -> None:
         )
     elif not all(spec.steps for spec in due):
         click.echo("deadline: no policy can keep it without `steps`, so it may be missed", err=True)
+
+
+def _warn_of_lost_state(specs: Sequence[JobSpec]) -> None:
+    """Each attempt of an uploaded job starts in a fresh copy: a script has to keep its state elsewhere."""
+    for spec in specs:
+        script = _local_script(spec)
+        if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):
+            click.echo(
+                f"upload: each attempt starts in a fresh copy of {printable(spec.workdir or '.')}, and "
+                f"{printable(script[0])} names neither gavel.training nor GAVEL_CHECKPOINT_DIR: if it is preempted, "
+                "what it has written is left behind (docs/training.md)",
+                err=True,
+            )
+            return
+
+
+def _local_script(spec: JobSpec) -> tuple[str, str] | None:
+    """The name and text of the script that an upload runs, where that is a file of the uploaded directory."""
+    if not spec.upload or spec.preemptible is False or "GAVEL_CHECKPOINT_DIR" in spec.script:
+        return None
+    for word in spec.command:
+        if word.endswith((".py", ".sh")):
+            with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
+                path = Path(spec.workdir or ".", word)
+                if path.is_file() and path.stat().st_size <= SCRIPT_BYTES_MAX:
+                    return word, path.read_text(encoding="utf-8")
+    return None
 
 
 def _may_use(spec: JobSpec, worker_type: str) -> bool:

@@ -91,7 +91,12 @@ class LocalCluster:
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
 
     def start_agent(self, name: str, gpus: str, *options: str) -> None:
-        """An agent with these GPUs; agents share a checkpoint directory, as they would on a cluster."""
+        """Start an agent with these GPUs; agents share a checkpoint directory, as they would on a cluster.
+
+        The GPUs are emulated: several agents on one machine would give out the same ones.
+        """
+        if ":speed=" not in gpus:
+            gpus = f"{gpus}:speed=1.0"
         places = (
             *("--state-dir", str(self.folder / name)),
             *("--checkpoint-dir", str(self.folder / "checkpoints")),
@@ -235,8 +240,8 @@ def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str]
         )
         click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs\n")
         click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")
-        click.echo("  gavel submit -- python -c 'print(\"hello\")'")
-        click.echo("  gavel queue --all; gavel logs 1; gavel top\n")
+        click.echo("  gavel submit -f -- python -c 'print(\"hello\")'")
+        click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")
         click.echo("Ctrl-C stops them; jobs save and end first, and go on with the next `gavel up`.")
         while not ended.wait(0.5):
             if name := cluster.died():

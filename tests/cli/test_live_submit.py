@@ -146,6 +146,33 @@ def test_a_deadline_that_nobody_keeps_is_remarked_on(live: LiveThread, gavel: Ga
     assert re.search(r", missed by \d+s\)$", due)
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "noted"),
+    [
+        ("open('state.txt', 'w').write('1')", ("--upload",), True),
+        ("from gavel.training import save_text; save_text(1)", ("--upload",), False),
+        ("torch.save(model, 'model.pt')", ("--upload",), True),
+        ("print('write this')", ("--upload",), False),
+        ("open(os.environ['GAVEL_CHECKPOINT_DIR'] + '/state', 'w')", ("--upload",), False),
+        ("open('state.txt', 'w').write('1')", (), False),
+        ("open('state.txt', 'w').write('1')", ("--upload", "--not-preemptible"), False),
+    ],
+)
+def test_state_that_an_upload_leaves_behind_is_remarked_on(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    tmp_path: Path,
+    text: str,
+    options: tuple[str, ...],
+    noted: bool,
+) -> None:
+    """A script of the upload that keeps its state nowhere loses it with the attempt; others are left alone."""
+    (tmp_path / "train.py").write_text(text)
+    said = gavel("submit", "--dry-run", "--workdir", str(tmp_path), *options, "--", "python", "train.py")
+    assert said.exit_code == 0
+    assert ("train.py names neither gavel.training nor" in said.stderr) is noted
+
+
 def test_job_files_with_flags_over_them(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
     """Flags hold for all jobs of all files; --json is one object."""
     path = tmp_path / "job.yaml"

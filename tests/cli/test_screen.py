@@ -11,6 +11,7 @@ from gavel.cli.columns import Column, table
 from gavel.cli.live_words import ago, few, hours, ids, job_on, job_progress, job_where, short_number, span
 from gavel.cli.queue import COLUMNS, rows
 from gavel.cli.screen import Picture, screen
+from gavel.cli.show import lines as show_lines
 from gavel.cli.top import look
 from gavel.client import JobFilter
 from gavel.client.reading import read
@@ -50,6 +51,47 @@ def picture(nodes: list[Node], jobs: list[Job], waiting: int = 0, **more: Any) -
 def drawn(one: Picture, width: int = 80, height: int = 24) -> list[str]:
     """Lines without colour."""
     return [line.plain.rstrip() for line in screen(one, width, height)]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"steps_done": 31.0}, "31 steps, 0 saved"),
+        (
+            {"steps_done": 31.0, "steps_saved": 30.0, "spec": JobSpec(steps=62.0)},
+            "50% (31 of 62 steps, 30 saved)",
+        ),
+        ({"state": JobState.COMPLETED, "steps_done": 31.0, "steps_saved": 31.0}, "100% (31 steps, 31 saved)"),
+        ({"state": JobState.COMPLETED}, "100%"),
+        ({"state": JobState.FAILED, "spec": JobSpec(steps=62.0)}, "0%"),
+        ({}, None),
+    ],
+)
+def test_show_says_once_how_far_a_job_is(more: dict[str, Any], line: str | None) -> None:
+    """Steps of so many, or steps alone where nobody knows of how many; nothing where nothing is known."""
+    shown = dict(_shown(job("1", **{"state": JobState.RUNNING, **more})))
+    assert shown.get("done") == line
+
+
+@pytest.mark.parametrize(
+    ("phase", "ran"),
+    [
+        ("sent", "9s (v100 9s)"),
+        ("running", "31s (a100 22s, v100 9s)"),
+        ("stopping", "31s (a100 22s, v100 9s)"),
+    ],
+)
+def test_show_counts_the_present_attempt(phase: str, ran: str) -> None:
+    """A job that has run for 22 s since it was requeued has run for those too; one that is about to start has not."""
+    place = replace(placed("n1:0", phase=phase), since=NOW - timedelta(seconds=22))
+    again = job("1", JobState.RUNNING, placement=place, run_s=9.0, time_s={"v100": 9.0}, attempt=2)
+    assert dict(_shown(again))["ran"] == ran
+
+
+def _shown(one: Job) -> list[tuple[str, str]]:
+    """The first lines of `gavel show`, as key and value."""
+    lines = [line.plain for line in show_lines(one, NOW)]
+    return [(line[2:18].strip(), line[18:]) for line in lines[1 : lines.index("")]]
 
 
 def test_a_whole_picture() -> None:
