@@ -24,11 +24,15 @@ def pair_rates(
     """Steps per second of two packed jobs; None where no table and no measurement knows the pair."""
     book, settings = state.rates, state.settings
     told = book.pairs.get((worker_type, first, second, gpus))
-    if not settings.learn_rates or told is None:
+    if not settings.learn_rates:
         return told
+    one, other = RateKey(first, gpus, worker_type, second), RateKey(second, gpus, worker_type, first)
+    if told is None and not (one in book.measured and other in book.measured):
+        return None
+    priors = told or (None, None)
     return (
-        book.rate(RateKey(first, gpus, worker_type, second), told[0], settings.trust_after_s),
-        book.rate(RateKey(second, gpus, worker_type, first), told[1], settings.trust_after_s),
+        book.rate(one, priors[0], settings.trust_after_s),
+        book.rate(other, priors[1], settings.trust_after_s),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.pairing import pair_rates
 from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.live.log_source import GpuSeen, NodeSeen
@@ -99,8 +100,8 @@ def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
     if len(bundle.jobs) == 1:
         return rate_of(state, spec, kind, gpus, bundle.label == "unconsolidated")[0]
     partner = state.jobs[bundle.jobs[1]].spec.job_type
-    told = state.rates.pairs.get((kind, spec.job_type, partner, gpus), (0.0, 0.0))[0]
-    return state.rates.rate(RateKey(spec.job_type, gpus, kind, partner), told, state.settings.trust_after_s)
+    rates = pair_rates(state, kind, spec.job_type, partner, gpus)
+    return rates[0] if rates else 0.0
 
 
 def round_view(state: SchedulerState) -> pb.Round:

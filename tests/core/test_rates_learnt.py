@@ -9,6 +9,7 @@ import pytest
 from scheduler.core.apply import apply
 from scheduler.core.facts import AllocationAsked, RoundPlanned
 from scheduler.core.messages import HeldLease, NodeHello, NodeSilent, Progress, Woke
+from scheduler.core.pairing import pair_rates
 from scheduler.model.throughput import DRIFT, RateBook, RateKey
 from tests.support.desk import Desk, exited, job, node
 
@@ -16,6 +17,7 @@ DeskOf = Callable[..., Desk]
 SOLO_CNN = RateKey("cnn", 1, "v100")
 SOLO_LM = RateKey("lm", 1, "v100")
 PAIR_LM = RateKey("lm", 1, "v100", "cnn")
+PAIR_CNN = RateKey("cnn", 1, "v100", "lm")
 
 
 def learning(desk_of: DeskOf, **changed: object) -> Desk:
@@ -182,3 +184,21 @@ def test_nothing_is_asked_while_rates_stay(desk_of: DeskOf) -> None:
     desk.settle()
     desk.until(3000.0)
     assert desk.core.state.asked.number == before
+
+
+def test_a_measured_pair_needs_no_row_of_the_table(desk_of: DeskOf) -> None:
+    """Both rates were measured, and the row was lost: the pair is packed as before. One rate alone is not enough."""
+    key = ("v100", "cnn", "lm", 1)
+    for both in (True, False):
+        desk = learning(desk_of)
+        rates = desk.core.state.rates
+        assert pair_rates(desk.core.state, *key) == (9.0, 3.5)
+        rates.pairs.clear()
+        for one, rate in ((PAIR_LM, 3.0), (PAIR_CNN, 8.0))[: 1 + both]:
+            rates.observe(one, rate * 1000.0, 1000.0, desk.core.state.settings.trust_after_s)
+        assert pair_rates(desk.core.state, *key) == ((8.0, 3.0) if both else None)
+        desk.submit(job(steps=1e6), job(steps=1e6, job_type="lm"))
+        desk.until(8.0)
+        widths = {len(holding.bundle.jobs) for holding in desk.core.state.leases.values()}
+        assert widths == {2 if both else 1}
+        desk.settle()

@@ -13,6 +13,7 @@ import numpy as np
 
 from scheduler.core.explain.answer import Holder, Way
 from scheduler.core.explain.forecast import ends_s
+from scheduler.core.pairing import pair_rates
 from scheduler.core.problem import rate_of
 from scheduler.core.round_inputs import kept_until_s
 from scheduler.core.state import Places, SchedulerState
@@ -271,7 +272,7 @@ def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Po
     """Steps per second of the job in a bundle, and whether that is a guess."""
     if len(bundle.jobs) > 1:
         a, b = (state.jobs[one].spec.job_type for one in bundle.jobs)
-        rates = state.rates.pairs.get((bundle.worker_type, a, b, bundle.gpus))
+        rates = pair_rates(state, bundle.worker_type, a, b, bundle.gpus)
         return (rates[bundle.jobs[0] != job.id], False) if rates else (0.0, False)
     pool = pools.get(bundle.worker_type)
     widest = pool.widest_node if pool is not None else bundle.gpus
