@@ -82,6 +82,7 @@ JSON: dict[str, tuple[str, Any]] = {
     "doctor": ("`sound` and `findings`, a list with `level`, `what` and `remedy`", None),
     "token create": ("", r.NewToken),
     "token list": ("a list of", r.Token),
+    "token revoked": ("a list of", r.NodeRevocation),
     "token join": ("", r.JoinToken),
     "policy": ("as of `policy get`:", r.Allocation),
     "top": (
@@ -121,6 +122,7 @@ CHANGES = {
     **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (ids that it concerned)"),
     **dict.fromkeys(("drain", "resume", "remove"), "`nodes`"),
     "token revoke": "`tokens`, `nodes` ([RevokedNode](#revokednode))",
+    "token unrevoke": "`nodes` (their names)",
 }
 SHAPES = (
     *(
@@ -137,6 +139,7 @@ SHAPES = (
         r.UsageRow,
     ),
     *(r.Status, r.Identity, r.Allocation, r.Share, r.Policy, r.Token, r.NewToken, r.JoinToken, r.RevokedNode),
+    r.NodeRevocation,
 )
 
 

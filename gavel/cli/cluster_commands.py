@@ -195,6 +195,29 @@ def token_revoke(**given: Any) -> None:
     revoke(**given)
 
 
+@token.command("revoked")
+@LIVE
+def token_revoked(**given: Any) -> None:
+    """List the nodes that were revoked with `gavel token revoke --node`."""
+    from gavel.cli.token import revoked
+
+    revoked(**given)
+
+
+@token.command("unrevoke")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@LIVE
+def token_unrevoke(**given: Any) -> None:
+    """Take the revocation of nodes back, if it was a mistake.
+
+    Every certificate that the node has ever got counts again, also one that was lost. Where a key was lost, let the
+    node join again with another token instead: only its new certificate counts then.
+    """
+    from gavel.cli.token import unrevoke
+
+    unrevoke(**given)
+
+
 @token.command("join")
 @click.option("--node", default="", metavar="NODE", help="Only this one may use it.")
 @click.option("--valid", metavar="DURATION", help="For how long.  [default: what the scheduler says]")

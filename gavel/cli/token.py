@@ -11,7 +11,7 @@ from gavel.cli import Fault
 from gavel.cli.columns import Column, show_table
 from gavel.cli.connecting import OK, exit_code, print_json, scheduler
 from gavel.cli.durations import length_s
-from gavel.cli.live_words import ago
+from gavel.cli.live_words import ago, span
 from gavel.cli.wording import printable
 from gavel.client import GavelError, Role
 from gavel.client.errors import NotReachable
@@ -113,6 +113,43 @@ def revoke(
     sys.exit(code)
 
 
+def revoked(as_json: bool, address: str | None, context: str | None) -> None:
+    """The body of `gavel token revoked`."""
+    with scheduler(address, context) as client:
+        nodes = client.revoked_nodes()
+    if as_json:
+        print_json(nodes)
+        return
+    if not nodes:
+        click.echo("no node is revoked", err=True)
+        return
+    now = datetime.now(UTC)
+    rows = [(one.node, ago(one.revoked, now), "joined again" if one.joined_again else "") for one in nodes]
+    show_table((Column("node", most=40), Column("revoked"), Column("since then")), rows)
+
+
+def unrevoke(nodes: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+    """The body of `gavel token unrevoke`."""
+    code, done, failed = OK, [], []
+    with scheduler(address, context, changes=True) as client:
+        for node in dict.fromkeys(nodes):
+            try:
+                done.append(client.unrevoke_node(node))
+            except NotReachable:
+                raise
+            except GavelError as error:
+                code = code or exit_code(error)
+                failed.append({"node": node, "reason": error.reason, "message": error.message})
+                if not as_json:
+                    click.echo(f"gavel token unrevoke: {printable(error.message)}", err=True)
+                continue
+            if not as_json:
+                click.echo(f"node {printable(node)}: all its certificates count again")
+    if as_json:
+        print_json({"nodes": done, "failed": failed})
+    sys.exit(code)
+
+
 def _words(revoked: Token | RevokedNode) -> str:
     if isinstance(revoked, RevokedNode):
         return (
@@ -130,7 +167,8 @@ def join(node: str, valid: str | None, as_json: bool, address: str | None, conte
         print_json(made)
         return
     whose = f"for {printable(node)}" if node else "for any new node"
-    click.echo(f"good once, {whose}, until {ago(made.expires, datetime.now(UTC))}:", err=True)
+    valid = f", for {span((made.expires - datetime.now(UTC)).total_seconds())}" if made.expires else ""
+    click.echo(f"good once, {whose}{valid}:", err=True)
     click.echo(made.secret)
     if made.ca_fingerprint:
         click.echo(f"the scheduler's CA is {made.ca_fingerprint}", err=True)

@@ -283,6 +283,14 @@ class AsyncClient:
         """No certificate that this node has got so far counts any more, nor a join token for it; its link ends."""
         return await self._wire.call(calls.revoke_node(node))
 
+    async def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
+        """Nodes that were revoked, by name."""
+        return await self._wire.call(calls.revoked_nodes())
+
+    async def unrevoke_node(self, node: str) -> str:
+        """Take a revocation back: every certificate that this node has ever got counts again; its name."""
+        return await self._wire.call(calls.unrevoke_node(node))
+
     # ----------------------------------------------------------------------------------------------------- upkeep
 
     async def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:

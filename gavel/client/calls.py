@@ -345,6 +345,27 @@ def revoke_node(node: str) -> Call[r.RevokedNode]:
     )
 
 
+def revoked_nodes() -> Call[tuple[r.NodeRevocation, ...]]:
+    """By name."""
+    return Call(
+        "Access/ListRevokedNodes",
+        c.ListRevokedNodesRequest(),
+        c.ListRevokedNodesResponse,
+        lambda answer: tuple([read(r.NodeRevocation, node) for node in answer.nodes]),
+    )
+
+
+def unrevoke_node(node: str) -> Call[str]:
+    """Its certificates count again; its name."""
+    return Call(
+        "Access/UnrevokeNode",
+        c.UnrevokeNodeRequest(node=node),
+        c.UnrevokeNodeResponse,
+        lambda answer: str(answer.node),
+        safe=False,
+    )
+
+
 # -------------------------------------------------------------------------------------------------------- upkeep
 
 

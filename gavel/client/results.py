@@ -366,3 +366,12 @@ class RevokedNode:
 
     node: str
     was_linked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRevocation:
+    """A node of which no certificate from before `revoked` counts."""
+
+    node: str
+    revoked: datetime | None
+    joined_again: bool  # it has got a certificate since then, which counts

@@ -275,6 +275,14 @@ class Client:
         """No certificate that this node has got so far counts any more, nor a join token for it; its link ends."""
         return self._wire.call(calls.revoke_node(node))
 
+    def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
+        """Nodes that were revoked, by name."""
+        return self._wire.call(calls.revoked_nodes())
+
+    def unrevoke_node(self, node: str) -> str:
+        """Take a revocation back: every certificate that this node has ever got counts again; its name."""
+        return self._wire.call(calls.unrevoke_node(node))
+
     # ----------------------------------------------------------------------------------------------------- upkeep
 
     def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:

@@ -98,6 +98,22 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         was_linked = self._cut_off(node, f"its certificate was revoked by {caller().user}")
         return pb.RevokeNodeResponse(node=node, was_linked=was_linked)
 
+    async def ListRevokedNodes(
+        self, request: pb.ListRevokedNodesRequest, context: Any
+    ) -> pb.ListRevokedNodesResponse:
+        """By name."""
+        return pb.ListRevokedNodesResponse(
+            nodes=[
+                pb.NodeRevocation(node=one.node, revoked=stamp(one.at_s), joined_again=one.joined_again)
+                for one in self._tokens().revoked_nodes()
+            ]
+        )
+
+    async def UnrevokeNode(self, request: pb.UnrevokeNodeRequest, context: Any) -> pb.UnrevokeNodeResponse:
+        """From the next time that its agent links."""
+        await asyncio.to_thread(self._tokens().unrevoke_node, request.node)
+        return pb.UnrevokeNodeResponse(node=request.node)
+
     def _must_certify(self) -> str:
         """The fingerprint of the authority."""
         fingerprint = self._ca_fingerprint()

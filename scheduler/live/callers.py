@@ -102,6 +102,8 @@ LEAST_ROLE: dict[str, Role] = {
     "/gavel.v1.Access/RevokeToken": _V,
     "/gavel.v1.Access/CreateJoinToken": _A,
     "/gavel.v1.Access/RevokeNode": _A,
+    "/gavel.v1.Access/ListRevokedNodes": _A,
+    "/gavel.v1.Access/UnrevokeNode": _A,
     "/gavel.v1.Upkeep/Backup": _A,
     "/gavel.v1.Agents/Join": Role.NOBODY,  # it brings a one-time token of its own
     "/gavel.v1.Agents/Link": Role.AGENT,
@@ -120,7 +122,8 @@ CHANGES: frozenset[str] = frozenset(
     for name in (
         *("Jobs/SubmitJobs", "Jobs/CommandJob", "Jobs/UploadPackage"),
         *("Cluster/CommandNode", "Cluster/SetPolicy", "Cluster/SetPrices", "Cluster/GiveRates"),
-        *("Access/CreateToken", "Access/RevokeToken", "Access/CreateJoinToken", "Access/RevokeNode"),
+        *("Access/CreateToken", "Access/RevokeToken", "Access/CreateJoinToken"),
+        *("Access/RevokeNode", "Access/UnrevokeNode"),
         *("Agents/Join", "Upkeep/Backup"),
     )
 )

@@ -14,6 +14,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -66,6 +67,14 @@ class Token(msgspec.Struct):
     note: str = ""
 
 
+class RevokedNode(NamedTuple):
+    """A node whose certificates of before `at_s` do not count."""
+
+    node: str
+    at_s: float
+    joined_again: bool  # It has got a certificate since then, which counts.
+
+
 def id_of(secret: str) -> str:
     """The part of a token that is no secret."""
     parts = secret.split("_", 2)
@@ -86,9 +95,9 @@ class Access:
             row[0]: Token(*row[:2], Role(row[2]), *row[3:8], bool(row[8]), row[9])  # type: ignore[call-arg]
             for row in rows
         }
-        self._again: dict[str, set[str]] = {  # nodes that were revoked: their certificates since then
-            node: set() for (node,) in self._db.execute("SELECT node FROM revoked_node")
-        }
+        self._revoked_s: dict[str, float] = dict(self._db.execute("SELECT node, at_s FROM revoked_node"))
+        # Of nodes that were revoked, the certificates that they have got since then.
+        self._again: dict[str, set[str]] = {node: set() for node in self._revoked_s}
         for node, fingerprint in self._db.execute("SELECT node, fingerprint FROM certified_again"):
             self._again[node].add(fingerprint)
         self._written_s = {token.id: token.used_s or 0.0 for token in self._tokens.values()}
@@ -204,13 +213,33 @@ class Access:
 
     def revoke_node(self, node: str) -> None:
         """No certificate or join token that this node has got so far counts any more."""
+        now_s = self.now_s()
         with self._lock:
             with self._db:
                 self._db.execute("BEGIN")
-                self._db.execute("INSERT OR REPLACE INTO revoked_node VALUES (?, ?)", (node, self.now_s()))
+                self._db.execute("INSERT OR REPLACE INTO revoked_node VALUES (?, ?)", (node, now_s))
                 self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
                 self._db.execute("DELETE FROM joining WHERE node = ? AND used_by IS NULL", (node,))
-            self._again[node] = set()
+            self._again[node], self._revoked_s[node] = set(), now_s
+
+    def unrevoke_node(self, node: str) -> None:
+        """Every certificate that this node has ever got counts again. NotFound if it was not revoked."""
+        with self._lock:
+            if node not in self._revoked_s:
+                raise NotFound(f"node '{node}' is not revoked")
+            with self._db:
+                self._db.execute("BEGIN")
+                self._db.execute("DELETE FROM revoked_node WHERE node = ?", (node,))
+                self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
+            del self._again[node], self._revoked_s[node]
+
+    def revoked_nodes(self) -> list[RevokedNode]:
+        """Nodes that were revoked, by name."""
+        with self._lock:
+            revoked = [
+                RevokedNode(node, at_s, bool(self._again[node])) for node, at_s in self._revoked_s.items()
+            ]
+        return sorted(revoked)
 
     def is_revoked(self, node: str, certificate_pem: bytes) -> bool:
         """Whether this certificate of a node counts no more."""

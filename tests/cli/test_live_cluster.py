@@ -190,7 +190,7 @@ def test_a_token_for_a_node(live: LiveThread, gavel: Gavel, monkeypatch: pytest.
     )
     said = gavel("token", "join", "--node", "n9", "--valid", "1h")
     assert (said.stdout, asked) == ("s3cret\n", [(("n9",), {"valid_s": 3600.0})])
-    assert said.stderr == "good once, for n9, until in 59m:\nthe scheduler's CA is sha256:ab\n"
+    assert said.stderr == "good once, for n9, for 59m:\nthe scheduler's CA is sha256:ab\n"
     assert set(json.loads(gavel("token", "join", "--json").stdout)) == keys(r.JoinToken)
 
 
@@ -216,8 +216,40 @@ def test_a_node_is_revoked(live: LiveThread, gavel: Gavel, monkeypatch: pytest.M
         "failed": [],
     }
     assert asked == ["n1", "n2", "n2"]
+    assert gavel("token", "unrevoke", "n1").exit_code == 6  # there are no tokens here
     said = gavel("token", "revoke")
     assert (said.exit_code, "or a node with --node" in said.stderr) == (2, True)
+
+
+def test_revoked_nodes_are_listed_and_taken_back(
+    tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With when, and whether they have joined again; what is not revoked cannot be taken back."""
+    with LiveThread(tmp_path, auth="tokens") as one:
+        access = one.daemon.people.access
+        assert access is not None
+        monkeypatch.setenv("GAVEL_ADDRESS", one.address)
+        monkeypatch.setenv("GAVEL_TOKEN", access.create("root", Role.ADMIN, 600.0)[1])
+        assert "no node is revoked" in gavel("token", "revoked").stderr
+        access.revoke_node("n2")
+        access.revoke_node("n1")
+        listed = json.loads(gavel("token", "revoked", "--json").stdout)
+        assert [(one["node"], one["joined_again"]) for one in listed] == [("n1", False), ("n2", False)]
+        assert datetime.fromisoformat(listed[0]["revoked"]).utcoffset() is not None
+        assert [line.split()[0] for line in gavel("token", "revoked").stdout.splitlines()] == [
+            "node",
+            "n1",
+            "n2",
+        ]
+        said = gavel("token", "unrevoke", "n1", "n3", "--json")
+        answer = json.loads(said.stdout)
+        assert (said.exit_code, answer["nodes"]) == (3, ["n1"])
+        assert [(one["node"], one["reason"]) for one in answer["failed"]] == [("n3", "not_found")]
+        assert [one["node"] for one in json.loads(gavel("token", "revoked", "--json").stdout)] == ["n2"]
+        monkeypatch.setenv("GAVEL_TOKEN", access.create("opa", Role.OPERATOR, 600.0)[1])
+        assert gavel("token", "revoked").exit_code == gavel("token", "unrevoke", "n2").exit_code == 5
+    calls = [json.loads(line)["call"] for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert calls.count("Access/UnrevokeNode") == 3
 
 
 # ------------------------------------------------------------------------------------------------------- nobody

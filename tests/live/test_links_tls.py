@@ -152,7 +152,13 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
         async with linked(scheduler.address, target=Target(address=scheduler.address, certificates=new)):
             await until(lambda: scheduler.links.linked("n1"))
         assert await refused(scheduler.address, keys, old)
+        assert [(one.node, one.joined_again) for one in again.revoked_nodes()] == [("n1", True)]
+        again.unrevoke_node("n1")
         again.close()
+        later = Access(tmp_path / "access.db", lambda: 0.0)
+        assert later.revoked_nodes() == []
+        assert not later.is_revoked("n1", (old / "node.pem").read_bytes())
+        later.close()
 
 
 async def refused(address: str, keys: Keys, folder) -> bool:

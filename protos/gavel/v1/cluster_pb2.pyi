@@ -510,3 +510,35 @@ class RevokeNodeResponse(_message.Message):
     node: str
     was_linked: bool
     def __init__(self, node: _Optional[str] = ..., was_linked: _Optional[bool] = ...) -> None: ...
+
+class ListRevokedNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRevokedNodesResponse(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeRevocation]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRevocation, _Mapping]]] = ...) -> None: ...
+
+class NodeRevocation(_message.Message):
+    __slots__ = ("node", "revoked", "joined_again")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    revoked: _timestamp_pb2.Timestamp
+    joined_again: bool
+    def __init__(self, node: _Optional[str] = ..., revoked: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., joined_again: _Optional[bool] = ...) -> None: ...
+
+class UnrevokeNodeRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class UnrevokeNodeResponse(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...

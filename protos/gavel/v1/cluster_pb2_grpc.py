@@ -581,6 +581,16 @@ class AccessStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.FromString,
                 _registered_method=True)
+        self.ListRevokedNodes = channel.unary_unary(
+                '/gavel.v1.Access/ListRevokedNodes',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesResponse.FromString,
+                _registered_method=True)
+        self.UnrevokeNode = channel.unary_unary(
+                '/gavel.v1.Access/UnrevokeNode',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeResponse.FromString,
+                _registered_method=True)
 
 
 class AccessServicer:
@@ -629,6 +639,20 @@ class AccessServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRevokedNodes(self, request, context):
+        """Nodes that were revoked, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnrevokeNode(self, request, context):
+        """Take a revocation back: every certificate that the node has ever got counts again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -661,6 +685,16 @@ def add_AccessServicer_to_server(servicer, server):
                     servicer.RevokeNode,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.SerializeToString,
+            ),
+            'ListRevokedNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRevokedNodes,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesResponse.SerializeToString,
+            ),
+            'UnrevokeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnrevokeNode,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -826,6 +860,60 @@ class Access:
             '/gavel.v1.Access/RevokeNode',
             protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_cluster__pb2.RevokeNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRevokedNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Access/ListRevokedNodes',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListRevokedNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnrevokeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Access/UnrevokeNode',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.UnrevokeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,
