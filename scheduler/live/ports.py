@@ -6,27 +6,31 @@ port of their own. Without TLS, on loopback alone, there is one port for all.
 
 from __future__ import annotations
 
-import logging
+import resource
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc.aio import Server, ServerInterceptor
+from grpc.aio import ServerInterceptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
 from scheduler.config import ConfigError
 from scheduler.live.daemon_config import Address, DaemonConfig
+from scheduler.live.grpc_server import SturdyServer
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.people import SERVER_OPTIONS
 from scheduler.live.tls import Keys
 
-log = logging.getLogger(__name__)
+LOOK_S = 5.0  # between two looks at whether a port still listens
+FILES_KEPT = 256  # descriptors that connections may not take: journal, packages, solver
+CONNECTIONS_MIN = 64
 
-Service = tuple[Callable[[Any, Server], None], Any]  # how it is added to a server, and itself
+Service = tuple[Callable[[Any, Any], None], Any]  # how it is added to a server, and itself
 OPTIONS = (
     *SERVER_OPTIONS,
     ("grpc.keepalive_permit_without_calls", 1),
@@ -62,8 +66,27 @@ def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> gr
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=agents)
 
 
+def connections_max() -> int:
+    """How many connections each of two ports may have, so that the process never runs out of descriptors.
+
+    Its limit is first raised to what the system allows.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        soft = 1 << 20
+    return max((soft - FILES_KEPT) // 2, CONNECTIONS_MIN)
+
+
 class PortTaken(Exception):
     """Somebody else listens there."""
+
+
+class PortClosed(Exception):
+    """A port of ours no longer listens, although nobody asked for that."""
 
 
 class Port:
@@ -75,7 +98,8 @@ class Port:
         interceptors: Sequence[ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._server = grpc.aio.server(interceptors=list(interceptors), options=list(OPTIONS))
+        most = ("grpc.max_allowed_incoming_connections", connections_max())
+        self._server = SturdyServer(interceptors, (*OPTIONS, most))
         self._credentials = credentials
         for add, service in services:
             add(service, self._server)
@@ -106,6 +130,18 @@ class Port:
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         for name in NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def lost(self) -> PortClosed:
+        """Wait until the port no longer listens; of use only until `close` is called.
+
+        A server may end by itself, and gRPC gives its socket up after some errors of the system (out of memory, say).
+        """
+        assert self.address is not None
+        while not (why := await self._server.ended(within_s=LOOK_S)):
+            with suppress(OSError):
+                self.address.try_to_bind()  # which fails while anybody listens there
+                return PortClosed(f"nothing listens on {self.address} any more")
+        return PortClosed(f"the server on {self.address} has ended: {why}")
 
     async def close(self, grace_s: float) -> None:
         """No more calls; those in flight may finish within the grace time."""

@@ -45,7 +45,7 @@ from scheduler.live.links import VERSION, Links
 from scheduler.live.log_lines import log_to
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.people import People
-from scheduler.live.ports import Port, PortTaken, Reach, Service, credentials
+from scheduler.live.ports import Port, PortClosed, PortTaken, Reach, Service, credentials
 from scheduler.live.private_database import CannotOpen
 from scheduler.live.solver import SolverProcess
 from scheduler.live.tls import Keys
@@ -72,6 +72,7 @@ class Daemon:
         self._closing = AsyncExitStack()
         self._loop: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
+        self._lost: PortClosed | None = None
         self.listen: Address | None = None
         self.agents_listen: Address | None = None
 
@@ -161,6 +162,7 @@ class Daemon:
             )
             await port.open(wanted, "agents_listen")
             closing.push_async_callback(port.close, STOP_S)
+            closing.push_async_callback(_cancelled, asyncio.create_task(self._watch(port)))
             self.agents_listen = port.address
             join = joining(people.access, keys, lambda: str(self.agents_listen))
             services.append(
@@ -175,6 +177,7 @@ class Daemon:
         closing.callback(links.close)  # before the ports: a stream never ends by itself
         closing.push_async_callback(people.guard.streams.stop, STOP_S)
         closing.callback(links.stop)  # without TLS, links are streams too
+        closing.push_async_callback(_cancelled, asyncio.create_task(self._watch(port)))
         self.listen = port.address
         self.agents_listen = self.agents_listen or port.address
 
@@ -255,11 +258,19 @@ class Daemon:
         waiting.cancel()
         return durable.is_set()
 
+    async def _watch(self, port: Port) -> None:
+        """A scheduler that cannot be reached is of no use: end it, so that it is started again."""
+        self._lost = await port.lost()
+        log.critical("stopping: %(why)s", {"why": str(self._lost)})
+        self._stop.set()
+
     async def ended(self) -> None:
-        """Wait until somebody calls `stop`, or the core cannot go on: then its error is raised."""
+        """Wait until somebody calls `stop`, or we cannot go on: then the error of the core or of a port is raised."""
         await self._stop.wait()
         if self._loop is not None and self._loop.done():
             self._loop.result()
+        if self._lost is not None:
+            raise self._lost
 
     def stop(self) -> None:
         """End `ended`."""
@@ -326,7 +337,7 @@ def serve(config: DaemonConfig) -> int:
     log_to(None, config.log_level, config.log_json)
     try:
         asyncio.run(_serve(config))
-    except (JournalError, CannotOpen, PortTaken, ConfigError, OSError) as error:
+    except (JournalError, CannotOpen, PortTaken, PortClosed, ConfigError, OSError) as error:
         log.debug("stopped", exc_info=True)
         what = str(error)
         if isinstance(error, OSError) and error.strerror:
