@@ -57,9 +57,11 @@ class JobFilter:
     tenant: str = ""  # it, or anything below it
     name: str = ""  # with * and ?
     job_type: str = ""
-    worker_type: str = ""  # that it holds GPUs of now
-    node: str = ""  # on which it holds GPUs now
+    worker_type: str = ""  # that it holds GPUs of now; with `ended`: that it ran on
+    node: str = ""  # on which it holds GPUs now; with `ended`: on which it ran
     submitted_since: datetime | None = None
+    ended: bool = False  # that have ended for good, however long ago; listed by their end, the latest first
+    ended_since: datetime | None = None  # then or later; implies `ended`
 
     def to_proto(self) -> j.JobFilter:
         """In the words of the protocol."""
@@ -72,7 +74,10 @@ class JobFilter:
             job_type=self.job_type,
             worker_type=self.worker_type,
             node=self.node,
+            ended=self.ended,
         )
+        if self.ended_since is not None:
+            wire.ended_since.CopyFrom(stamp_of(self.ended_since))
         if self.submitted_since is not None:
             wire.submitted_since.CopyFrom(stamp_of(self.submitted_since))
         return wire

@@ -101,6 +101,8 @@ class Job:
     last_lines: str
     time_s: Mapping[str, float]
     array_index: int | None
+    gpu_s: Mapping[str, float]
+    nodes: tuple[str, ...]  # of its attempts, the latest first; only of jobs that have ended
 
     @property
     def progress(self) -> float | None:

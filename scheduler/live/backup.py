@@ -25,7 +25,7 @@ from scheduler.journal.store import SqliteJournal
 
 FORMAT = 1
 JOURNAL = "journal.db"
-DATABASES = ("access.db", "usage.db", "attempts.db")
+DATABASES = ("access.db", "usage.db", "attempts.db", "history.db")
 BUSY_S = 10.0  # that a database may be locked
 FILES = ("gavel.toml", "settings.json", "rates.json")
 FOLDERS = ("tls",)

@@ -23,17 +23,24 @@ PORT = 7070
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the journal is kept short."""
+    """How the journal is kept short, and what the scheduler keeps in mind."""
 
     snapshot_facts: int = (
         50_000  # a snapshot of the state after so many facts: the next start reads from there
     )
     compact: bool = True  # drop records that two snapshots cover
+    keep_jobs_s: float = (
+        2_592_000.0  # ended jobs stay in memory so long, then in history.db only; 0: for ever
+    )
+    keep_keys_s: float = 604_800.0  # idempotency keys are known at least so long, and as long as their jobs
 
     def checked(self) -> Keeping:
         """This, or InvalidSpec naming the field that cannot be right."""
         if self.snapshot_facts < 1000:
             raise InvalidSpec("snapshot_facts", f"is {self.snapshot_facts}, must be at least 1000")
+        for field in ("keep_jobs_s", "keep_keys_s"):
+            if not (math.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
+                raise InvalidSpec(field, f"is {getattr(self, field)}, must be a number of seconds from 0 up")
         return self
 
 

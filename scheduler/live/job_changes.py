@@ -30,6 +30,9 @@ class Pending:
             self._jobs.setdefault(job, at_s)
         self._some.set()
 
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
     async def take(self) -> dict[str, float]:
         """All that is pending, with the time of the first change; waits until there is something."""
         await self.some()
@@ -79,6 +82,8 @@ class JobChanges:
         changed: set[str] = set()
         for fact in facts:
             changed.update(self._changed(fact))
+            if isinstance(fact, f.JobsForgotten):
+                self._forget(fact.jobs)
         self._count(changed)
         if changed:
             for pending in self._watchers:
@@ -131,9 +136,17 @@ class JobChanges:
             if lease not in self._state.leases:
                 self._job_of.pop(lease, None)
 
+    def _forget(self, jobs: Sequence[str]) -> None:
+        for name in jobs:
+            state = self._known_as.pop(name, None)
+            if state is not None:
+                self.states[state] -= 1
+
     def _count(self, changed: set[str]) -> None:
         for name in changed:
-            job = self._state.jobs[name]
+            job = self._state.jobs.get(name)
+            if job is None:  # forgotten in the same record
+                continue
             before = self._known_as.get(name)
             if job.state is before:
                 continue

@@ -7,10 +7,12 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 import re
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from fnmatch import translate
+from typing import TypeVar
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.state import SchedulerState
@@ -23,6 +25,7 @@ from scheduler.model.lease import nodes_of
 SLICE = 2000  # jobs that are looked at before others have their turn
 SHOWN_SLICE = 200  # and that are put into words, which takes longer
 Matches = Callable[[Job], bool]
+T = TypeVar("T")
 
 
 def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
@@ -51,7 +54,15 @@ def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
     if wire.HasField("submitted_since"):
         since_s = seconds(wire.submitted_since)
         tests.append(lambda job: job.submitted_s >= since_s)
+    if wants_ended(wire):
+        ended_since_s = seconds(wire.ended_since)
+        tests.append(lambda job: job.ended_s is not None and job.ended_s >= ended_since_s)
     return lambda job: all(test(job) for test in tests)
+
+
+def wants_ended(wire: jobs_pb2.JobFilter) -> bool:
+    """Whether ended jobs alone are asked for: the history has them, and the state some of them."""
+    return wire.ended or wire.HasField("ended_since")
 
 
 def _ids(wanted: frozenset[str]) -> Matches:
@@ -78,8 +89,8 @@ def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
     return is_there
 
 
-async def in_slices(jobs: list[Job], size: int = SLICE) -> AsyncIterator[list[Job]]:
-    """The same jobs in pieces, between which everybody else has a turn."""
+async def in_slices(jobs: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
+    """The same in pieces, between which everybody else has a turn."""
     for at in range(0, len(jobs), size):
         yield jobs[at : at + size]
         await asyncio.sleep(0)
@@ -90,29 +101,32 @@ class Page:
 
     def __init__(self, wire: jobs_pb2.JobFilter, token: str) -> None:
         self._about = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
+        self._places = 2 if wants_ended(wire) else 1
         self.before = self._read(token) if token else None
 
-    def _read(self, token: str) -> int:
+    def _read(self, token: str) -> tuple[float, ...]:
         wrong = InvalidSpec("page_token", "is none that this scheduler gave out: begin without one")
         try:
-            before, about = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
+            *before, about = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise wrong from None
-        if type(before) is not int or type(about) is not str:
+        if not all(type(part) in (int, float) for part in before) or type(about) is not str:
             raise wrong
         if about != self._about:
             raise InvalidSpec("page_token", "belongs to a list with another filter: begin without one")
-        return before
+        if len(before) != self._places or not all(map(math.isfinite, before)):
+            raise wrong
+        return tuple(before)
 
-    def token(self, last: Job) -> str:
-        """For the page after this job."""
-        return base64.urlsafe_b64encode(json.dumps([last.order, self._about]).encode()).decode()
+    def token(self, *last: float) -> str:
+        """For the page after the job at this place: its order, or its end and its order."""
+        return base64.urlsafe_b64encode(json.dumps([*last, self._about]).encode()).decode()
 
     def left_of(self, jobs: list[Job]) -> list[Job]:
         """Those that come on this page or later ones; oldest first, as they are given."""
         if self.before is None:
             return jobs
-        return jobs[: bisect_left(jobs, self.before, key=lambda job: job.order)]
+        return jobs[: bisect_left(jobs, self.before[0], key=lambda job: job.order)]
 
 
 def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:

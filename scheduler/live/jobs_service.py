@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -14,9 +14,13 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc
 from scheduler.core.explain import explain, render
 from scheduler.core.messages import JobCommand, SubmitJobs
+from scheduler.core.state import SchedulerState
 from scheduler.live.callers import Caller, Role, caller
+from scheduler.live.historian import Historian
+from scheduler.live.history_book import Past, place_of
+from scheduler.live.history_book import Place as Placed
 from scheduler.live.job_changes import JobChanges
-from scheduler.live.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher
+from scheduler.live.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
 from scheduler.live.limits import PeopleConfig, Places, Submissions
 from scheduler.live.log_source import LogSource, LogUnavailable
 from scheduler.live.packages import Packages
@@ -25,8 +29,8 @@ from scheduler.live.status import FORBIDDEN, INVALID, CallFailed
 from scheduler.live.views import job_view, stamp
 from scheduler.live.wire_jobs import STATE_NUMBERS, spec_from_wire
 from scheduler.live.world import CallRefused, LiveWorld
-from scheduler.model.errors import InvalidSpec, NotFound
-from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.errors import InvalidSpec, NotFound, Refused
+from scheduler.model.jobs import Job, JobSpec, JobState
 
 PREVIEWS_MAX = 100
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
@@ -48,6 +52,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         self,
         world: LiveWorld,
         changes: JobChanges,
+        historian: Historian,
         logs: LogSource,
         packages: Packages,
         config: PeopleConfig,
@@ -55,6 +60,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     ) -> None:
         self._world = world
         self._changes = changes
+        self._historian = historian
         self._logs = logs
         self._packages = packages
         self._submissions = Submissions(config, world.now_s)
@@ -71,7 +77,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         if key not in state.requests:  # who asks again for what is done already takes nothing up
             self._admit(specs, who)
         try:
-            taken = await self._world.ask(SubmitJobs(specs=specs, key=key, user=who.user))
+            past = await self._past(specs)
+            taken = await self._world.ask(SubmitJobs(specs=specs, key=key, user=who.user, past=past))
         except CallRefused as refused:
             raise _placed(refused, specs, request.idempotency_key) from None
         return pb.SubmitJobsResponse(jobs=taken["jobs"])
@@ -111,6 +118,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             )
         return spec
 
+    async def _past(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
+        """How jobs ended that these are to run after and that the scheduler has forgotten."""
+        return await self._historian.ends({other.job for spec in specs for other in spec.after})
+
     def _admit(self, specs: tuple[JobSpec, ...], who: Caller) -> None:
         counts: dict[str, int] = {}
         for spec in specs:
@@ -132,14 +143,15 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                 why = error.problem if isinstance(error, InvalidSpec) else str(error)
                 found.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
                 continue
-            found.previews.append(preview(self._world.state, spec, self._world.now_s()))
+            past = await self._past([spec])
+            found.previews.append(preview(self._world.state, spec, self._world.now_s(), past))
         return found
 
     # ---------------------------------------------------------------------------------------------------- looking
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.Job:
         """One job."""
-        return self._view(self._world.state.job(request.job), caller())
+        return self._view(await self._job(request.job), caller())
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         """Newest first, in pages."""
@@ -148,16 +160,20 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         if size > PAGE_JOBS_MAX:
             raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
         wanted, page = matcher(state, request.filter), Page(request.filter, request.page_token)
+        if wants_ended(request.filter):
+            return await self._ended(request, page, size, who)
         matching: list[Job] = []
         async for some in in_slices(candidates(state, request.filter)):
             matching += [job for job in some if wanted(job)]
+        past = {one.job.id: one for one in await self._named(request.filter) if wanted(one.job)}
+        matching = sorted([one.job for one in past.values()], key=lambda job: job.order) + matching
         found = pb.ListJobsResponse(total=len(matching))
         left = page.left_of(matching)
         taken = left[: -size - 1 : -1]
         space, shown = PAGE_BYTES_MAX, 0
         async for some in in_slices(taken, SHOWN_SLICE):
             for job in some:
-                view = self._view(job, who, request.brief)
+                view = self._view(past.get(job.id, job), who, request.brief)
                 space -= view.ByteSize()
                 if space < 0 and shown:
                     break
@@ -166,7 +182,25 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             if space < 0:
                 break
         if shown < len(left):
-            found.next_page_token = page.token(taken[shown - 1])
+            found.next_page_token = page.token(taken[shown - 1].order)
+        return found
+
+    async def _ended(
+        self, request: pb.ListJobsRequest, page: Page, size: int, who: Caller
+    ) -> pb.ListJobsResponse:
+        """A page of the history, which has the ended jobs of the state, too."""
+        before = None if page.before is None else Placed(page.before[0], int(page.before[1]))
+        listed = await self._historian.page(request.filter, before, size + 1)
+        found, space = pb.ListJobsResponse(), PAGE_BYTES_MAX
+        async for some in in_slices(listed[:size], SHOWN_SLICE):
+            for past in some:
+                view = self._view(past, who, request.brief)
+                space -= view.ByteSize()
+                if space < 0 and found.jobs:
+                    break
+                found.jobs.append(view)
+        if len(found.jobs) < len(listed):
+            found.next_page_token = page.token(*place_of(listed[len(found.jobs) - 1].job))
         return found
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Any) -> AsyncIterator[pb.JobEvent]:
@@ -179,27 +213,48 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             async for some in in_slices(candidates(state, request.filter)):
                 for job in some:
                     if wanted(job):
-                        shown.add(job.id)
+                        if not job.is_terminal:
+                            shown.add(job.id)
                         if not request.skip_present:
                             yield pb.JobEvent(job=self._view(job, who), at=stamp(at_s), present=True)
+            for past in await self._named(request.filter):
+                if wanted(past.job) and not request.skip_present:
+                    yield pb.JobEvent(job=self._view(past, who), at=stamp(at_s), present=True)
             yield pb.JobEvent(at=stamp(at_s), all_present=True)
             while True:
                 for name, changed_s in (await pending.take()).items():
-                    job = state.jobs[name]
-                    if wanted(job):
-                        shown.add(name)
-                    elif name in shown:
-                        shown.discard(name)
-                    else:
+                    now = state.jobs.get(name)
+                    if now is None or not (wanted(now) or name in shown):
                         continue
-                    yield pb.JobEvent(job=self._view(job, who), at=stamp(changed_s))
+                    if wanted(now) and not now.is_terminal:
+                        shown.add(name)
+                    else:
+                        shown.discard(name)
+                    yield pb.JobEvent(job=self._view(now, who), at=stamp(changed_s))
 
-    def _view(self, job: Job, who: Caller, brief: bool = False) -> pb.Job:
-        return job_view(self._world.state, job, who, self._changes.rates, brief)
+    async def _job(self, name: str) -> Past | Job:
+        """A job of the state or of the history; NotFound."""
+        job = self._world.state.jobs.get(name) or await self._historian.get(name)
+        return self._world.state.job(name) if job is None else job
+
+    async def _named(self, wanted: pb.JobFilter) -> Sequence[Past]:
+        """The jobs that a filter names and the state has forgotten."""
+        known = self._world.state.jobs
+        return await self._historian.named([n for n in wanted.jobs if n not in known]) if wanted.jobs else ()
+
+    def _view(self, shown: Past | Job, who: Caller, brief: bool = False) -> pb.Job:
+        if isinstance(shown, Job):
+            nodes = self._historian.nodes_of(shown) if shown.is_terminal else ()
+            shown = Past(shown, nodes)
+        return job_view(self._world.state, shown.job, who, self._changes.rates, brief, shown.nodes)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
         """Why it is where it is."""
-        said = explain(self._world.state, request.job, self._world.now_s())
+        known, state = await self._job(request.job), self._world.state
+        if isinstance(known, Past):  # how it ended depends on nothing else
+            state = SchedulerState()
+            state.jobs[request.job] = known.job
+        said = explain(state, request.job, self._world.now_s())
         details = Struct()
         details.update(msgspec.to_builtins(said))
         wire = pb.Explanation(
@@ -216,7 +271,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """What it printed."""
-        job = self._world.state.job(request.job)
+        known = await self._job(request.job)
+        job = known.job if isinstance(known, Past) else known
         caller().must_own(job.spec.user, f"job {job.id}")
         if request.attempt > job.attempt:
             raise InvalidSpec("attempt", f"is {request.attempt}; job {job.id} has had {job.attempt}")
@@ -245,12 +301,19 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         members = state.arrays.get(request.job, [request.job])
         for name in members:
             if name not in state.jobs:
-                raise NotFound(f"there is no job '{request.job}'")
+                raise await self._too_late(request.job, action)
             who.must_own(state.jobs[name].spec.user, f"job {name}")
         done: Mapping[str, Any] = await self._world.ask(
             JobCommand(job=request.job, action=action, user=who.user)
         )
         return pb.CommandJobResponse(jobs=done["jobs"])
+
+    async def _too_late(self, job: str, action: str) -> Refused:
+        """Why nothing can be done to a job or an array that the state does not have."""
+        states = sorted({past.job.state.value for past in await self._historian.named([job])})
+        if not states:
+            return NotFound(f"there is no job '{job}'")
+        return Refused(f"job {job} ended long ago ({', '.join(states)}); nothing can be done to it any more")
 
     # --------------------------------------------------------------------------------------------------- packages
 

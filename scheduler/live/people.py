@@ -19,11 +19,15 @@ from typing import Any, Protocol
 
 from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
 from scheduler.live.access_service import AccessService
+from scheduler.live.attempts import Attempts
 from scheduler.live.audit import Audit
 from scheduler.live.auth import ByToken, SingleUser
 from scheduler.live.cluster_service import ClusterService
+from scheduler.live.daemon_config import Keeping
 from scheduler.live.feed import Feed
 from scheduler.live.guard import Guard
+from scheduler.live.historian import Historian
+from scheduler.live.history_book import HistoryBook
 from scheduler.live.job_changes import JobChanges
 from scheduler.live.jobs_service import JobsService
 from scheduler.live.limits import MESSAGE_BYTES_MAX, PeopleConfig, Places
@@ -47,6 +51,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
 )
+KEEPING = Keeping()
 Service = tuple[Callable[[Any, Any], None], Any]
 
 
@@ -66,11 +71,17 @@ class People:
         config: PeopleConfig,
         auth: str = "none",
         warnings: Callable[[], Sequence[str]] = tuple,
+        attempts: Attempts | None = None,
+        keeping: Keeping = KEEPING,
     ) -> None:
         """`nodes`: the Links. `warnings`: what else an operator should know, asked at each GetStatus."""
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.hear)
         self.usage = Usage(world, self.changes, folder / "usage.db")
+        self.book = HistoryBook(folder / "history.db")
+        self.historian = Historian(
+            world, self.changes, self.book, attempts or Attempts(), self.usage, keeping
+        )
         self.packages = Packages(folder / "packages", config)
         self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
         self.audit = Audit(folder / "audit.log", config)
@@ -82,7 +93,7 @@ class People:
         def all_warnings() -> Sequence[str]:
             return (*warnings(), *expiry_warnings(keys, world.now_s()))
 
-        self._jobs = JobsService(world, self.changes, nodes, self.packages, config, watchers)
+        self._jobs = JobsService(world, self.changes, self.historian, nodes, self.packages, config, watchers)
         self._cluster = ClusterService(
             world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
         )
@@ -100,6 +111,7 @@ class People:
 
     async def __aenter__(self) -> People:
         work: list[Coroutine[Any, Any, None]] = [self.usage.run(), self.packages.run(self._world.state)]
+        work += [self.historian.keep_writing(), self.historian.keep_forgetting()]
         if self.access is not None:
             work.append(self._note_tokens(self.access))
         self._tasks = [asyncio.create_task(_kept_up(one)) for one in work]
@@ -113,7 +125,12 @@ class People:
             await self.usage.catch_up()
         except sqlite3.Error as broken:  # what ended the scheduler is what counts; the rest is let go too
             log.error("usage cannot be booked, and is booked at the next start: %s", broken)
+        try:
+            await self.historian.catch_up()
+        except sqlite3.Error as broken:
+            log.error("history.db cannot be written, and is completed at the next start: %s", broken)
         self.usage.close()
+        self.book.close()
         self.packages.close()
         self.audit.close()
         if self.access is not None:

@@ -7,26 +7,29 @@ is shared with the real state is only read.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.explain import explain
 from scheduler.core.explain.scene import Column, Scene
 from scheduler.core.explain.wording import listed, when
-from scheduler.core.on_jobs import would_wait_for
+from scheduler.core.on_jobs import NO_PAST, would_wait_for
 from scheduler.core.state import SchedulerState
 from scheduler.live.views import stamp
 from scheduler.model.cluster import NodeState, gpus_for
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.jobs import Job, JobSpec, JobState
 
 NODES_SHOWN = 8
 PLACES_SHOWN = 16
 
 
-def preview(state: SchedulerState, spec: JobSpec, now_s: float) -> pb.Preview:
+def preview(
+    state: SchedulerState, spec: JobSpec, now_s: float, past: Mapping[str, JobState] = NO_PAST
+) -> pb.Preview:
     """What would become of it if it were submitted now. An array is shown by its first job."""
     try:
-        blocked_by = would_wait_for(state, spec)
+        blocked_by = would_wait_for(state, spec, past)
     except InvalidSpec as error:
         return pb.Preview(
             refused_field=error.field,

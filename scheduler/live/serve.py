@@ -143,9 +143,17 @@ class Daemon:
         self.feed.listen(links.listen)
         reach = Reach(links, relay)
         self.people = people = People(
-            world, self.feed, reach, folder, config.people, config.auth, self._warnings
+            world,
+            self.feed,
+            reach,
+            folder,
+            config.people,
+            config.auth,
+            self._warnings,
+            attempts,
+            config.keeping,
         )
-        self._replaced.append(people.usage.warning)
+        self._replaced += [people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
             raise CannotOpen(f"{folder / 'access.db'} holds no token, so nobody could call; {REMEDY}")
         await closing.enter_async_context(people)

@@ -22,7 +22,7 @@ from scheduler.journal.history import History
 from scheduler.journal.record import Damage, Record, Snapshot
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.backup import JOURNAL
+from scheduler.live.backup import DATABASES, JOURNAL
 from scheduler.model.errors import InvariantBroken
 
 Level = Literal["ok", "note", "bad"]
@@ -51,7 +51,7 @@ def look_at(folder: Path) -> Iterator[Finding]:
         yield Finding("bad", f"{folder} cannot be looked into: {why}", "run this as its owner")
         return
     yield from _modes(folder)
-    for name in ("access.db", "usage.db", "attempts.db"):
+    for name in DATABASES:
         if (folder / name).is_file():
             yield _database(folder / name)
     yield from _journal(folder / JOURNAL)

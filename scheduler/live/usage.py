@@ -16,7 +16,7 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,12 +133,18 @@ class Usage:
             names = list(self._pending.take_now())
             try:
                 for at in range(0, len(names), BATCH):
-                    jobs = [self._world.state.jobs[name] for name in names[at : at + BATCH]]
+                    known = self._world.state.jobs  # what is forgotten was booked before
+                    jobs = [known[name] for name in names[at : at + BATCH] if name in known]
                     found = [_found(job, self._world.now_s()) for job in jobs]
                     await asyncio.to_thread(self._write, found)
             except BaseException:
                 self._pending.add(set(names), self._world.now_s())  # what was booked is not booked again
                 raise
+
+    @property
+    def pending(self) -> Container[str]:
+        """Jobs that have changed and may not be booked yet."""
+        return self._pending
 
     def close(self) -> None:
         """Let the file go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -29,9 +29,14 @@ def seconds(at: Timestamp) -> float:
 
 
 def job_view(
-    state: SchedulerState, job: Job, who: Caller, rates: Mapping[str, float], brief: bool = False
+    state: SchedulerState,
+    job: Job,
+    who: Caller,
+    rates: Mapping[str, float],
+    brief: bool = False,
+    nodes: Sequence[str] = (),
 ) -> jobs_pb2.Job:
-    """A job as this caller may see it. `rates`: steps per second by lease, as reported last."""
+    """A job as this caller may see it. `rates`: steps per second by lease, as reported last; `nodes`: where it ran."""
     private = not who.owns(job.spec.user)
     wire = jobs_pb2.Job(
         id=job.id,
@@ -49,6 +54,8 @@ def job_view(
         cost=job.cost_usd,
         exit_code=job.last_exit,
         time_s=job.time_s,
+        gpu_s=job.gpu_s,
+        nodes=nodes,
     )
     if job.started_s is not None:
         wire.started.CopyFrom(stamp(job.started_s))

@@ -98,6 +98,8 @@ def job(name: str, state: JobState, index: int | None = None) -> Job:
         last_lines="",
         time_s={},
         array_index=index,
+        gpu_s={},
+        nodes=(),
     )
 
 

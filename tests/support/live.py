@@ -27,11 +27,13 @@ from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
 from scheduler.drive import drive
 from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
+from scheduler.live.attempts import Attempts
 from scheduler.live.clock import Clock
+from scheduler.live.daemon_config import Keeping
 from scheduler.live.feed import Feed
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.log_source import LogUnavailable, NodeSeen
-from scheduler.live.people import SERVER_OPTIONS, People
+from scheduler.live.people import KEEPING, SERVER_OPTIONS, People
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
@@ -194,6 +196,7 @@ class Live:
         clock: Clock | None = None,
         port: int = 0,
         nodes: Nodes | None = None,
+        keeping: Keeping = KEEPING,
     ) -> None:
         self.port = port
         self.folder, self.auth = folder, auth
@@ -202,6 +205,7 @@ class Live:
         self.nodes = nodes or Nodes()
         self._credentials = credentials
         self._clock = clock
+        self.keeping = keeping
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Live:
@@ -214,7 +218,18 @@ class Live:
         self.feed.append(outcome.now_s, outcome.facts)
         for effect in outcome.effects:
             self.world.perform(effect)
-        self.people = People(self.world, self.feed, self.nodes, self.folder, self.config, self.auth)
+        attempts = Attempts()
+        self.feed.listen(attempts.listen)
+        self.people = People(
+            self.world,
+            self.feed,
+            self.nodes,
+            self.folder,
+            self.config,
+            self.auth,
+            attempts=attempts,
+            keeping=self.keeping,
+        )
         self.server = aio.server(interceptors=[self.people.guard], options=SERVER_OPTIONS)
         for add, servicer in self.people.services():
             add(servicer, self.server)

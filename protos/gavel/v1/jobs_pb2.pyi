@@ -240,8 +240,15 @@ class GetJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "spec", "state", "why", "submitted", "started", "ended", "steps_done", "steps_saved", "run_s", "attempt", "failures", "node_failures", "preemptions", "cost", "blocked_by", "placement", "exit_code", "last_lines", "time_s", "array_index")
+    __slots__ = ("id", "spec", "state", "why", "submitted", "started", "ended", "steps_done", "steps_saved", "run_s", "attempt", "failures", "node_failures", "preemptions", "cost", "blocked_by", "placement", "exit_code", "last_lines", "time_s", "array_index", "gpu_s", "nodes")
     class TimeSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class GpuSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +276,8 @@ class Job(_message.Message):
     LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     TIME_S_FIELD_NUMBER: _ClassVar[int]
     ARRAY_INDEX_FIELD_NUMBER: _ClassVar[int]
+    GPU_S_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     id: str
     spec: JobSpec
     state: JobState
@@ -290,7 +299,9 @@ class Job(_message.Message):
     last_lines: str
     time_s: _containers.ScalarMap[str, float]
     array_index: int
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ...) -> None: ...
+    gpu_s: _containers.ScalarMap[str, float]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate")
@@ -313,7 +324,7 @@ class Placement(_message.Message):
     def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class JobFilter(_message.Message):
-    __slots__ = ("states", "jobs", "user", "tenant", "name", "job_type", "worker_type", "node", "submitted_since")
+    __slots__ = ("states", "jobs", "user", "tenant", "name", "job_type", "worker_type", "node", "submitted_since", "ended", "ended_since")
     STATES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +334,8 @@ class JobFilter(_message.Message):
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_SINCE_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[JobState]
     jobs: _containers.RepeatedScalarFieldContainer[str]
     user: str
@@ -332,7 +345,9 @@ class JobFilter(_message.Message):
     worker_type: str
     node: str
     submitted_since: _timestamp_pb2.Timestamp
-    def __init__(self, states: _Optional[_Iterable[_Union[JobState, str]]] = ..., jobs: _Optional[_Iterable[str]] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., name: _Optional[str] = ..., job_type: _Optional[str] = ..., worker_type: _Optional[str] = ..., node: _Optional[str] = ..., submitted_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    ended: bool
+    ended_since: _timestamp_pb2.Timestamp
+    def __init__(self, states: _Optional[_Iterable[_Union[JobState, str]]] = ..., jobs: _Optional[_Iterable[str]] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., name: _Optional[str] = ..., job_type: _Optional[str] = ..., worker_type: _Optional[str] = ..., node: _Optional[str] = ..., submitted_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[bool] = ..., ended_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("filter", "page_size", "page_token", "brief")

@@ -113,7 +113,7 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Newest first, in pages.
+        """Newest first, in pages; ended jobs, if they are asked for, by their end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
