@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scheduler.core import forgetting, on_jobs, on_nodes, on_rounds, on_settings
-from scheduler.core.effects import Effect
 from scheduler.core.facts import EpochStarted
 from scheduler.core.messages import (
     Configure,
@@ -107,13 +106,12 @@ class Core:
             for name in sorted(state.nodes):
                 on_nodes.on_silent(out, NodeSilent(node=name))
         on_rounds.renew_on_start(out)
-        out.effects.extend(self.resync(out.now_s))
+        self._resync(out)
         return out
 
-    def resync(self, now_s: float) -> tuple[Effect, ...]:
-        """What has to be done again after recovery: leases, timers, and the question that had no answer yet."""
-        state = self.state
-        out = Outcome(state, now_s)
+    def _resync(self, out: Outcome) -> None:
+        """Do again what a crash may have lost: leases, timers, and the question that has no answer yet."""
+        state, now_s = self.state, out.now_s
         out.dirty(state.nodes)
         out.send_leases()
         if not state.asked.answered:
@@ -121,4 +119,3 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
-        return tuple(out.effects)

@@ -11,6 +11,7 @@ A cluster with nothing to do has no pulse; the next job starts it again.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 
 import msgspec
@@ -32,10 +33,12 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import WAITING
 from scheduler.model.lease import STOPPING, Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
+from scheduler.rounds.inputs import NOBODY
 from scheduler.rounds.plan import plan_round
 
 SOON_S = 1e-6  # two times closer than this are the same
 EARLY_S = 5.0  # between two questions in mid-round, at least
+GPUS_END = 2**31  # every width is below this
 LOST_ROUNDS = 5  # an answer that has not come after so many rounds will not come
 
 
@@ -128,9 +131,9 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
     state = out.state
     if message.number != state.asked.number or state.asked.answered:
         return
-    shares = message.shares.share
-    if not all(map(math.isfinite, (*shares, *message.shares.isolated_rate))) or min(shares, default=0.0) < 0:
-        out.fact(AllocationFailed(number=message.number, why=f"{message.policy}: its shares are no shares"))
+    fault = _fault_of(state, message)
+    if fault:
+        out.fact(AllocationFailed(number=message.number, why=f"{message.policy}: {fault}"))
         return
     if message.failed and state.allocation is not None and not (state.allocation.failed or _forsaken(state)):
         out.fact(AllocationFailed(number=message.number, why=message.failed))
@@ -150,6 +153,34 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
         plan(out, kinds)
     else:
         idle(out)
+
+
+def _fault_of(state: SchedulerState, message: Solved) -> str:
+    """Say why an answer cannot be adopted; empty where it can. It comes from another process."""
+    shares = message.shares
+    jobs, columns = len(shares.jobs), len(shares.share)
+    if len(set(shares.jobs)) < jobs or not state.jobs.keys() >= set(shares.jobs):
+        return "the answer names a job that does not exist, or one job twice"
+    lengths = {len(shares.first), len(shares.second), len(shares.worker_type), len(shares.gpus)}
+    if lengths != {columns} or len(shares.label) not in (0, columns) or len(shares.isolated_rate) > jobs:
+        return "the parts of the answer differ in length"
+    for rows, lowest, end in (
+        (shares.first, 0, jobs),
+        (shares.second, NOBODY, jobs),
+        (shares.worker_type, 0, len(shares.worker_types)),
+        (shares.no_backfill, 0, columns),
+        (shares.gpus, 1, GPUS_END),
+    ):
+        if rows and not (lowest <= min(rows) and max(rows) < end):
+            return "the answer refers to a job, type or column that it does not have"
+    if any(map(operator.eq, shares.first, shares.second)):
+        return "the answer packs a job with itself"
+    figures = (message.value, *shares.price, *shares.share, *shares.isolated_rate)
+    if not all(figure is None or math.isfinite(figure) for figure in figures):
+        return "the answer holds numbers that are not finite"
+    if shares.share and not 0 <= min(shares.share) <= max(shares.share) <= 1 + 1e-6:
+        return "the answer holds shares outside 0 to 1"
+    return ""
 
 
 def _forsaken(state: SchedulerState) -> bool:

@@ -76,6 +76,8 @@ class SolverProcess:
         try:
             async with asyncio.timeout(limit_s):
                 solved = await self._exchange(encode_question(question, self._time_limit_s))
+                if solved.number != question.number:
+                    raise ValueError(f"question {question.number} was answered as {solved.number}")
                 self._fresh = False
                 return solved
         except TimeoutError:

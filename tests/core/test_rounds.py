@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from scheduler.core.apply import apply
 from scheduler.core.effects import RenewLeases, Reply, SendLeases, Solve, WakeAt
 from scheduler.core.facts import (
     AllocationAdopted,
@@ -19,7 +22,7 @@ from scheduler.core.facts import (
     RatesGiven,
     RoundPlanned,
 )
-from scheduler.core.messages import Configure, GiveRates, SetPolicy, SetPrices, Solved, Woke
+from scheduler.core.messages import Configure, GiveRates, SetPolicy, SetPrices, Shares, Solved, Woke
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings
@@ -209,6 +212,54 @@ def test_settings_are_facts(desk_of: DeskOf) -> None:
 # ---------------------------------------------------------------------------------------------------- recovery
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"jobs": ("999",)},
+        {"jobs": ("1", "1"), "isolated_rate": [1.0, 1.0]},
+        {"share": [0.5]},
+        {"gpus": [1]},
+        {"label": ("a", "b", "c", "d", "e")},
+        {"first": [7]},
+        {"first": [-1]},
+        {"second": [-2]},
+        {"second": [0]},
+        {"worker_type": [5]},
+        {"gpus": [0]},
+        {"gpus": [2**40]},
+        {"no_backfill": [4]},
+        {"share": [math.nan]},
+        {"share": [-0.5]},
+        {"share": [1e300]},
+        {"isolated_rate": [math.inf]},
+        {"isolated_rate": [1.0, 1.0]},
+        {"price": [math.inf]},
+    ],
+)
+def test_garbage_of_the_solver_is_refused(desk_of: DeskOf, garbage: dict[str, Any]) -> None:
+    """P10: an answer that names unknown jobs, differs in length or holds no shares changes nothing but its fact."""
+    desk = desk_of(node())
+    desk.submit(job())
+    question = asked(desk)
+    right = Shares(
+        jobs=("1",),
+        worker_types=("v100",),
+        first=[0],
+        second=[-1],
+        worker_type=[0],
+        gpus=[1],
+        share=[1.0],
+        isolated_rate=[1.0],
+    )
+    if garbage in ({"share": [0.5]}, {"gpus": [1]}):  # right by themselves, but not beside two columns
+        right = structs.replace(
+            right, first=[0, 0], second=[-1, -1], worker_type=[0, 0], gpus=[1, 1], share=[0.5, 0.5]
+        )
+    desk.tell(1, Solved(number=question.number, policy="las", shares=structs.replace(right, **garbage)))
+    desk.claim(AllocationFailed, number=question.number)
+    assert desk.core.state.allocation is None
+
+
 def test_who_takes_over_says_everything_again(desk_of: DeskOf) -> None:
     """A new epoch; every node's set, every timer, and the question that had no answer yet."""
     desk = desk_of(node(), node("n2"))
@@ -253,6 +304,28 @@ def test_a_restart_loop_over_ten_boundaries_takes_no_lease(period_s: float) -> N
     assert {name: one.lease for name, one in stage.state.jobs.items()} == leases
     assert sum(one.preemptions for one in stage.state.jobs.values()) == 0
     assert stage.state.round.number >= 10
+
+
+def test_a_question_that_cannot_be_asked_again_is_journaled(
+    desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process that cannot put the open question records that as a fact, so that replay gives its state."""
+    desk = desk_of(node())
+    desk.submit(job())
+    asked(desk)
+
+    def wrong(*_: object) -> None:
+        raise ValueError("no such problem")
+
+    monkeypatch.setattr("scheduler.core.problem.build", wrong)
+    before = SchedulerState.restore(desk.core.state.snapshot())
+    outcome = desk.take_over(5.0)
+    facts = outcome.facts
+    desk.settle()
+    for fact in facts:
+        apply(before, outcome.now_s, fact)
+    assert before.snapshot() == SchedulerState.restore(desk.core.state.snapshot()).snapshot()
+    assert isinstance(facts[-1], AllocationFailed)
 
 
 # ------------------------------------------------------------------------------------------- promised, received
