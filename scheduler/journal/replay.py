@@ -1,21 +1,25 @@
 """From a journal back to a state: the newest sound snapshot, then every fact after it.
 
-Up to the first lost record every fact must apply; one that does not is a bug, and stops recovery. After it, a fact
-counts as far as it still fits (docs/journal-format.md says why), which is tried out on a state that can be taken back.
+Up to the first lost record every fact must apply. One that does not is a bug: it is set aside alone, as if its record
+were damaged. After the first loss a fact counts as far as it still fits (docs/journal-format.md says why), which is
+tried out on a state that can be taken back.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 from scheduler.core.facts import Fact
 from scheduler.journal.errors import CannotReplay, DamagedJournal, NewerJournal
 from scheduler.journal.record import Damage, Journal, Record, Snapshot
+
+log = logging.getLogger(__name__)
 
 TRY_MIN, TRY_MAX = 16, 1024  # records that are applied between two looks at whether all is well
 
@@ -38,6 +42,7 @@ class Skipped:
     seq: int
     fact: Fact
     why: str
+    raised: bool = False  # it cannot be applied, or breaks an invariant
 
     def __str__(self) -> str:
         return f"record {self.seq}: {type(self.fact).__name__} {self.why}"
@@ -53,6 +58,7 @@ class Recovered(Generic[S]):
     damage: tuple[Damage, ...]  # whatever was found, needed or not
     skipped: tuple[Skipped, ...]
     lost_records: int  # that the state would have needed; 0: it is exactly what it was
+    set_aside: tuple[Fact, ...] = ()  # facts that do not apply though nothing before them is lost: a bug
 
     def report(self) -> list[str]:
         """What a person should be told, in lines; none when all is well."""
@@ -76,10 +82,12 @@ class Rules(Generic[S]):
 def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recovered[S]:
     """The state that the journal adds up to. Damage never raises, unless `strict`; see `Recovered.damage`.
 
-    After damage the journal gets a snapshot of the result, so that the next start does not have to find it again. It
-    says with a fact how many records are lost, so that nobody ever uses their numbers again.
+    After damage, and after facts that were set aside, the journal gets a snapshot of the result, so that the next start
+    does not have to find it again. It says with a fact how many records are lost, so that nobody ever uses their
+    numbers again.
     """
     damage: list[Damage] = []
+    in_doubt = 0  # the first record that does not apply
     with _no_garbage_collection():
         state, start = _from_snapshot(journal, rules, damage)
         replay = _Replay(rules, state)
@@ -91,20 +99,48 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
                 if strict:
                     raise DamagedJournal(f"{found}; recovery without 'strict' goes on after it", found)
                 break
-            replay.apply(found)
-        lost = sum(found.lost for found in damage)
-        if lost:
+            try:
+                replay.apply(found)
+            except CannotReplay as error:
+                if strict:
+                    raise
+                log.error("%(error)s", {"error": error}, exc_info=error)
+                replay.state, in_doubt = _before(journal, rules, found.seq), found.seq
+                stream = chain((found,), stream)
+                break
+        if in_doubt or any(found.lost for found in damage):
             replay.carry_on(_records(stream, damage))
-            lost = sum(found.lost for found in damage)
+        lost = sum(found.lost for found in damage)
+        set_aside = [one for one in replay.skipped if one.raised and in_doubt]
+        lost += len({one.seq for one in set_aside})
     if lost and rules.lost is not None:
         now_s, fact = rules.lost(replay.state, lost)
         rules.apply(replay.state, now_s, fact)
         if not journal.read_only:
             journal.append(now_s, [fact])  # before the snapshot: who starts from that has to know it, too
-    if damage and not journal.read_only:
+    if (damage or lost) and not journal.read_only:
         journal.set_aside([found for found in damage if not found.known])
         journal.write_snapshot(journal.last_seq, replay.state.snapshot())
-    return Recovered(replay.state, replay.facts_applied, start, tuple(damage), tuple(replay.skipped), lost)
+    return Recovered(
+        replay.state,
+        replay.facts_applied,
+        start,
+        tuple(damage),
+        tuple(replay.skipped),
+        lost,
+        tuple(one.fact for one in set_aside),
+    )
+
+
+def _before(journal: Journal, rules: Rules[S], seq: int) -> S:
+    """The state before this record, which was applied in part."""
+    state, start = _from_snapshot(journal, rules, [])
+    replay = _Replay(rules, state)
+    for found in journal.scan(0 if start is None else start):
+        if isinstance(found, Damage) or found.seq >= seq:
+            break
+        replay.apply(found)
+    return replay.state
 
 
 def _from_snapshot(journal: Journal, rules: Rules[S], damage: list[Damage]) -> tuple[S, int | None]:
@@ -156,12 +192,17 @@ class _Replay(Generic[S]):
             except Exception as error:
                 raise CannotReplay(
                     f"record {seq}: {type(fact).__name__} does not apply to the state before it ({error!r}), "
-                    "and nothing before it is damaged: a bug; keep the journal and report it"
+                    "and nothing before it is damaged: a bug; keep a copy of the journal and report it"
                 ) from error
         self.facts_applied += len(facts)
 
     def carry_on(self, records: Iterator[Record]) -> None:
         """The records after a hole: many at a time while all goes well, one by one where it does not."""
+        try:
+            self.rules.check(self.state)
+        except Exception as error:  # what is broken already is no reason to leave out whatever follows
+            log.warning("the state breaks an invariant before the first record in doubt: %s", error)
+            self.rules = replace(self.rules, check=lambda state: None)
         several = TRY_MIN
         while True:
             batch = list(islice(records, several))
@@ -208,7 +249,8 @@ class _Replay(Generic[S]):
             self.state, self.facts_applied = self.rules.restore(before), applied
             del self.skipped[skipped:]
             if len(facts) == 1:
-                self.skipped.append(Skipped(record.seq, facts[0], f"does not fit: {_words(error)}"))
+                why = f"does not fit: {_words(error)}"
+                self.skipped.append(Skipped(record.seq, facts[0], why, raised=True))
                 return False
             return True
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,14 +169,42 @@ def test_strict_recovery_stops_at_damage_and_changes_nothing(path: Path) -> None
         assert journal.latest_snapshot() is None
 
 
-def test_a_fact_that_never_fitted_is_a_bug() -> None:
-    """Without damage nothing is skipped: recovery names the fact and stops."""
-    moved: list[Fact] = [JobMoved(job="7", move=Move.START)]
+def test_a_fact_that_never_fitted_is_set_aside(path: Path) -> None:
+    """A bug, not damage: recovery names the fact, goes on with all others, and the next start meets it no more."""
+    records: Told = [
+        (0.0, [EpochStarted(epoch=1)]),
+        (1.0, [JobSubmitted(job="1", spec=JobSpec()), JobMoved(job="7", move=Move.START)]),
+        (2.0, [JobMoved(job="1", move=Move.START)]),
+    ]
+    with write(path, records) as journal:
+        with pytest.raises(CannotReplay, match="record 2: JobMoved does not apply"):
+            recover(journal, RULES, strict=True)
+        recovered = recover(journal, RULES)
+        assert recovered.state.jobs == {"1": "running"}
+        assert recovered.set_aside == (records[1][1][1],)
+        assert (recovered.lost_records, recovered.report()) == (
+            1,
+            ["record 2: JobMoved does not fit: nothing is known of '7'"],
+        )
+        again = recover(journal, RULES)
+    assert (again.set_aside, again.report(), again.state.jobs) == ((), [], recovered.state.jobs)
+
+
+def test_a_fact_that_fails_half_way_leaves_nothing() -> None:
+    """What it had changed before it raised is undone, and many such facts are set aside one by one."""
     journal = MemoryJournal()
-    journal.append(0.0, [EpochStarted(epoch=1)])
-    journal.append(1.0, moved)
-    with pytest.raises(CannotReplay, match="record 2: JobMoved does not apply"):
-        recover(journal, RULES)
+    for at_s, facts in told(COUNT):
+        journal.append(at_s, facts)
+    submitted = [fact.job for _, facts in told(COUNT) for fact in facts if isinstance(fact, JobSubmitted)]
+
+    def half(state: Toy, now_s: float, fact: Fact) -> None:
+        RULES.apply(state, now_s, fact)
+        if isinstance(fact, JobSubmitted) and int(fact.job) % 3 == 0:
+            raise OverflowError("infinite")
+
+    recovered = recover(journal, replace(RULES, apply=half))
+    assert list(recovered.state.jobs) == [job for job in submitted if int(job) % 3]
+    assert len(recovered.set_aside) >= len(submitted) // 3
 
 
 def test_after_damage_every_invariant_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
