@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scheduler.core import forgetting, on_jobs, on_nodes, on_rounds, on_settings
-from scheduler.core.facts import EpochStarted
+from scheduler.core.facts import EpochStarted, NodeMoved
 from scheduler.core.messages import (
     Configure,
     Forget,
@@ -26,6 +26,8 @@ from scheduler.core.messages import (
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import UP, NodeState
+from scheduler.model.jobs import TRANSITIONS, Move
 
 # How many forgotten jobs may be remembered by kind before what was worked out is thrown away.
 KINDS_SPARE = 1000
@@ -37,6 +39,7 @@ class Core:
     def __init__(self, state: SchedulerState | None = None) -> None:
         self.state = SchedulerState() if state is None else state
         self._kinds = Kinds()  # worked out from the state; could be thrown away between any two messages
+        self._latest: Outcome | None = None  # of the call that runs, or of the last one
         self._on: dict[type[Message], Callable[[Outcome, Any], None]] = {
             SubmitJobs: on_jobs.on_submit,
             JobCommand: on_jobs.on_command,
@@ -57,21 +60,25 @@ class Core:
         """What this message comes to. Its facts are applied already; its effects wait until they are durable."""
         return self.handle_all(now_s, (message,))
 
-    def handle_all(self, now_s: float, messages: Sequence[Message]) -> Outcome:
-        """What a batch comes to: message by message, with one set of leases at the end for each node concerned."""
-        out = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
+    def handle_all(self, now_s: float, messages: Sequence[Message], *, review: bool = True) -> Outcome:
+        """What a batch comes to: message by message, with one set of leases at the end for each node concerned.
+
+        `review` False: nobody looks whether limits are reached. Only for when that raises, whatever the message.
+        """
+        out = self._begin(now_s)
         for message in messages:
             kind = type(message)
             if kind is not NodeReport:
                 out.settle_reports()  # others may read of leases whether they run
             self._on[kind](out, message)
         out.settle_reports()
-        if out.wants_review:
+        if out.wants_review and review:
             on_jobs.review(out)
-        if out.leases_stop:
-            on_rounds.watch_lapses(out)
-        out.send_leases()
-        return out
+        return _finished(out)
+
+    def _begin(self, now_s: float) -> Outcome:
+        self._latest = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
+        return self._latest
 
     def _on_forget(self, out: Outcome, message: Forget) -> None:
         forgetting.on_forget(out, message)
@@ -92,21 +99,26 @@ class Core:
             case "lapse":
                 on_nodes.lapse(out)
 
-    def take_over(self, now_s: float) -> Outcome:
+    def take_over(self, now_s: float, *, resync: bool = True) -> Outcome:
         """A process begins to speak for this state: a new epoch, and everything said again that may be lost.
 
         Leases that would soon end are renewed. Where records are lost nobody knows what runs: each node is silent
-        until it has said so itself.
+        until it has said so itself. `resync` False: only timers are set, which do the rest later. Only for when that
+        raises.
         """
         state = self.state
-        out = Outcome(state, max(now_s, state.now_s))
+        out = self._begin(now_s)
         doubtful = state.doubtful
         out.fact(EpochStarted(epoch=state.epoch + 1))
         if doubtful:
             for name in sorted(state.nodes):
                 on_nodes.on_silent(out, NodeSilent(node=name))
         on_rounds.renew_on_start(out)
-        self._resync(out)
+        if resync:
+            self._resync(out)
+        else:
+            out.wake(out.now_s, "tick")
+            out.wake(out.now_s, "review")
         return out
 
     def _resync(self, out: Outcome) -> None:
@@ -119,3 +131,49 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
+
+    # What only a world that outlives errors asks for: see `scheduler.live.rescue`.
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the state is what it was before the last call, which raised."""
+        return self._latest is None or not self._latest.facts
+
+    def go_back(self, state: SchedulerState | None = None) -> None:
+        """Go on from this state, in place, or from the present one; what was worked out is thrown away."""
+        if state is not None:
+            self.state.become(state)
+        self._kinds = Kinds()
+        self._latest = None
+
+    def put_out(self, now_s: float, jobs: Iterable[str], nodes: Iterable[str], why: str) -> Outcome:
+        """Hold these jobs and drain these nodes, because something raises with them."""
+        out, state = self._begin(now_s), self.state
+        for name in jobs:
+            if (state.jobs[name].state, Move.HOLD) in TRANSITIONS:
+                on_jobs.give_up(out, state.jobs[name], Move.HOLD, why)
+        for name in nodes:
+            if state.nodes[name].state is UP:
+                out.fact(NodeMoved(node=name, state=NodeState.DRAINING, why=why))
+        on_rounds.kick(out)
+        return _finished(out)
+
+    def carry_on(self, now_s: float) -> Outcome:
+        """Another round for what runs, where no plan can be made."""
+        out = self._begin(now_s)
+        on_rounds.carry_on(out)
+        return _finished(out)
+
+    def give_up_on_answer(self, now_s: float, number: int, why: str) -> Outcome:
+        """The solver's answer to this question cannot be used."""
+        out = self._begin(now_s)
+        on_rounds.give_up_on_answer(out, number, why)
+        return _finished(out)
+
+
+def _finished(out: Outcome) -> Outcome:
+    """Add the effects that come last."""
+    if out.leases_stop:
+        on_rounds.watch_lapses(out)
+    out.send_leases()
+    return out

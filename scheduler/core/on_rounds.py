@@ -205,7 +205,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
         out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # done already
         return
-    starts_s = old.ends_s if now_s < old.ends_s + SOON_S and old.number else now_s
+    starts_s = _next_start_s(state, now_s)
     ends_s = starts_s + settings.round_s
     inputs = round_inputs.at_boundary(state, kinds, now_s, starts_s)
     planned = plan_round(inputs)
@@ -241,10 +241,21 @@ def renew_on_start(out: Outcome) -> None:
     """
     state, old, settings = out.state, out.state.round, out.state.settings
     left_s = old.ends_s - out.now_s
-    if not state.held or not -settings.lease_margin_s < left_s < settings.round_s / 3:
-        return
-    starts_s = max(old.ends_s, out.now_s)
-    table = state.shares
+    if state.held and -settings.lease_margin_s < left_s < settings.round_s / 3:
+        _begin_unplanned(out, max(old.ends_s, out.now_s))
+
+
+def carry_on(out: Outcome) -> None:
+    """Begin another round without a plan, because none can be made: every lease is renewed, none is granted."""
+    state, old = out.state, out.state.round
+    if out.now_s >= old.ends_s - state.settings.plan_lead_s - SOON_S:
+        _begin_unplanned(out, _next_start_s(state, out.now_s))
+        out.renew()
+    out.wake(max(out.now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
+
+
+def _begin_unplanned(out: Outcome, starts_s: float) -> None:
+    state, old, table = out.state, out.state.round, out.state.shares
     skipped = tuple(
         bundle for bundle, rounds in zip(table.bundles, table.skipped.tolist(), strict=True) if rounds
     )
@@ -252,11 +263,26 @@ def renew_on_start(out: Outcome) -> None:
         RoundPlanned(
             number=old.number + 1,
             starts_s=starts_s,
-            ends_s=starts_s + settings.round_s,
+            ends_s=starts_s + state.settings.round_s,
             reserved=old.reserved,
             skipped=skipped,
         )
     )
+
+
+def _next_start_s(state: SchedulerState, now_s: float) -> float:
+    """When the next round starts if it is planned now."""
+    old = state.round
+    return old.ends_s if now_s < old.ends_s + SOON_S and old.number else now_s
+
+
+def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
+    """Record that the answer to a question cannot be used: the allocation in force stays, and is asked for again."""
+    state = out.state
+    if number == state.asked.number and not state.asked.answered:
+        out.fact(AllocationFailed(number=number, why=why))
+        if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited for this answer
+            out.wake(out.now_s, "plan")
 
 
 def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:

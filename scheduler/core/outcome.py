@@ -40,8 +40,8 @@ class Outcome:
         """It has happened."""
         if self._begun:
             self.settle_starts()
+        self.facts.append(fact)  # first: while there are no facts, the state is untouched, whatever raises
         apply(self.state, self.now_s, fact)
-        self.facts.append(fact)
 
     def begun(self, lease: str) -> None:
         """It runs. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""

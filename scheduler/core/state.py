@@ -242,6 +242,11 @@ class SchedulerState:
             if not request.at_s and request.jobs and request.jobs[0] in self.jobs:
                 request.at_s = self.jobs[request.jobs[0]].submitted_s
 
+    def become(self, other: SchedulerState) -> None:
+        """Take over everything of another state, which must not be used any more; whoever has this one keeps it."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+
     def reindex(self) -> None:
         """Rebuild what is derived."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}

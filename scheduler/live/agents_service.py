@@ -18,7 +18,7 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.node_link import NodeLink
-from scheduler.live.status import FORBIDDEN, INVALID, CallFailed, failure, status_of
+from scheduler.live.status import FORBIDDEN, INTERNAL, INVALID, CallFailed, failure, status_of
 from scheduler.live.wire_agents import goodbye
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.result()  # raises what the caller is to be told
+        if link.failure:
+            raise CallFailed(INTERNAL, link.failure)
 
     async def _read(self, link: NodeLink, context: Context, admission: asyncio.Task[bool]) -> None:
         """Until it is welcome, an agent may answer questions, and nothing else."""

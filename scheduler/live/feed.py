@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from scheduler.core.facts import Fact
 from scheduler.drive import Journal
+from scheduler.live.troubles import Troubles
 
 WAITING_MAX = 10_000  # records that a slow reader may be behind
 
@@ -22,8 +23,9 @@ class Fell(Exception):
 class Feed:
     """A journal that tells everybody what has become durable in it."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, troubles: Troubles | None = None) -> None:
         self._journal = journal
+        self.troubles = troubles or Troubles()
         self._listeners: list[Listener] = []
         self._readers: set[Queue] = set()
 
@@ -31,7 +33,10 @@ class Feed:
         """Durable on return, and said to all who listen."""
         self._journal.append(now_s, facts)
         for listener in self._listeners:
-            listener(now_s, facts)
+            try:
+                listener(now_s, facts)
+            except Exception as error:  # the facts are durable: who only watches must not end the scheduler
+                self.troubles.note(f"{listener.__qualname__} could not take note of new facts", error, facts)
         for reader in list(self._readers):
             if reader.qsize() >= WAITING_MAX:
                 self._readers.discard(reader)
@@ -44,7 +49,7 @@ class Feed:
         return self._journal.read()
 
     def listen(self, listener: Listener) -> None:
-        """Call this with every record from now on. It must be quick, and must not fail."""
+        """Call this with every record from now on. It must be quick. What it raises is logged."""
         self._listeners.append(listener)
 
     @contextmanager

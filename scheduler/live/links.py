@@ -26,13 +26,7 @@ from scheduler.live.log_source import NodeSeen
 from scheduler.live.node_link import NodeLink
 from scheduler.live.outbox import Outbox
 from scheduler.live.pace import Pace
-from scheduler.live.wire_agents import (
-    PROTOCOL,
-    desired_to,
-    hello_fault,
-    hello_of,
-    report_of,
-)
+from scheduler.live.wire_agents import PROTOCOL, desired_to, hello_fault, hello_of, report_of
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase, nodes_of
@@ -172,8 +166,7 @@ class Links:
                 f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
                 f"GPUs away after {margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
             )
-        fault = hello_fault(hello)
-        return ("refused", fault) if fault else None
+        return ("refused", fault) if (fault := hello_fault(hello)) else None
 
     async def _gets_its_name(self, link: NodeLink) -> bool:
         """Whether the name is free, or becomes so: its holder is this agent's own older link, or does not answer."""
@@ -227,11 +220,13 @@ class Links:
         self._refusals.pop(link.name, None)
         durable: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def said() -> None:
+        def said(failed: str = "") -> None:
+            if failed:
+                self._refusals[link.name] = (failed, "internal")
             if not durable.done():
                 durable.set_result("")
 
-        self.world.tell(hello_of(link.hello, link.storage), said)
+        self.world.tell(hello_of(link.hello, link.storage), said, said)
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
         node = self.world.state.nodes.get(link.name)
         if node is not None and node.left:
@@ -278,12 +273,18 @@ class Links:
 
     def _on_report(self, link: NodeLink, report: pb.Report) -> None:
         link.generation = report.generation
-        number = report.number
 
         def taken() -> None:
-            link.outbox.put(pb.SchedulerMessage(taken=pb.Taken(number=number)))
+            link.outbox.put(pb.SchedulerMessage(taken=pb.Taken(number=report.number)))
 
-        self.world.tell(report_of(link.name, report), taken)
+        def failed(why: str) -> None:
+            node = self.world.state.nodes.get(link.name)
+            if node is not None and node.state is NodeState.UP:
+                link.fail(why)  # the agent links again and says what it holds: what was lost is made up for
+            else:
+                taken()  # drained for that, or gone: to hear it again would not help
+
+        self.world.tell(report_of(link.name, report), taken, failed)
 
     def _nodes_of(self, lease: str) -> tuple[str, ...]:
         """The nodes of a lease that is in force; none of one that is over or on its way out."""

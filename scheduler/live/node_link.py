@@ -54,6 +54,7 @@ class NodeLink:
         self.generation = -1  # of the newest set that it has said it knows
         self.storage = ""
         self.welcome = False
+        self.failure = ""
         self.gpus: dict[int, GpuSeen] = gpus_of(hello)
         self.driver_version = hello.driver_version
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -83,6 +84,11 @@ class NodeLink:
         for waiting in self._checks.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionError(f"{self.name}: {why}"))
+
+    def fail(self, why: str) -> None:
+        """Close the link because the scheduler failed on what came over it; the agent is told why, and may return."""
+        self.failure = why
+        self.close(why)
 
     def dismiss(self, reason: str, text: str) -> None:
         """Say goodbye. The writer closes the link behind it."""

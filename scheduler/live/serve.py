@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import RecordsLost
 from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
-from scheduler.drive import drive
+from scheduler.drive import drive, perform
 from scheduler.journal.errors import JournalError
 from scheduler.journal.keeping import Keeper
 from scheduler.journal.recovery import recover_scheduler
@@ -37,8 +38,10 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.live.agents_service import AgentsService
 from scheduler.live.attempts import Attempts
 from scheduler.live.backup import RESTORED
+from scheduler.live.blame import named_in
 from scheduler.live.clock import Clock
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
+from scheduler.live.durable_state import DurableState
 from scheduler.live.feed import Feed
 from scheduler.live.joining import joining
 from scheduler.live.links import VERSION, Links
@@ -47,9 +50,11 @@ from scheduler.live.log_relay import LogRelay
 from scheduler.live.people import People
 from scheduler.live.ports import Port, PortClosed, PortTaken, Reach, Service, credentials
 from scheduler.live.private_database import CannotOpen
+from scheduler.live.rescue import Rescue
 from scheduler.live.solver import SolverProcess
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import REMEDY
+from scheduler.live.troubles import Troubles
 from scheduler.live.upkeep_service import UpkeepService
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
@@ -93,19 +98,19 @@ class Daemon:
         self._journal_report = recovered.report()[:REPORT_MAX]
         for line in self._journal_report:
             log.warning("journal: %s", line)
-        self.feed = Feed(journal)
+        self.feed = Feed(journal, troubles := Troubles())
         core = Core(recovered.state)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
+        self.feed.listen((durable := DurableState(journal)).hear)
+        self.rescue = rescue = Rescue(world, self.feed, durable, troubles)
         is_first = recovered.state.epoch == 0
         self._number_on(core)
-        outcome = core.take_over(world.now_s())
-        self.feed.append(outcome.now_s, outcome.facts)
+        *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.set_aside))
         world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
         closing.push_async_callback(_cancelled, asyncio.create_task(solver.run(), name="solver"))
         closing.push_async_callback(self._drain)  # after the ports: calls in flight get their answers first
         await self._open_ports(closing)
-        for effect in outcome.effects:
-            world.perform(effect)
+        perform(world, outcome.effects, rescue)
         keeper = Keeper(
             journal,
             core.state.snapshot,
@@ -191,7 +196,7 @@ class Daemon:
 
     def _warnings(self) -> Sequence[str]:
         """What an operator should know, beside what the services find."""
-        found = [*self._journal_report, *filter(None, self._replaced)]
+        found = [*self._journal_report, *filter(None, self._replaced), *self.rescue.warnings()]
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
             found.append(
@@ -253,18 +258,17 @@ class Daemon:
                     path.write_text(digest)
 
     async def _durable(self, messages: Sequence[Message]) -> bool:
-        """Tell the core this, and wait; False if the core has ended before it was durable."""
+        """Tell the core this, and wait; False if the core failed on it, or ended before it was durable."""
         if not messages:
             return True
         assert self._loop is not None
-        durable = asyncio.Event()
-        for message in messages[:-1]:
-            self.world.tell(message)
-        self.world.tell(messages[-1], durable.set)
-        waiting = asyncio.create_task(durable.wait())
-        await asyncio.wait({waiting, self._loop}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        return durable.is_set()
+        ends: list[asyncio.Future[bool]] = []
+        for message in messages:
+            ends.append(end := asyncio.get_running_loop().create_future())
+            self.world.tell(message, partial(end.set_result, True), partial(_refused, end))
+        waiting: asyncio.Future[Any] = asyncio.gather(*ends)
+        await asyncio.wait([waiting, self._loop], return_when=asyncio.FIRST_COMPLETED)
+        return waiting.done() and all(waiting.result())
 
     async def _watch(self, port: Port) -> None:
         """A scheduler that cannot be reached is of no use: end it, so that it is started again."""
@@ -285,7 +289,7 @@ class Daemon:
         self._stop.set()
 
     async def _drive(self, keeper: Keeper) -> None:
-        await drive(self.world.core, self.world, self.feed, keeper)
+        await drive(self.world.core, self.world, self.feed, keeper, self.rescue)
         await keeper.keep()  # a planned stop: the next start reads no facts
 
     def _core_ended(self, _: asyncio.Task[None]) -> None:
@@ -319,6 +323,11 @@ class Daemon:
 
 def _agents(service: AgentsService) -> Service:
     return agents_pb2_grpc.add_AgentsServicer_to_server, service
+
+
+def _refused(end: asyncio.Future[bool], why: str) -> None:
+    log.error("settings or rates of the configuration are not in force: %s", why)
+    end.set_result(False)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -1,29 +1,35 @@
 """Whether a data directory is sound: what `gavel fsck` looks at. Nothing is changed; copies are looked at.
 
 The journal is read, replayed and checked by the scheduler's invariants, and then told once more by `journal.history`,
-which counts in its own way.
+which counts in its own way. Then a round is planned on what it adds up to.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scheduler.core.apply import apply
+from scheduler.core.core import Core
 from scheduler.core.invariants import check
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import CannotReplay, JournalBusy, JournalError, NewerJournal
+from scheduler.journal.errors import JournalBusy, JournalError, NewerJournal
 from scheduler.journal.history import History
 from scheduler.journal.record import Damage, Record, Snapshot
 from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.backup import DATABASES, JOURNAL
+from scheduler.live.blame import blame, named_in, next_round_s, plan_a_round
+from scheduler.live.troubles import short
 from scheduler.model.errors import InvariantBroken
+
+log = logging.getLogger(__name__)
 
 Level = Literal["ok", "note", "bad"]
 CHECK_FACTS, BROKEN_MAX = 64, 20  # the state is checked after so many facts; so many broken promises are told
@@ -89,13 +95,10 @@ def _journal(path: Path) -> Iterator[Finding]:
                     f"the journal's file is damaged: {journal.mended}",
                     "the daemon mends it at its next start, and keeps the damaged file beside it",
                 )
-            told = False
-            try:
-                yield from _records(journal)
-            except CannotReplay as error:
-                yield Finding("bad", str(error), KEEP)
-                told = True
-            yield from _promises(journal, told)
+            recovered = recover_scheduler(journal)
+            yield from _records(journal, recovered)
+            yield from _promises(journal, bool(recovered.set_aside))
+            yield from _planning(recovered.state)
     except JournalBusy as error:
         yield Finding("bad", f"the journal was not looked at: {error}", "stop the daemon, then look again")
     except NewerJournal as error:
@@ -104,19 +107,22 @@ def _journal(path: Path) -> Iterator[Finding]:
         yield Finding("bad", str(error), "restore a backup")
 
 
-def _records(journal: SqliteJournal) -> Iterator[Finding]:
-    began_s = time.perf_counter()
-    recovered = recover_scheduler(journal)
-    took_s = time.perf_counter() - began_s
+def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
     for line in recovered.report():
         yield Finding("bad", line, "what still fits counts; a backup may have the rest")
+    if recovered.set_aside:
+        about = named_in(recovered.state, recovered.set_aside)
+        what = f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged"
+        yield Finding(
+            "bad", what, f"the daemon starts without them, and puts out {about}; {KEEP}" if about else KEEP
+        )
     if recovered.lost_records:
         yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
     state = recovered.state
     yield Finding(
         "ok",
         f"{journal.last_seq} records add up to {len(state.jobs)} jobs and {len(state.nodes)} nodes "
-        f"(epoch {state.epoch}, {took_s:.1f} s)",
+        f"(epoch {state.epoch})",
     )
 
 
@@ -145,6 +151,23 @@ def _promises(journal: SqliteJournal, told: bool) -> Iterator[Finding]:
         yield Finding("bad", f"a promise is broken: {broken}{whose}", KEEP)
     if not history.broken and not wrong:
         yield Finding("ok", f"{facts} facts keep every promise")
+
+
+def _planning(state: SchedulerState) -> Iterator[Finding]:
+    """Start from this state and plan a round, as the daemon would."""
+    snapshot, now_s = state.snapshot(), next_round_s(state, state.now_s)
+    try:
+        plan_a_round(Core(SchedulerState.restore(snapshot)), now_s)
+    except Exception as error:  # whatever it is, the daemon would meet it too
+        log.debug("planning a round failed", exc_info=True)
+        guilty = blame(snapshot, lambda core: plan_a_round(core, now_s))
+        because = f", because of {guilty}" if guilty else ""
+        remedy = (
+            f"the daemon puts {guilty} out when it meets this; cancel or remove it then" if guilty else KEEP
+        )
+        yield Finding("bad", f"a round cannot be planned{because}: {short(error)}", remedy)
+    else:
+        yield Finding("ok", "a round can be planned")
 
 
 def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:

@@ -9,8 +9,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ from scheduler.live.clock import Clock
 
 Call = SubmitJobs | JobCommand | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
 C = TypeVar("C", bound=Call)
+log = logging.getLogger(__name__)
 GATHER_S = 0.001  # that a batch waits for more
 BATCH_MAX = 512  # messages to a record: what comes after them has its turn soon
 
@@ -43,6 +45,14 @@ class CallRefused(Exception):
         super().__init__(text)
         self.code = code
         self.field = field
+
+
+class Told(NamedTuple):
+    """A message in the inbox, and what to call when it is durable, or when the core failed on it."""
+
+    message: Message
+    done: Callable[[], None] | None
+    failed: Callable[[str], None] | None
 
 
 class Links(Protocol):
@@ -77,8 +87,8 @@ class LiveWorld:
         self.clock = clock
         self.links: Links | None = None
         self.solver: Solver | None = None
-        self._inbox: list[tuple[Message, Callable[[], None] | None]] = []
-        self._said: list[Callable[[], None]] = []  # of the batch that is being handled
+        self._inbox: list[Told] = []
+        self._batch: list[Told] = []  # that is being handled
         self._arrived = asyncio.Event()
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = 0
@@ -106,10 +116,34 @@ class LiveWorld:
 
     # ------------------------------------------------------------------------------------------------ messages in
 
-    def tell(self, message: Message, done: Callable[[], None] | None = None) -> None:
-        """The core shall know this. `done` is called once all that follows from it is durable."""
-        self._inbox.append((message, done))
+    def tell(
+        self,
+        message: Message,
+        done: Callable[[], None] | None = None,
+        failed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Queue a message for the core. `done` is called once all that follows from it is durable.
+
+        If the core fails on the message, which then changes nothing, `failed` is called instead, with the reason.
+        """
+        self._inbox.append(Told(message, done, failed))
         self._arrived.set()
+
+    def later(self, wait_s: float, message: Message) -> None:
+        """Queue this message for the core in a while."""
+        asyncio.get_running_loop().call_later(wait_s, self.tell, message)
+
+    def failed(self, message: Message, why: str) -> None:
+        """The core failed on a message of the present batch: tell its sender why."""
+        call = getattr(message, "call", "")
+        if call:
+            self._answer(Reply(call, {}, why, "internal"))
+        for at, told in enumerate(self._batch):
+            if told.message is message:
+                del self._batch[at]
+                if told.failed is not None:
+                    told.failed(why)
+                return
 
     async def ask(self, message: C) -> Mapping[str, Any]:
         """The core's answer, durable; CallRefused if it says no. A caller that leaves does not undo the call."""
@@ -140,9 +174,13 @@ class LiveWorld:
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
         """All that is waiting; whoever waited for the batch before is told that it is durable."""
-        said, self._said = self._said, []
-        for done in said:
-            done()
+        batch, self._batch = self._batch, []
+        for told in batch:
+            if told.done is not None:
+                try:
+                    told.done()
+                except Exception:
+                    log.exception("the sender of a message could not be told that it is durable")
         while not self._inbox:
             if self._stopped:
                 return None
@@ -150,9 +188,8 @@ class LiveWorld:
             await self._arrived.wait()
         # What arrives in this moment is in the batch too: a record costs a sync, however much is in it.
         await asyncio.sleep(GATHER_S)
-        batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
-        self._said = [done for _, done in batch if done is not None]
-        return self.now_s(), [message for message, _ in batch]
+        self._batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
+        return self.now_s(), [told.message for told in self._batch]
 
     def perform(self, effect: Effect) -> None:
         """Hand an effect to whoever carries it out."""

@@ -26,9 +26,10 @@ def test_a_sound_directory(tmp_path: Path, gavel: Gavel) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     result = gavel("fsck", "--data-dir", str(folder))
     assert result.exit_code == 0
-    assert [line[:4] for line in result.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "noth"]
+    assert [line[:4] for line in result.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "noth"]
     assert "14 records add up to 3 jobs and 1 nodes" in result.stdout
     assert "14 facts keep every promise" in result.stdout
+    assert "a round can be planned" in result.stdout
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

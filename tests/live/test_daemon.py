@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from scheduler.core.state import SchedulerState
+from scheduler.journal.errors import AppendFailed
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
@@ -75,6 +76,11 @@ def broken(*_: object) -> None:
     raise KeyError("a fault of ours")
 
 
+def full(*_: object) -> None:
+    """The same, where nothing can be written."""
+    raise AppendFailed("the disk is full")
+
+
 def test_what_the_file_says_is_in_force_before_anybody_is_told_that_it_runs(tmp_path: Path):
     """Whoever waited for the start finds the policy, and the first job its rates."""
 
@@ -89,20 +95,25 @@ def test_what_the_file_says_is_in_force_before_anybody_is_told_that_it_runs(tmp_
 def test_a_start_that_breaks_off_does_not_swallow_what_the_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing is taken for told that is not durable: the next start tells it."""
+    """Nothing is taken for told that is not durable: the next start tells it. Nor what the core failed on."""
 
     async def breaks_off() -> None:
         async with running(tmp_path, policy="fifo") as daemon:
-            with pytest.raises(KeyError, match="a fault of ours"):
+            with pytest.raises(AppendFailed):
                 await asyncio.wait_for(daemon.ended(), START_S)
+
+    async def fails() -> None:
+        async with running(tmp_path, policy="fifo") as daemon:
+            assert await policy(daemon) != "fifo"
 
     async def goes_on() -> str:
         async with running(tmp_path, policy="fifo") as daemon:
             return await policy(daemon)
 
-    with monkeypatch.context() as for_now:
-        for_now.setattr("scheduler.core.core.Core.handle_all", broken)
-        asyncio.run(breaks_off())
+    for story, fault in ((breaks_off, full), (fails, broken)):
+        with monkeypatch.context() as for_now:
+            for_now.setattr("scheduler.core.core.Core.handle_all", fault)
+            asyncio.run(story())
     assert asyncio.run(goes_on()) == "fifo"
 
 
@@ -113,13 +124,13 @@ def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkey
 
     async def story() -> float:
         async with running(tmp_path) as daemon:
-            monkeypatch.setattr(daemon.world.core, "handle_all", broken)
+            monkeypatch.setattr(daemon.world.core, "handle_all", full)
             begun_s = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await asyncio.wait_for(policy(daemon, "las"), START_S)
             assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
             waited_s = time.monotonic() - begun_s
-            with pytest.raises(KeyError, match="a fault of ours"):
+            with pytest.raises(AppendFailed):
                 await asyncio.wait_for(daemon.ended(), START_S)
             return waited_s
 
