@@ -1,4 +1,7 @@
-"""Writes docs/cli.md and the table in docs/job-file.md: `python -m docs.cli_reference`. A test keeps them fresh."""
+"""Writes docs/cli.md, the table of fields in docs/job-file.md and that of limits in docs/operations.md.
+
+`python -m docs.cli_reference`; a test keeps them fresh.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from gavel.cli import main
 from gavel.client import results as r
 from gavel.client.job_fields import FIELDS
 from gavel.client.specs import After, JobSpec
+from scheduler.model import bounds
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- begin: made by docs/cli_reference.py -->", "<!-- end -->"
@@ -213,17 +217,44 @@ def job_fields() -> str:
     return "\n".join(["| field | kind | meaning | example |", "|---|---|---|---|", *rows])
 
 
-def with_table(page: str) -> str:
-    """docs/job-file.md with the table as it should be."""
+def limits() -> str:
+    """The table of what numbers are possible."""
+    rates = {"steps_per_s": bounds.TABLE_RATE, "price_per_gpu_hour": bounds.PRICE}
+    reports = {"steps": bounds.REPORT_STEPS, "times": bounds.REPORT_S}
+    of_jobs = {**bounds.JOB, "rates": bounds.RATE}
+    of_settings = {**bounds.SETTINGS, "speed": bounds.FACTOR, "tenants.weight": bounds.WEIGHT}
+    tables: list[tuple[str, bounds.Table]] = [
+        ("a job", of_jobs),
+        ("a node", bounds.NODE),
+        ("a report of a node", reports),
+        ("rates and prices", rates),
+        ("`scheduler`", of_settings),
+        ("`people`", bounds.PEOPLE),
+        ("`agents`", bounds.AGENTS),
+        ("`keeping`", bounds.KEEPING),
+        ("the daemon", bounds.DAEMON),
+    ]
+    rows = []
+    for what, table in tables:
+        by_bound: dict[bounds.Bound, list[str]] = {}
+        for field, bound in table.items():
+            by_bound.setdefault(bound, []).append(f"`{field}`")
+        rows += [f"| {what} | {', '.join(names)} | {bound} |" for bound, names in by_bound.items()]
+    return "\n".join(["| of | fields | possible |", "|---|---|---|", *rows])
+
+
+def with_table(page: str, table: str = "") -> str:
+    """docs/job-file.md with the table as it should be, or another page with its own."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{job_fields()}\n\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{table or job_fields()}\n\n{END}{rest.split(END)[1]}"
 
 
 def write() -> None:
-    """Both pages."""
+    """All of these pages."""
     (DOCS / "cli.md").write_text(reference(), encoding="utf-8")
-    page = DOCS / "job-file.md"
-    page.write_text(with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, table in (("job-file.md", job_fields()), ("operations.md", limits())):
+        page = DOCS / name
+        page.write_text(with_table(page.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
 if __name__ == "__main__":

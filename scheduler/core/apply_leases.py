@@ -11,6 +11,7 @@ from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
+from scheduler.model.bounds import SUM_MAX
 from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.throughput import RateKey
@@ -193,7 +194,7 @@ def _advance(state: SchedulerState, now_s: float, job: Job, holding: Holding, ma
     if gained > 0:
         isolated = state.isolated_rate.get(job.id, 0.0)
         if isolated > 0:
-            job.isolated_s += gained / isolated
+            job.isolated_s = min(job.isolated_s + gained / isolated, SUM_MAX)
     job.steps_done, job.steps_saved = made.steps, made.saved
     holding.steps, holding.reported_s, holding.ran_s = made.steps, now_s, made.stepping_s
     holding.mixed = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.core.state import SchedulerState
+from scheduler.model.bounds import PRICE
 from scheduler.model.lease import RUNNING, SENT, STOPPING, Bundle, Holding
 
 HOUR_S = 3600.0
@@ -111,7 +112,7 @@ def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
 
 def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
     """At present. Two packed jobs pay half each while both have processes."""
-    price = state.prices.get(holding.bundle.worker_type, 0.0)
+    price = PRICE.nearest(state.prices.get(holding.bundle.worker_type, 0.0))
     if not price:
         return 0.0
     sharers = 1

@@ -17,6 +17,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 
 VALUES_SHOWN = 8
+HUNDREDTHS_BELOW = 1e12
 Nodes = Sequence[Node]
 
 
@@ -101,11 +102,14 @@ def _largest(nodes: Nodes, spec: JobSpec, field: str, values: Iterable[float]) -
     kind = _most(nodes, replace(spec, **{field: value}))[1]
     unit = " GB" if field.endswith("_gb") else ""
     gpus = "1 GPU" if spec.narrowest == 1 else f"{spec.narrowest} GPUs of one worker type"
-    asked, there = (
-        f"{math.floor(one * 100 + 1e-6) / 100:,.12g}{unit}" for one in (getattr(spec, field), value)
-    )
+    asked, there = (f"{_hundredths(one):,.12g}{unit}" for one in (getattr(spec, field), value))
     each = " on each" if field == "gpu_memory_gb" else ""
     return f"asks for {asked}, and a job with {gpus} can have at most {there}{each} ({kind})"
+
+
+def _hundredths(value: float) -> float:
+    """Rounded down to hundredths, where a number has any."""
+    return math.floor(value * 100 + 1e-6) / 100 if value < HUNDREDTHS_BELOW else value
 
 
 def _no_gpu_memory(nodes: Nodes, spec: JobSpec) -> str:

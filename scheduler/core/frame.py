@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scheduler.core.state import SchedulerState
+from scheduler.model import bounds
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
@@ -113,4 +114,5 @@ def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:
     """What each job loses when it starts or moves."""
     usual = state.settings.restart_cost_s
     costs = [job.spec.restart_cost_s for job in jobs]
-    return np.array([usual if cost is None else cost for cost in costs], float)
+    most = bounds.TIME_S.most
+    return np.array([usual if cost is None else min(cost, most) for cost in costs], float)

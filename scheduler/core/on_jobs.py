@@ -16,11 +16,12 @@ from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
-from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
+from scheduler.model import bounds
+from scheduler.model.errors import InvalidSpec, KeyReused, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
 
-JOBS_PER_CALL_MAX = 100_000
+JOBS_PER_CALL_MAX = bounds.ARRAY_MAX
 NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
@@ -28,6 +29,7 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
     """All of the jobs, or none of them."""
     state = out.state
     try:
+        _check(message)
         digest = _digest(message) if message.key else ""
         earlier = state.requests.get(message.key) if message.key else None
         if earlier is not None:
@@ -35,8 +37,6 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
                 raise KeyReused(f"the key '{message.key}' was used for another submission")
             out.reply(message.call, jobs=list(earlier.jobs))
             return
-        if not message.specs:
-            raise InvalidSpec("specs", "there is no job in this submission")
         taken = list(_taken(state, message))
     except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
@@ -46,6 +46,23 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
     out.reply(message.call, jobs=[job for job, _, _ in taken])
     out.wants_review = True
     on_rounds.kick(out)
+
+
+def _check(message: SubmitJobs) -> None:
+    """What can be said of a submission without looking at the cluster."""
+    if not message.specs:
+        raise InvalidSpec("specs", "there is no job in this submission")
+    bounds.check_text("user", message.user)
+    bounds.check_text("key", message.key, bounds.KEY_CHARS_MAX)
+    for at, spec in enumerate(message.specs):
+        try:
+            spec.checked()
+        except InvalidSpec as error:
+            raise InvalidSpec(f"{_where(message, at)}{error.field}", error.problem) from None
+
+
+def _where(message: SubmitJobs, at: int) -> str:
+    return f"specs[{at}]." if len(message.specs) > 1 else ""
 
 
 def _digest(message: SubmitJobs) -> str:
@@ -58,9 +75,9 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
     """(id, spec, what it waits for) of each job; raises before anything has happened."""
     number, most = state.next_job, 0
     for at, given in enumerate(message.specs):
-        where = f"specs[{at}]." if len(message.specs) > 1 else ""
+        where = _where(message, at)
         try:
-            spec, blocked_by = given, would_wait_for(state, given, message.past)
+            spec, blocked_by = given, _would_wait_for(state, given, message.past)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         most += max(len(spec.array), 1)
@@ -79,7 +96,10 @@ def would_wait_for(
     state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState] = NO_PAST
 ) -> tuple[str, ...]:
     """The jobs that it would wait for if it were taken now; InvalidSpec if it would not be taken."""
-    spec.checked()
+    return _would_wait_for(state, spec.checked(), past)
+
+
+def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
     _can_ever_run(state, spec)
     return _blocked_by(state, spec, past)
 
@@ -153,8 +173,13 @@ _MOVES = {"cancel": Move.CANCEL, "hold": Move.HOLD, "release": Move.RELEASE, "re
 def on_command(out: Outcome, message: JobCommand) -> None:
     """Cancel, hold, release or requeue: one job, or all of an array."""
     state = out.state
-    move = _MOVES[message.action]
     try:
+        move = _MOVES.get(message.action)
+        if move is None:
+            raise InvalidSpec(
+                "action", f"is {bounds.shown(message.action)}, must be one of {listed([*_MOVES])}"
+            )
+        bounds.check_text("user", message.user)
         members = state.arrays.get(message.job)
         jobs = [state.jobs[name] for name in members] if members else [state.job(message.job)]
         if members:
@@ -164,7 +189,7 @@ def on_command(out: Outcome, message: JobCommand) -> None:
         for job in jobs:
             if (job.state, move) not in TRANSITIONS:
                 raise Refused(f"job {job.id} {_why_not(job, message.action)}")
-    except (Refused, NotFound) as error:
+    except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
         return
     why = f"{message.action} by {message.user}" if message.user else message.action
@@ -222,8 +247,10 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
     if left_s is not None:
         yield now_s + left_s
     paid, per_s = _spent(state, job, now_s)
-    if job.spec.max_cost is not None and per_s > 0:
-        yield now_s + max(job.spec.max_cost - paid, 0.0) / per_s
+    if job.spec.max_cost is not None:
+        left = max(job.spec.max_cost - paid, 0.0)
+        if left < per_s * bounds.TIME_S.most:  # at a price of next to nothing the limit is never reached
+            yield now_s + left / per_s
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:

@@ -6,7 +6,6 @@ set of leases that holds now.
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Sequence
 
@@ -28,14 +27,16 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
+from scheduler.model import bounds
 from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
-from scheduler.model.errors import InvalidSpec, NotFound, Refused
+from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
 STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
 COULD_NOT_START = 127  # the exit code that agents report of what they could not start
+UNKNOWN_CODE = 255  # stands for an exit code that no process can have
 
 
 def on_hello(out: Outcome, message: NodeHello) -> None:
@@ -70,7 +71,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
             continue
         if back_in_time and _goes_on(state, holding):
             resumed.append(holding.lease.id)
-        if said.ran_s > 0 and holding.started_s is None:
+        if 0 < said.ran_s <= bounds.REPORT_S.most and holding.started_s is None:
             started.append(holding.lease.id)
     if resumed:
         for name in resumed:
@@ -192,8 +193,10 @@ def _saved(out: Outcome, node: Node, job: Job, holding: Holding, said: Progress 
 
 
 def _sane(said: Progress | Exit) -> bool:
-    """Steps that are numbers; anything else is not believed."""
-    return 0 <= said.saved <= said.steps < math.inf and 0 <= said.stepping_s < math.inf
+    """Figures within their limits; anything else is not believed."""
+    return 0 <= said.saved <= said.steps <= bounds.REPORT_STEPS.most and bounds.REPORT_S.admits(
+        said.stepping_s
+    )
 
 
 def _newer(said: Progress, holding: Holding) -> bool:
@@ -203,7 +206,11 @@ def _newer(said: Progress, holding: Holding) -> bool:
 
 def _believed(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
     """An exit is an exit, but figures that cannot be are replaced by what is known."""
-    if 0 <= end.ran_s < math.inf:
+    if len(end.detail) > bounds.LAST_LINES_CHARS_MAX:
+        end = msgspec.structs.replace(end, detail=end.detail[-bounds.LAST_LINES_CHARS_MAX :])
+    if not bounds.EXIT_CODE.admits(end.code):
+        end = msgspec.structs.replace(end, code=UNKNOWN_CODE)
+    if bounds.REPORT_S.admits(end.ran_s):
         if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
             return msgspec.structs.replace(
                 end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
@@ -359,6 +366,9 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     """Drain, resume or remove a node."""
     state = out.state
     try:
+        if message.action not in ("drain", "resume", "remove"):
+            raise InvalidSpec("action", f"is {bounds.shown(message.action)}, must be drain, resume or remove")
+        bounds.check_text("user", message.user)
         node = state.node(message.node)
         taken = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
         if message.action == "remove" and (taken or node.state == NodeState.UP):
@@ -367,7 +377,7 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
             )
         if message.action != "remove" and node.state in (NodeState.SILENT, NodeState.LOST):
             raise Refused(f"node '{message.node}' is {node.state}")
-    except (NotFound, Refused) as error:
+    except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
         return
     if message.action == "remove":

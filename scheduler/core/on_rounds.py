@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from itertools import repeat
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from scheduler.core.messages import Shares, Solved
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
+from scheduler.model.bounds import GPUS
 from scheduler.model.jobs import WAITING
 from scheduler.model.lease import STOPPING, Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
@@ -38,7 +40,6 @@ from scheduler.rounds.plan import plan_round
 
 SOON_S = 1e-6  # two times closer than this are the same
 EARLY_S = 5.0  # between two questions in mid-round, at least
-GPUS_END = 2**31  # every width is below this
 LOST_ROUNDS = 5  # an answer that has not come after so many rounds will not come
 
 
@@ -169,12 +170,16 @@ def _fault_of(state: SchedulerState, message: Solved) -> str:
         (shares.second, NOBODY, jobs),
         (shares.worker_type, 0, len(shares.worker_types)),
         (shares.no_backfill, 0, columns),
-        (shares.gpus, 1, GPUS_END),
+        (shares.gpus, 1, GPUS.most + 1),
     ):
         if rows and not (lowest <= min(rows) and max(rows) < end):
             return "the answer refers to a job, type or column that it does not have"
     if any(map(operator.eq, shares.first, shares.second)):
         return "the answer packs a job with itself"
+    pairs = [(a, b) if a > b else (b, a) for a, b in zip(shares.first, shares.second, strict=True)]
+    ways = zip(pairs, shares.worker_type, shares.gpus, shares.label or repeat(""), strict=False)
+    if len(set(ways)) < columns or len(set(shares.worker_types)) < len(shares.worker_types):
+        return "the answer holds a column or a worker type twice"
     figures = (message.value, *shares.price, *shares.share, *shares.isolated_rate)
     if not all(figure is None or math.isfinite(figure) for figure in figures):
         return "the answer holds numbers that are not finite"

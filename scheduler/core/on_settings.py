@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from scheduler.core.facts import Configured, PricesSet, RatesGiven
 from scheduler.core.messages import Configure, GiveRates, SetPolicy, SetPrices
 from scheduler.core.outcome import Outcome
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
 
@@ -16,6 +15,7 @@ def on_configure(out: Outcome, message: Configure) -> None:
     """New settings."""
     try:
         settings = message.settings.checked()
+        bounds.check_text("user", message.user)
     except InvalidSpec as error:
         out.refuse(message.call, error)
         return
@@ -26,6 +26,12 @@ def on_configure(out: Outcome, message: Configure) -> None:
 
 def on_set_policy(out: Outcome, message: SetPolicy) -> None:
     """The name was checked where it came in: the core knows no policies."""
+    try:
+        bounds.check_name("policy", message.policy, bounds.POLICY_CHARS_MAX)
+        bounds.check_text("user", message.user)
+    except InvalidSpec as error:
+        out.refuse(message.call, error)
+        return
     settings = msgspec.structs.replace(out.state.settings, policy=message.policy)
     out.fact(Configured(settings=settings, by=message.user))
     out.reply(message.call, policy=message.policy)
@@ -33,14 +39,17 @@ def on_set_policy(out: Outcome, message: SetPolicy) -> None:
 
 def on_rates(out: Outcome, message: GiveRates) -> None:
     """Rows of the throughput table; 0 means that the job does not fit there."""
-    rates: list[tuple[object, float]] = [
-        (row[:3], row[3]) for row in (*message.solo, *message.unconsolidated)
-    ]
-    rates += [(row[:4], rate) for row in message.pairs for rate in row[4:]]
-    for what, rate in rates:
-        if not (math.isfinite(rate) and rate >= 0):
-            out.refuse(message.call, InvalidSpec(f"rate of {what}", f"is {rate}, must be a number from 0 up"))
-            return
+    try:
+        bounds.check_text("user", message.user)
+        for field in ("solo", "unconsolidated", "pairs"):
+            bounds.check_count(field, getattr(message, field), bounds.RATE_ROWS_MAX)
+        for row in (*message.solo, *message.unconsolidated):
+            _check_rates(row[:3], row[3:])
+        for pair in message.pairs:
+            _check_rates(pair[:4], pair[4:])
+    except InvalidSpec as error:
+        out.refuse(message.call, error)
+        return
     fact = RatesGiven(
         solo=message.solo, unconsolidated=message.unconsolidated, pairs=message.pairs, by=message.user
     )
@@ -48,14 +57,26 @@ def on_rates(out: Outcome, message: GiveRates) -> None:
     out.reply(message.call)
 
 
+def _check_rates(what: tuple[str | int, ...], rates: tuple[float, ...]) -> None:
+    """`what`: names, and a number of GPUs."""
+    for part in what:
+        if isinstance(part, str):
+            bounds.check_name("rates", part)
+        elif not bounds.GPUS.admits(part):
+            bounds.check(f"gpus of {what}", part, bounds.GPUS)
+    for rate in rates:
+        if not bounds.TABLE_RATE.admits(rate):
+            bounds.check(f"rate of {what}", rate, bounds.TABLE_RATE)
+
+
 def on_set_prices(out: Outcome, message: SetPrices) -> None:
     """Prices per GPU-hour, by worker type."""
-    for kind, price in message.price_per_gpu_hour.items():
-        if not (math.isfinite(price) and price >= 0):
-            out.refuse(
-                message.call, InvalidSpec(f"price_per_gpu_hour.{kind}", f"is {price}, must be a price")
-            )
-            return
+    try:
+        bounds.check_text("user", message.user)
+        bounds.check_each("price_per_gpu_hour", message.price_per_gpu_hour, bounds.PRICE)
+    except InvalidSpec as error:
+        out.refuse(message.call, error)
+        return
     out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour, by=message.user))
     out.wants_review = True  # who may cost only so much reaches that sooner, or later
     out.reply(message.call)

@@ -8,6 +8,7 @@ import numpy as np
 
 from scheduler.core.effects import Pairs
 from scheduler.core.state import Places, SchedulerState
+from scheduler.model.bounds import TABLE_RATE
 from scheduler.model.jobs import Job
 from scheduler.model.throughput import RateKey
 
@@ -24,16 +25,16 @@ def pair_rates(
     """Steps per second of two packed jobs; None where no table and no measurement knows the pair."""
     book, settings = state.rates, state.settings
     told = book.pairs.get((worker_type, first, second, gpus))
-    if not settings.learn_rates:
-        return told
-    one, other = RateKey(first, gpus, worker_type, second), RateKey(second, gpus, worker_type, first)
-    if told is None and not (one in book.measured and other in book.measured):
+    rate, other = told or (None, None)
+    if settings.learn_rates:
+        one, two = RateKey(first, gpus, worker_type, second), RateKey(second, gpus, worker_type, first)
+        if told is None and not (one in book.measured and two in book.measured):
+            return None
+        rate = book.rate(one, rate, settings.trust_after_s)
+        other = book.rate(two, other, settings.trust_after_s)
+    if rate is None or other is None:
         return None
-    priors = told or (None, None)
-    return (
-        book.rate(one, priors[0], settings.trust_after_s),
-        book.rate(other, priors[1], settings.trust_after_s),
-    )
+    return TABLE_RATE.nearest(rate), TABLE_RATE.nearest(other)
 
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], asked: list[Asked]) -> Pairs:

@@ -16,6 +16,7 @@ from scheduler.core.effects import Pairs
 from scheduler.core.frame import Frame
 from scheduler.core.pairing import pair_rates, pairs_of
 from scheduler.core.state import Places, SchedulerState
+from scheduler.model import bounds
 from scheduler.model.cluster import Node, NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, GpuId
@@ -23,6 +24,7 @@ from scheduler.model.throughput import RateKey
 from scheduler.rounds.inputs import NodeView
 
 KindKey = tuple[object, ...]
+ISOLATED_S = bounds.Bound(0.0, bounds.SUM_MAX, "s")
 NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
 
 
@@ -167,8 +169,16 @@ def rate_of(
 ) -> tuple[float, bool]:
     """Steps per second a job would do there, and whether that is a guess: nobody told it, nor was it measured enough.
 
-    `spread`: no node is as wide, so that the table's rate of a spread gang is the one to start from.
+    `spread`: no node is as wide, so that the table's rate of a spread gang is the one to start from. A rate beyond its
+    limits, as a product of several or out of an old journal, counts as the nearest possible one.
     """
+    rate, guessed = _rate_of(state, spec, worker_type, gpus, spread)
+    return bounds.TABLE_RATE.nearest(rate), guessed
+
+
+def _rate_of(
+    state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool
+) -> tuple[float, bool]:
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings
@@ -263,7 +273,7 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
         first_rate=_joined([found.rate for found in ways], np.float64),
     )
     settings = state.settings
-    price = np.array([state.prices.get(name, math.nan) for name in kinds.worker_types], float)
+    price = np.array([_price(state, name) for name in kinds.worker_types], float)
     problem = Problem(
         jobs=_jobs(state, kinds, jobs, now_s),
         columns=columns,
@@ -280,6 +290,11 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     return problem, pairs
 
 
+def _price(state: SchedulerState, worker_type: str) -> float:
+    price = state.prices.get(worker_type)
+    return math.nan if price is None else bounds.PRICE.nearest(price)
+
+
 def whereabouts(state: SchedulerState, problem: Problem) -> Ints:
     """By row of a problem: the worker type that its job runs on, or is about to; -1 where there is none."""
     row = {name: at for at, name in enumerate(problem.worker_types)}
@@ -294,29 +309,34 @@ def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) ->
     return Jobs(
         tuple([job.id for job in jobs]),
         gpus=np.array([spec.gpus for spec in specs], np.int64),
-        weight=np.array([spec.weight for spec in specs], float),
+        weight=_within([spec.weight for spec in specs], bounds.WEIGHT),
         tenant=tuple(spec.tenant or NO_TENANT for spec in specs)
         if state.settings.tenants
         else ("",) * len(jobs),
         waited_s=np.maximum(now_s - np.array([job.submitted_s for job in jobs], float), 0.0),
         steps_left=np.array(
             [
-                math.inf if spec.steps is None else max(spec.steps - steps, 1.0)
+                math.inf if spec.steps is None else min(max(spec.steps - steps, 1.0), bounds.STEPS.most)
                 for spec, (steps, _) in zip(specs, reckoned, strict=True)
             ],
             float,
         ),
-        isolated_s=np.array([isolated_s for _, isolated_s in reckoned], float),
+        isolated_s=_within([isolated_s for _, isolated_s in reckoned], ISOLATED_S),
         deadline_s=np.array(
             [
                 math.inf
                 if spec.deadline_s is None or spec.steps is None  # policies keep no deadline without steps
-                else job.submitted_s + spec.deadline_s - now_s
+                else min(job.submitted_s + spec.deadline_s - now_s, bounds.TIME_S.most)
                 for job, spec in zip(jobs, specs, strict=True)
             ],
             float,
         ),
     )
+
+
+def _within(values: list[float], bound: bounds.Bound) -> Floats:
+    """Values within their limits, as nearly all are. An old journal may hold others, which policies refuse."""
+    return np.asarray(np.clip(np.nan_to_num(np.array(values, float)), bound.least, bound.most))
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
@@ -331,7 +351,7 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
     names = {tenant.name for tenant in told}
     others = sorted({job.spec.tenant or NO_TENANT for job in jobs} - names)
     return (
-        *(Tenant(tenant.name, tenant.weight, tenant.policy) for tenant in told),
+        *(Tenant(tenant.name, bounds.WEIGHT.nearest(tenant.weight), tenant.policy) for tenant in told),
         *(Tenant(name) for name in others),
     )
 

@@ -41,11 +41,15 @@ class Request(msgspec.Struct):
     at_s: float = 0.0  # of the submission
 
 
+# When the solver was last asked, as long as it never was: before any time, and a number that can be counted with.
+NEVER_S = -1e18
+
+
 class Asked(msgspec.Struct):
     """The newest problem that went to the solver."""
 
     number: int = 0
-    at_s: float = float("-inf")
+    at_s: float = NEVER_S
     answered: bool = True
 
 
@@ -226,6 +230,7 @@ class SchedulerState:
         state = cls()
         for name in Snapshot.__struct_fields__:
             setattr(state, name, getattr(true, name))
+        state.asked.at_s = max(state.asked.at_s, NEVER_S)  # older snapshots say -inf
         state.shares = ShareTable.from_rows(true.shares)
         state.rates = RateBook.from_rows(true.rates)
         state.jobs = dict(sorted(true.jobs.items(), key=lambda item: item[1].order))

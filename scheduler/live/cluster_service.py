@@ -21,6 +21,7 @@ from scheduler.live.log_source import NodeSource
 from scheduler.live.usage import Usage
 from scheduler.live.views import seconds, stamp
 from scheduler.live.world import LiveWorld
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobState
 
@@ -129,8 +130,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
         """From the next allocation on."""
-        if len(request.policy) > 1000:
-            raise InvalidSpec("policy", "is longer than 1,000 characters")
+        bounds.check_name("policy", request.policy, bounds.POLICY_CHARS_MAX)
         await asyncio.to_thread(_try_policy, request.policy)
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
         return await self.GetPolicy(pb.GetPolicyRequest(), context)

@@ -12,6 +12,7 @@ from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from scheduler.live.views import stamp
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.lease import Bundle, Phase
 from scheduler.model.throughput import RateKey
@@ -173,13 +174,9 @@ def rate_rows(wire: Iterable[Any]) -> tuple[Solo, Pairs]:
     beside: dict[tuple[str, int, str, str], float] = {}
     for at, row in enumerate(rows):
         for field in ("job_type", "worker_type"):
-            text = getattr(row, field)
-            if not text or len(text) > 256 or not text.isprintable():
-                raise InvalidSpec(f"rates[{at}].{field}", "must be a name of at most 256 characters")
-        if not 1 <= row.gpus <= 1_000_000:
-            raise InvalidSpec(f"rates[{at}].gpus", f"is {row.gpus}, must be at least 1")
-        if not 0 <= row.steps_per_s < float("inf"):
-            raise InvalidSpec(f"rates[{at}].steps_per_s", f"is {row.steps_per_s}, must be a number from 0 up")
+            bounds.check_name(f"rates[{at}].{field}", getattr(row, field))
+        bounds.check(f"rates[{at}].gpus", row.gpus, bounds.GPUS)
+        bounds.check(f"rates[{at}].steps_per_s", row.steps_per_s, bounds.TABLE_RATE)
         if row.with_job_type:
             beside[row.job_type, row.gpus, row.worker_type, row.with_job_type] = row.steps_per_s
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import msgspec
 from scheduler.config import ConfigError, Said, environment, load_config
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.pace import Pace
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings
 
@@ -36,11 +36,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def checked(self) -> Keeping:
         """This, or InvalidSpec naming the field that cannot be right."""
-        if self.snapshot_facts < 1000:
-            raise InvalidSpec("snapshot_facts", f"is {self.snapshot_facts}, must be at least 1000")
-        for field in ("keep_jobs_s", "keep_keys_s"):
-            if not (math.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
-                raise InvalidSpec(field, f"is {getattr(self, field)}, must be a number of seconds from 0 up")
+        bounds.check_all(self, bounds.KEEPING)
         return self
 
 
@@ -75,11 +71,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidSpec("log_level", f"is '{self.log_level}', must be debug, info, warning or error")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidSpec("tls_key", "and tls_certificate go together: name both, or neither")
-        if not (math.isfinite(self.solver_time_limit_s) and self.solver_time_limit_s > 0):
-            raise InvalidSpec("solver_time_limit_s", f"is {self.solver_time_limit_s}, must be above 0")
-        for kind, price in self.prices.items():
-            if not (math.isfinite(price) and price >= 0):
-                raise InvalidSpec(f"prices.{kind}", f"is {price}, must be a price from 0 up")
+        bounds.check_all(self, bounds.DAEMON)
+        bounds.check_each("prices", self.prices, bounds.PRICE)
         if self.tls and self.auth != "tokens":
             raise InvalidSpec(
                 "tls", "is on, and auth is 'none': with TLS, agents join by tokens; set auth = 'tokens'"

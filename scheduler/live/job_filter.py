@@ -17,7 +17,8 @@ from typing import TypeVar
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.state import SchedulerState
 from scheduler.live.views import seconds
-from scheduler.live.wire_jobs import NAME_CHARS_MAX, STATES
+from scheduler.live.wire_jobs import STATES
+from scheduler.model.bounds import NAME_CHARS_MAX
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Job
 from scheduler.model.lease import nodes_of

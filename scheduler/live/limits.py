@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
 from scheduler.live.status import TOO_MANY, CallFailed
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -35,10 +35,7 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def checked(self) -> PeopleConfig:
         """This, or InvalidSpec naming the field that cannot be right."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidSpec(name, f"is {value}, must be above 0")
+        bounds.check_all(self, bounds.PEOPLE)
         if self.token_valid_s > self.token_valid_s_max:
             raise InvalidSpec("token_valid_s", f"is above token_valid_s_max, {self.token_valid_s_max:g}")
         return self

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
 PROOF_S = 10.0
@@ -23,10 +22,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def checked(self) -> Pace:
         """This, or InvalidSpec naming the field that cannot be right."""
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidSpec(field, f"is {value}, must be above 0")
+        bounds.check_all(self, bounds.AGENTS)
         if self.silence_s < 2 * self.report_interval_s:
             raise InvalidSpec("silence_s", f"is {self.silence_s:g}, must be at least twice report_interval_s")
         return self

@@ -5,7 +5,6 @@ Nothing that an agent says is believed here: figures are passed on, and the core
 
 from __future__ import annotations
 
-import math
 import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -15,6 +14,7 @@ from scheduler.core.effects import SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
 from scheduler.live.log_source import GpuSeen
 from scheduler.live.wire_launch import launch_to_wire
+from scheduler.model import bounds
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Job
@@ -28,22 +28,21 @@ _OUTCOMES: dict[int, Outcome] = {
     pb.Exit.OUTCOME_FAILED: "failed",
     pb.Exit.OUTCOME_NODE_FAILED: "node_failed",
 }
-LABELS_MAX, NAME_CHARS_MAX = 64, 256
-LAST_LINES_CHARS_MAX = 8192  # kept with the job for ever
 
 
 def hello_fault(hello: pb.Hello) -> str:
     """What cannot be right about a Hello; empty: nothing."""
     if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
         return "its GPUs have to be numbered from 0 up, each once"
-    if not hello.incarnation or len(hello.incarnation) > NAME_CHARS_MAX:
+    if not hello.incarnation:
         return "it has to say an incarnation, which tells it from other agents of its name"
-    texts = [*hello.labels, *hello.labels.values(), hello.agent_version, hello.address, hello.driver_version]
-    if len(hello.labels) > LABELS_MAX or any(
-        len(one) > NAME_CHARS_MAX or not one.isprintable() for one in texts
-    ):
-        return f"it may have {LABELS_MAX} labels, and words of {NAME_CHARS_MAX} printable characters"
     try:
+        for field in ("incarnation", "agent_version", "address", "driver_version"):
+            bounds.check_text(field, getattr(hello, field))
+        for gpu in hello.gpus:
+            bounds.check(f"gpus[{gpu.index}].memory_gb", gpu.memory_gb, bounds.MEMORY_GB)
+            for field in ("name", "uuid"):
+                bounds.check_text(f"gpus[{gpu.index}].{field}", getattr(gpu, field))
         spec_of(hello, "").checked()
     except InvalidSpec as error:
         return str(error)
@@ -67,10 +66,7 @@ def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
 
 def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
     """A Hello for the core."""
-    held = tuple(
-        HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s if math.isfinite(one.ran_s) else 0.0)
-        for one in hello.held
-    )
+    held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in hello.held)
     return NodeHello(spec=spec_of(hello, storage), held=held)
 
 
@@ -92,10 +88,8 @@ def report_of(node: str, report: pb.Report) -> NodeReport:
 
 def _exit_of(said: pb.Exit) -> Exit:
     outcome = _OUTCOMES.get(said.outcome, "node_failed")
-    lines = said.last_lines[-LAST_LINES_CHARS_MAX:]
-    return Exit(
-        said.lease, outcome, *(said.steps, said.saved, said.stepping_s, said.ran_s, said.code), detail=lines
-    )
+    figures = (said.steps, said.saved, said.stepping_s, said.ran_s, said.code)
+    return Exit(said.lease, outcome, *figures, detail=said.last_lines)
 
 
 def desired_to(

@@ -1,22 +1,17 @@
 """What people ask for, between the protocol and the model. Absent is not zero: only what was given is taken.
 
-Whether the figures make sense is checked by the model (`JobSpec.checked`) and the core; here it is whether they can be
-read at all, and whether names are names.
+Whether figures, names and lists make sense is checked by the model (`JobSpec.checked`); here it is whether they can be
+read at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.live.wire_launch import launch_from_wire, launch_to_wire
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Dependency, JobSpec, JobState
-
-NAME_CHARS_MAX = 256
-ENTRIES_MAX = 10_000  # of one list or map in a job
-GPUS_MAX = 1_000_000
 
 _When = jobs_pb2.Dependency
 _WHEN = {
@@ -46,27 +41,11 @@ _MAPS = ("labels", "rates")
 def spec_from_wire(wire: jobs_pb2.JobSpec) -> JobSpec:
     """What the model makes of it. InvalidSpec names the field that cannot be read."""
     given: dict[str, Any] = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
-    for name in ("gpus", "gpus_min", "gpus_max"):
-        if given.get(name, 0) > GPUS_MAX:
-            raise InvalidSpec(name, f"is {given[name]}, which no cluster has")
-    for name in _TEXTS:
-        text = getattr(wire, name)
-        if text:
-            given[name] = _plain(name, text)
-    for name in _LISTS:
-        entries = getattr(wire, name)
-        if entries:
-            given[name] = tuple([_plain(f"{name}[{i}]", text) for i, text in enumerate(_few(name, entries))])
-    for name in _MAPS:
-        entries = getattr(wire, name)
-        if entries:
-            for key in _few(name, entries):
-                _plain(name, key)
-            given[name] = dict(entries)
-    for key, value in wire.labels.items():
-        _plain(f"labels.{key}", value, empty_is_fine=True)
+    given |= {name: text for name in _TEXTS if (text := getattr(wire, name))}
+    given |= {name: tuple(entries) for name in _LISTS if (entries := getattr(wire, name))}
+    given |= {name: dict(entries) for name in _MAPS if (entries := getattr(wire, name))}
     if wire.after:
-        given["after"] = tuple([_dependency(i, one) for i, one in enumerate(_few("after", wire.after))])
+        given["after"] = tuple([_dependency(at, one) for at, one in enumerate(wire.after)])
     if wire.array:
         given["array"] = tuple(wire.array)
     given["launch"] = launch_from_wire(wire.launch)
@@ -103,21 +82,4 @@ def _dependency(at: int, wire: jobs_pb2.Dependency) -> Dependency:
     when = _WHEN.get(wire.when)
     if when is None:
         raise InvalidSpec(f"after[{at}].when", f"is {wire.when}, which this scheduler does not know")
-    return Dependency(_plain(f"after[{at}].job", wire.job), when)  # type: ignore[arg-type]
-
-
-def _few(field: str, entries: Any) -> Iterable[Any]:
-    if len(entries) > ENTRIES_MAX:
-        raise InvalidSpec(field, f"has {len(entries):,} entries, more than {ENTRIES_MAX:,}")
-    return entries  # type: ignore[no-any-return]
-
-
-def _plain(field: str, text: str, *, empty_is_fine: bool = False) -> str:
-    """A name is short, and says what it looks like."""
-    if not text and not empty_is_fine:
-        raise InvalidSpec(field, "is empty")
-    if len(text) > NAME_CHARS_MAX or not text.isprintable():
-        raise InvalidSpec(
-            field, f"must be at most {NAME_CHARS_MAX} characters, without line breaks or other control signs"
-        )
-    return text
+    return Dependency(wire.job, when)  # type: ignore[arg-type]

@@ -7,12 +7,11 @@ from enum import StrEnum
 
 import msgspec
 
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import GpuId
 
-WORKER_TYPES_MAX = 64
-GPUS_PER_NODE_MAX = 1024
 OWN_DISK = "node:"  # begins the name of the place that only one node sees
 
 
@@ -54,22 +53,24 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         for field in ("name", "worker_type"):
             value = getattr(self, field)
             if not value or not _is_plain(value):
-                raise InvalidSpec(field, f"is {value!r}, must be a plain name without ':', '/' or spaces")
+                raise InvalidSpec(
+                    field, f"is {bounds.shown(value)}, must be a plain name without ':', '/' or spaces"
+                )
         if not _is_plain(self.storage):
             raise InvalidSpec(
-                "storage", f"is {self.storage!r}, must be empty or a plain name without ':', '/' or spaces"
+                "storage",
+                f"is {bounds.shown(self.storage)}, must be empty or a plain name without ':', '/' or spaces",
             )
-        if not 1 <= self.gpus <= GPUS_PER_NODE_MAX:
-            raise InvalidSpec("gpus", f"is {self.gpus}, must be between 1 and {GPUS_PER_NODE_MAX}")
-        for field in ("cpus", "memory_gb", "gpu_memory_gb"):
-            value = getattr(self, field)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InvalidSpec(field, f"is {value}, must be a finite number from 0 up")
+        bounds.check_all(self, bounds.NODE)
+        bounds.check_count("labels", self.labels, bounds.NODE_LABELS_MAX)
+        for key, value in self.labels.items():
+            bounds.check_text("labels", key)
+            bounds.check_text(f"labels.{key}", value)
         return self
 
 
 def _is_plain(name: str) -> bool:
-    return len(name) <= 256 and not any(ord(c) <= 32 or c in ":/\\" for c in name)
+    return len(name) <= bounds.NAME_CHARS_MAX and name.isprintable() and not set(name) & set(" :/\\")
 
 
 class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -114,9 +115,14 @@ def gpus_for(node: Node, spec: JobSpec) -> int:
     """How many GPUs' worth of the job an empty node takes: all that fit its CPUs and memory too."""
     if not node.fits(spec):
         return 0
-    most = float(len(node.gpu_ids))
-    if node.spec.cpus is not None and spec.cpus > 0:
-        most = min(most, math.floor(node.spec.cpus * spec.gpus / spec.cpus + 1e-9))
-    if node.spec.memory_gb is not None and spec.memory_gb > 0:
-        most = min(most, math.floor(node.spec.memory_gb * spec.gpus / spec.memory_gb + 1e-9))
-    return int(most)
+    most = len(node.gpu_ids)
+    if node.spec.cpus is not None:
+        most = _times(node.spec.cpus * spec.gpus, spec.cpus, most)
+    if node.spec.memory_gb is not None:
+        most = _times(node.spec.memory_gb * spec.gpus, spec.memory_gb, most)
+    return most
+
+
+def _times(amount: float, each: float, most: int) -> int:
+    """How often `each` fits into an amount, at most `most`. Compared first: the quotient may be beyond any number."""
+    return most if amount >= each * most else math.floor(amount / each + 1e-9)

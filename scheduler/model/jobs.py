@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec, Refused
 
 
@@ -179,48 +180,56 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     def checked(self) -> JobSpec:
         """This spec, or InvalidSpec naming the first field that cannot be right."""
-        for field in ("gpus", "gpus_min", "gpus_max"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise InvalidSpec(field, f"is {value}, must be at least 1")
+        bounds.check_all(self, bounds.JOB)
         if not self.narrowest <= self.gpus <= self.widest:
             raise InvalidSpec(
                 "gpus", f"is {self.gpus}, outside its own range {self.narrowest} to {self.widest}"
             )
-        for field in _POSITIVE:
-            _number(field, getattr(self, field), above_zero=True)
-        for field in _NOT_NEGATIVE:
-            _number(field, getattr(self, field), above_zero=False)
-        for kind, rate in self.rates.items():
-            _number(f"rates.{kind}", rate, above_zero=True)
+        for field in ("name", "job_type", "tenant", "user"):
+            bounds.check_text(field, getattr(self, field))
+        for field in ("worker_types", "excluded_worker_types", "nodes"):
+            _check_names(field, getattr(self, field))
         both = set(self.worker_types) & set(self.excluded_worker_types)
         if both:
             raise InvalidSpec("excluded_worker_types", f"'{sorted(both)[0]}' is also among worker_types")
-        for field in ("retries", "retries_node", "retries_preemption"):
-            value = getattr(self, field)
-            if value is not None and value < 0:
-                raise InvalidSpec(field, f"is {value}, must not be negative")
-        if any(index < 0 for index in self.array) or len(set(self.array)) != len(self.array):
-            raise InvalidSpec("array", "must be different numbers from 0 up")
-        if len(self.name) > 256 or any(ord(c) < 32 for c in self.name):
-            raise InvalidSpec("name", "must be at most 256 characters, without control characters")
+        if self.labels:
+            _check_labels(self.labels)
+        if self.rates:
+            bounds.check_each("rates", self.rates, bounds.RATE)
+        if self.after:
+            _check_after(self.after)
+        if self.array:
+            _check_array(self.array)
         return self
 
 
-_POSITIVE = ("steps", "weight", "time_limit_s", "max_cost")
-_NOT_NEGATIVE = (
-    *("deadline_s", "earliest_start_s", "min_run_s", "restart_cost_s"),
-    *("cpus", "memory_gb", "gpu_memory_gb"),
-)
+def _check_names(field: str, names: tuple[str, ...]) -> None:
+    bounds.check_count(field, names, bounds.ENTRIES_MAX)
+    for at, name in enumerate(names):
+        bounds.check_name(f"{field}[{at}]", name)
 
 
-def _number(field: str, value: float | None, *, above_zero: bool) -> None:
-    if value is None:
-        return
-    if not math.isfinite(value):
-        raise InvalidSpec(field, f"is {value}, must be a finite number")
-    if value < 0 or (above_zero and value == 0):
-        raise InvalidSpec(field, f"is {value}, must {'be above 0' if above_zero else 'not be negative'}")
+def _check_labels(labels: dict[str, str]) -> None:
+    bounds.check_count("labels", labels, bounds.ENTRIES_MAX)
+    for key, value in labels.items():
+        bounds.check_name("labels", key)
+        bounds.check_text(f"labels.{key}", value)
+
+
+def _check_after(after: tuple[Dependency, ...]) -> None:
+    bounds.check_count("after", after, bounds.ENTRIES_MAX)
+    for at, dependency in enumerate(after):
+        bounds.check_name(f"after[{at}].job", dependency.job)
+        if dependency.when not in ("succeeded", "ended"):
+            raise InvalidSpec(f"after[{at}].when", "must be 'succeeded' or 'ended'")
+
+
+def _check_array(array: tuple[int, ...]) -> None:
+    bounds.check_count("array", array, bounds.ARRAY_MAX)
+    for index in (min(array), max(array)):
+        bounds.check("array", index, bounds.INDEX)
+    if len(set(array)) != len(array):
+        raise InvalidSpec("array", "must be different numbers")
 
 
 class Job(msgspec.Struct, kw_only=True, omit_defaults=True):

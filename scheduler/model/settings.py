@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
+from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
 NEXT_LOOK_ROUNDS = (
     0.6  # how much further behind one is, at most, when turns are taken the next time (measured)
 )
+# Of what is entitled and received, at least so much fades in a round. Old settings may name any half-life.
+LEAST_DECAY = 1e-9
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,48 +63,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def full_s(self) -> float:
         """What a share of all the time ever comes to."""
-        return self.round_s / (1.0 - self.decay)
+        return self.round_s / max(1.0 - self.decay, LEAST_DECAY)
 
     def checked(self) -> Settings:
         """These settings, or InvalidSpec naming the first field that cannot be right."""
-        for field in ("round_s", "half_life_rounds", "trust_after_s", "prior_rate"):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidSpec(field, f"is {value}, must be a number above 0")
-        for field in (
-            "min_reallocation_s",
-            "solve_lead_s",
-            "plan_lead_s",
-            "lease_margin_s",
-            "stay_rounds",
-            "start_patience_s",
-            "restart_cost_s",
-        ):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise InvalidSpec(field, f"is {value}, must be a number from 0 up")
+        bounds.check_all(self, bounds.SETTINGS)
+        bounds.check_name("policy", self.policy, bounds.POLICY_CHARS_MAX)
         if not self.plan_lead_s <= self.solve_lead_s < self.round_s:
             raise InvalidSpec(
                 "solve_lead_s",
                 f"is {self.solve_lead_s}, must be at least plan_lead_s ({self.plan_lead_s}) "
                 f"and below round_s ({self.round_s})",
             )
-        if self.reserve_after < 1:
-            raise InvalidSpec("reserve_after", f"is {self.reserve_after}, must be at least 1")
-        if self.preemptions_max is not None and self.preemptions_max < 0:
-            raise InvalidSpec("preemptions_max", f"is {self.preemptions_max}, must not be negative")
-        for kind, speed in self.speed.items():
-            if not (math.isfinite(speed) and speed > 0):
-                raise InvalidSpec(f"speed.{kind}", f"is {speed}, must be a number above 0")
-        names = [tenant.name for tenant in self.tenants]
+        bounds.check_each("speed", self.speed, bounds.FACTOR)
+        bounds.check_count("tenants", self.tenants, bounds.ENTRIES_MAX)
+        names: set[str] = set()
         for tenant in self.tenants:
-            if not tenant.name or names.count(tenant.name) > 1:
+            bounds.check_text("tenants", tenant.name)
+            if not tenant.name or tenant.name in names:
                 raise InvalidSpec("tenants", f"the name '{tenant.name}' is empty or there twice")
-            if not (math.isfinite(tenant.weight) and tenant.weight > 0):
-                raise InvalidSpec(f"tenants.{tenant.name}.weight", f"is {tenant.weight}, must be above 0")
+            names.add(tenant.name)
+            bounds.check(f"tenants.{tenant.name}.weight", tenant.weight, bounds.WEIGHT)
             if tenant.policy not in ("fairness", "fifo"):
                 raise InvalidSpec(
-                    f"tenants.{tenant.name}.policy", f"is '{tenant.policy}', must be 'fairness' or 'fifo'"
+                    f"tenants.{tenant.name}.policy",
+                    f"is {bounds.shown(tenant.policy)}, must be 'fairness' or 'fifo'",
                 )
         return self
 

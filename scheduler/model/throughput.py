@@ -7,11 +7,12 @@ pooled over all jobs of a type.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container
 from typing import NamedTuple
 
 import msgspec
+
+from scheduler.model.bounds import STEPS, TABLE_RATE
 
 Key = tuple[str, int, str]  # job type, GPUs, worker type
 PairKey = tuple[str, str, str, int]  # worker type, job type, its partner's, GPUs of each
@@ -97,9 +98,11 @@ class RateBook(msgspec.Struct):
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
         """Pool one measurement; True when it moved an estimate enough to matter for an allocation."""
-        if not stepping_s >= LOOK_S or steps < 0 or not math.isfinite(steps):
+        if not (stepping_s >= LOOK_S and 0 <= steps <= STEPS.most):
             return False
         rate = steps / stepping_s
+        if not TABLE_RATE.admits(rate):
+            return False
         seen = self.measured.get(key)
         if seen is None:
             self.measured[key] = Measured(rate, stepping_s, rate)

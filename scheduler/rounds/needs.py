@@ -47,9 +47,9 @@ class Stock:
             return 0
         cpus, memory_gb = self.left[node]
         if demand.cpus > 0:
-            gpus = min(gpus, _times(cpus, demand.cpus, gpus))
+            gpus = min(gpus, times(cpus, demand.cpus, gpus))
         if demand.memory_gb > 0:
-            gpus = min(gpus, _times(memory_gb, demand.memory_gb, gpus))
+            gpus = min(gpus, times(memory_gb, demand.memory_gb, gpus))
         return gpus
 
     def fits(self, demand: Demand, gpus: Iterable[GpuId]) -> bool:
@@ -67,9 +67,11 @@ class Stock:
                 left[1] -= sign * demand.memory_gb * count
 
 
-def _times(left: float, each: float, most: int) -> int:
-    """How often `each` is there, `most` at most."""
-    return most if left >= each * most - SLACK else max(int((left + SLACK) // each), 0)
+def times(left: float, each: float, most: int) -> int:
+    """How often `each` is there, `most` at most. Compared first: the quotient may be beyond any number."""
+    if left >= each * most - SLACK:
+        return most
+    return int((left + SLACK) // each) if left + SLACK >= each else 0
 
 
 def _count(gpus: Iterable[GpuId]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.cli_reference import CHANGES, JSON, NO_JSON, reference, with_table
+from docs.cli_reference import CHANGES, JSON, NO_JSON, limits, reference, with_table
 from gavel.cli import main
 from gavel.client.job_file import parse_jobs
 
@@ -19,6 +19,8 @@ def test_the_reference_is_fresh() -> None:
     """It is written by `python -m docs.cli_reference`."""
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference(), "run: python -m docs.cli_reference"
     assert with_table(PAGE) == PAGE, "run: python -m docs.cli_reference"
+    operations = (DOCS / "operations.md").read_text(encoding="utf-8")
+    assert with_table(operations, limits()) == operations, "run: python -m docs.cli_reference"
 
 
 def commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:

@@ -57,7 +57,7 @@ async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
         ({"cpus": float("inf")}, "cpus"),
         ({"labels": {"a": "x" * 257}}, "labels"),
         ({"labels": {str(n): "" for n in range(65)}}, "labels"),
-        ({"agent_version": "1\n2026-01-01 INFO all is well"}, "printable"),
+        ({"agent_version": "1\n2026-01-01 INFO all is well"}, "agent_version"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused_in_words(hello, words):

@@ -14,6 +14,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.facts import Fact, JobSubmitted
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.limits import PeopleConfig
+from scheduler.live.views import stamp
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 
 Launch, Code = pb.Launch, grpc.StatusCode
@@ -324,12 +325,17 @@ async def test_a_scheduler_that_stops_says_so(live: Live) -> None:
     assert found.retry_s
 
 
+def test_a_time_that_no_calendar_has_is_shown_as_the_last_one() -> None:
+    """Estimates, and what old journals hold, may lie beyond any calendar; they are shown all the same."""
+    assert stamp(1e308).ToDatetime().year == 9999
+
+
 @with_daemon()
-async def test_a_time_that_no_calendar_has_is_shown_as_the_last_one(live: Live) -> None:
-    """Who writes too many zeros can still look at the job, and cancel it."""
+async def test_figures_that_no_job_has_are_refused_with_their_limits(live: Live) -> None:
+    """At once and by their field, whether or not there is a node to compare with."""
     late = spec(earliest_start_s=1e308)
     (preview,) = (await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=[late]))).previews
-    assert preview.expected_start.ToDatetime().year == 9999
-    await live.jobs().SubmitJobs(submit(late))
-    said = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
-    assert said.expected_start.ToDatetime().year == 9999
+    assert preview.refused_field == "earliest_start_s"
+    found = await problem_of(live.jobs().SubmitJobs(submit(spec(cpus=1e-308))))
+    assert (found.code, found.field) == (Code.INVALID_ARGUMENT, "specs[0].cpus")
+    assert "is 1e-308, must be 0 or between 0.001 and 1,000,000" in found.text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.errors import InvalidSpec, Refused
-from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, JobSpec, JobState, Move, after
+from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
 
 # written down apart from the table: a row each, a column for each state in the order below
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
@@ -62,33 +62,43 @@ def test_from_everywhere_a_job_can_come_to_its_end() -> None:
 @pytest.mark.parametrize(
     ("spec", "field", "words"),
     [
-        ({"gpus": 0}, "gpus", "at least 1"),
-        ({"gpus_min": 0}, "gpus_min", "at least 1"),
+        ({"gpus": 0}, "gpus", "between 1 and 1,000,000"),
+        ({"gpus_min": 0}, "gpus_min", "between 1 and 1,000,000"),
         ({"gpus": 3, "gpus_max": 2}, "gpus", "outside its own range 3 to 2"),
         ({"gpus": 1, "gpus_min": 2, "gpus_max": 4}, "gpus", "outside its own range 2 to 4"),
-        ({"steps": 0.0}, "steps", "above 0"),
-        ({"steps": math.inf}, "steps", "finite"),
-        ({"weight": 0.0}, "weight", "above 0"),
-        ({"weight": math.nan}, "weight", "finite"),
-        ({"time_limit_s": 0.0}, "time_limit_s", "above 0"),
-        ({"max_cost": -1.0}, "max_cost", "above 0"),
-        ({"deadline_s": -1.0}, "deadline_s", "not be negative"),
-        ({"earliest_start_s": math.nan}, "earliest_start_s", "finite"),
-        ({"min_run_s": -1.0}, "min_run_s", "not be negative"),
-        ({"cpus": -1.0}, "cpus", "not be negative"),
-        ({"rates": {"v100": 0.0}}, "rates.v100", "above 0"),
-        ({"rates": {"v100": math.nan}}, "rates.v100", "finite"),
+        ({"steps": 0.0}, "steps", "is 0, must be between 0.001 and 1e15"),
+        ({"steps": math.inf}, "steps", "is inf"),
+        ({"weight": 0.0}, "weight", "is 0, must be between 1e-6 and 1,000,000"),
+        ({"weight": math.nan}, "weight", "is nan"),
+        ({"time_limit_s": 0.0}, "time_limit_s", "between 0.001 and 10,000,000,000 s"),
+        ({"max_cost": -1.0}, "max_cost", "is -1"),
+        ({"deadline_s": -1.0}, "deadline_s", "between 0 and 10,000,000,000 s"),
+        ({"earliest_start_s": math.nan}, "earliest_start_s", "is nan"),
+        ({"min_run_s": -1.0}, "min_run_s", "is -1"),
+        ({"cpus": -1.0}, "cpus", "is -1, must be 0 or between 0.001 and 1,000,000"),
+        ({"cpus": 1e-308}, "cpus", "is 1e-308, must be 0 or between 0.001 and 1,000,000"),
+        ({"memory_gb": 1.7e308}, "memory_gb", "must be 0 or between 0.001 and 10,000,000 GB"),
+        ({"rates": {"v100": 0.0}}, "rates.v100", "between 1e-9 and 1,000,000,000 steps/s"),
+        ({"rates": {"v100": math.nan}}, "rates.v100", "is nan"),
+        ({"rates": {"v" * 257: 1.0}}, "rates", "257 characters"),
         (
             {"worker_types": ("a", "b"), "excluded_worker_types": ("b",)},
             "excluded_worker_types",
             "'b' is also among worker_types",
         ),
-        ({"retries": -1}, "retries", "negative"),
-        ({"retries_node": -1}, "retries_node", "negative"),
+        ({"worker_types": ("a", "")}, "worker_types[1]", "empty"),
+        ({"nodes": ("a",) * 10_001}, "nodes", "10,001 entries"),
+        ({"labels": {"zone": "a\0"}}, "labels.zone", "control"),
+        ({"after": (Dependency(""),)}, "after[0].job", "empty"),
+        ({"retries": -1}, "retries", "between 0 and 1,000,000,000"),
+        ({"retries_node": 2**63}, "retries_node", "is 9,223,372,036,854,775,808"),
         ({"array": (1, 1)}, "array", "different numbers"),
-        ({"array": (-1,)}, "array", "from 0 up"),
+        ({"array": (-1,)}, "array", "is -1"),
+        ({"array": (2**63,)}, "array", "is 9,223,372,036,854,775,808"),
+        ({"array": tuple(range(100_001))}, "array", "100,001 entries"),
         ({"name": "a\nb"}, "name", "control"),
         ({"name": "a" * 257}, "name", "256"),
+        ({"tenant": "\ud800"}, "tenant", "control"),
     ],
 )
 def test_a_description_that_cannot_be_right_names_its_field(

@@ -8,12 +8,17 @@ from scheduler.core.problem import estimate, rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 
+# Times that lie more rounds ahead than this are told as they are: what they rest on says nothing about rounds.
+ROUNDS_MAX = 1e12
+
 
 def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
     """The first boundary of rounds that is neither over nor before `at_s`; without a pulse, that is at once."""
     ends_s, round_s = state.round.ends_s, state.settings.round_s
     if ends_s <= now_s:
         return max(now_s, at_s)
+    if at_s - ends_s >= ROUNDS_MAX * round_s:
+        return at_s
     return ends_s + max(math.ceil((at_s - ends_s) / round_s - 1e-9), 0) * round_s
 
 

@@ -20,10 +20,10 @@ from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node, NodeState, gpus_for
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase, node_of, nodes_of
+from scheduler.rounds.needs import times
 
 SHOWN_HOLDERS = 5
 SHOWN_WAYS = 16
-SLACK = 1e-9
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
         (node.spec.memory_gb, used[1], spec.memory_gb / spec.gpus),
     ):
         if have is not None and asked > 0:
-            free = min(free, max(int((have - taken + SLACK) // asked), 0))
+            free = times(have - taken, asked, free)
     return free
 
 

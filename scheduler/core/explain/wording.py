@@ -20,9 +20,13 @@ _BASIS = {
     "minimum_run_ends": "when the minimum run time of others is over",
 }
 
+AGES_S = 1000 * 365 * 86_400.0
+
 
 def span(seconds: float) -> str:
     """A length of time: "40 s", "6 min", "1 h 20 min", "2 d 3 h"."""
+    if seconds >= AGES_S:
+        return "over 1000 years"
     if seconds < 59.5:
         return f"{max(seconds, 0):.0f} s"
     minutes = round(seconds / 60)

@@ -1,0 +1,178 @@
+"""Limits of everything that reaches the scheduler from outside, each stated once, with the checks that apply them.
+
+They are wide: no real job, node or table comes near them. Between them no sum, product or quotient in the core
+overflows, and no count grows without end. Values are checked where they enter (`checked()` of a spec, the handlers of
+the core) and never in `apply`: a journal that an older release wrote may hold anything.
+
+docs/operations.md shows these limits; a test keeps them equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from scheduler.model.errors import InvalidSpec
+
+
+class Bound(NamedTuple):
+    """The least and the greatest value of a number. `zero`: 0 is possible as well."""
+
+    least: float
+    most: float
+    unit: str = ""
+    zero: bool = False
+
+    def admits(self, value: float) -> bool:
+        """Whether a value is possible. NaN and the infinities never are."""
+        return self.least <= value <= self.most or (self.zero and value == 0)
+
+    def nearest(self, value: float) -> float:
+        """The possible value that is nearest; the least one for NaN. For values that were never checked."""
+        if self.admits(value):
+            return value
+        return self.most if value > self.most else 0.0 if self.zero and not value > 0 else self.least
+
+    def __str__(self) -> str:
+        """`0 or between 0.001 and 1,000,000 GB`."""
+        words = f"between {shown(self.least)} and {shown(self.most)}"
+        return f"{'0 or ' if self.zero else ''}{words}{f' {self.unit}' if self.unit else ''}"
+
+
+Table = Mapping[str, Bound]
+
+COUNT_MAX = 1_000_000_000
+GPUS = Bound(1, 1_000_000)
+COUNT = Bound(0, COUNT_MAX)
+CPUS = Bound(1e-3, 1e6, zero=True)
+MEMORY_GB = Bound(1e-3, 1e7, "GB", zero=True)
+STEPS = Bound(1e-3, 1e15, "steps")
+RATE = Bound(1e-9, 1e9, "steps/s")
+TABLE_RATE = Bound(1e-9, 1e9, "steps/s", zero=True)  # 0: the job does not fit there
+TIME_S = Bound(0, 1e10, "s")  # 300 years
+LENGTH_S = Bound(1e-3, 1e10, "s")
+WEIGHT = Bound(1e-6, 1e6)
+FACTOR = Bound(1e-6, 1e6)
+PRICE = Bound(1e-6, 1e6, "per GPU-hour", zero=True)
+COST = Bound(1e-6, 1e12)
+SEED = Bound(0, 2**63 - 1)
+INDEX = Bound(0, 1_000_000_000)
+
+JOB: Table = {
+    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), GPUS),
+    "steps": STEPS,
+    "weight": WEIGHT,
+    **dict.fromkeys(("deadline_s", "earliest_start_s", "min_run_s", "restart_cost_s"), TIME_S),
+    "time_limit_s": LENGTH_S,
+    "cpus": CPUS,
+    **dict.fromkeys(("memory_gb", "gpu_memory_gb"), MEMORY_GB),
+    **dict.fromkeys(("retries", "retries_node", "retries_preemption"), COUNT),
+    "max_cost": COST,
+}
+NODE: Table = {
+    "gpus": Bound(1, 1024),
+    "cpus": CPUS,
+    **dict.fromkeys(("memory_gb", "gpu_memory_gb"), MEMORY_GB),
+}
+SETTINGS: Table = {
+    **dict.fromkeys(("round_s", "trust_after_s"), LENGTH_S),
+    "half_life_rounds": Bound(1e-3, 1e6, "rounds"),
+    "stay_rounds": Bound(0, 1e6, "rounds"),
+    **dict.fromkeys(("min_reallocation_s", "solve_lead_s", "plan_lead_s", "lease_margin_s"), TIME_S),
+    **dict.fromkeys(("start_patience_s", "restart_cost_s"), TIME_S),
+    "reserve_after": Bound(1, COUNT_MAX, "rounds"),
+    "preemptions_max": COUNT,
+    "prior_rate": RATE,
+    "seed": SEED,
+}
+PEOPLE: Table = {
+    **dict.fromkeys(("submissions_burst", "jobs_unfinished_max", "submission_jobs_max"), Bound(1, COUNT_MAX)),
+    "submissions_per_s": Bound(1e-3, 1e9, "jobs/s"),
+    "watchers_max": Bound(1, 1_000_000),
+    **dict.fromkeys(("package_bytes_max", "packages_bytes_max", "audit_bytes_max"), Bound(1, 1e18, "bytes")),
+    **dict.fromkeys(("package_keep_s", "token_valid_s", "token_valid_s_max"), LENGTH_S),
+    "audit_files": Bound(1, 1_000_000),
+}
+AGENTS: Table = dict.fromkeys(
+    ("report_interval_s", "silence_s", "away_s", "duplicate_s", "gang_s", "proof_s"), Bound(1e-3, 1e6, "s")
+)
+DAEMON: Table = {"solver_time_limit_s": Bound(1e-3, 1e6, "s")}
+KEEPING: Table = {
+    "snapshot_facts": Bound(1000, COUNT_MAX, "facts"),
+    **dict.fromkeys(("keep_jobs_s", "keep_keys_s"), TIME_S),
+}
+
+REPORT_STEPS = Bound(0, 1e15, "steps")
+REPORT_S = TIME_S
+EXIT_CODE = Bound(-(2**31), 2**31 - 1)
+SHARE = Bound(0, 1 + 1e-6)
+# What sums over the life of a job may come to: far beyond any number above, and far from where floats end.
+SUM_MAX = 1e24
+
+NAME_CHARS_MAX = 256
+KEY_CHARS_MAX = 1024  # of an idempotency key, the user's name before it
+POLICY_CHARS_MAX = 1000
+LAST_LINES_CHARS_MAX = 8192  # kept with the job
+ENTRIES_MAX = 10_000  # of one list or map
+NODE_LABELS_MAX = 64
+ARRAY_MAX = 100_000  # jobs in one submission
+RATE_ROWS_MAX = 1_000_000
+
+
+def shown(value: object) -> str:
+    """A number as people write it, or anything else as it is; never more than a few words of it."""
+    if isinstance(value, int) and abs(value) < 2**64:
+        return f"{value:,}"
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) <= 1e12:
+            return f"{value:,.0f}"
+        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
+    if isinstance(value, int):
+        return f"about {'-' if value < 0 else ''}2^{value.bit_length() - 1}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check(field: str, value: Any, bound: Bound) -> None:
+    """InvalidSpec unless the value is a number within its limits."""
+    if not bound.admits(value):
+        raise InvalidSpec(field, f"is {shown(value)}, must be {bound}")
+
+
+def check_all(thing: object, table: Table) -> None:
+    """Check every field of a thing that its table names; a field that is None was left out."""
+    for field, (least, most, _, zero) in table.items():
+        value = getattr(thing, field)
+        if value is None or least <= value <= most or (zero and value == 0):
+            continue
+        check(field, value, table[field])
+
+
+def check_each(field: str, values: Mapping[str, float], bound: Bound, most: int = ENTRIES_MAX) -> None:
+    """Check a map of names to numbers."""
+    check_count(field, values, most)
+    for name, value in values.items():
+        check_name(field, name)
+        check(f"{field}.{name}", value, bound)
+
+
+def check_text(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
+    """InvalidSpec for text that is too long for its place, or that cannot be printed on a line."""
+    if len(text) > most:
+        raise InvalidSpec(field, f"has {len(text):,} characters; the limit is {most:,}")
+    if not text.isprintable():
+        raise InvalidSpec(field, "has control characters or line breaks in it")
+
+
+def check_name(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
+    """The same for text that has to be there."""
+    if not text:
+        raise InvalidSpec(field, "is empty")
+    check_text(field, text, most)
+
+
+def check_count(field: str, entries: Collection[object], most: int) -> None:
+    """InvalidSpec for a list or map with more entries than anybody needs."""
+    if len(entries) > most:
+        raise InvalidSpec(field, f"has {len(entries):,} entries; the limit is {most:,}")

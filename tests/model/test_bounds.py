@@ -1,0 +1,93 @@
+"""Limits: every number has one, they are finite, and what is said about them is what holds."""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.client import job_values
+from scheduler.live.daemon_config import DaemonConfig, Keeping
+from scheduler.live.limits import PeopleConfig
+from scheduler.live.pace import Pace
+from scheduler.model import bounds
+from scheduler.model.bounds import Bound
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobSpec
+from scheduler.model.settings import Settings
+
+TABLES: list[tuple[type[msgspec.Struct], bounds.Table]] = [
+    (JobSpec, bounds.JOB),
+    (NodeSpec, bounds.NODE),
+    (Settings, bounds.SETTINGS),
+    (PeopleConfig, bounds.PEOPLE),
+    (Pace, bounds.AGENTS),
+    (Keeping, bounds.KEEPING),
+    (DaemonConfig, bounds.DAEMON),
+]
+BOUNDS = [
+    *(bound for _, table in TABLES for bound in table.values()),
+    *(value for value in vars(bounds).values() if isinstance(value, Bound)),
+]
+HUGE = 10**5000
+
+
+def is_number(hint: Any) -> bool:
+    """Whether a field takes a number, or a number or None."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(map(is_number, get_args(hint)))
+    return hint in (int, float)
+
+
+@pytest.mark.parametrize(("kind", "table"), TABLES)
+def test_every_number_has_its_limits(kind: type[msgspec.Struct], table: bounds.Table) -> None:
+    """A field for a number that is added later cannot be forgotten, and no limit is left without its field."""
+    assert set(table) == {name for name, hint in get_type_hints(kind).items() if is_number(hint)}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_limits_are_limits(bound: Bound) -> None:
+    """They are finite, in order, and admit what is between them and nothing else."""
+    assert -math.inf < bound.least < bound.most < math.inf
+    assert bound.admits(bound.least)
+    assert bound.admits(bound.most)
+    for beyond in (math.nan, math.inf, -math.inf, 2 * bound.most, bound.least - abs(bound.least) - 1):
+        assert not bound.admits(beyond)
+    assert bound.admits(0) == (bound.zero or bound.least <= 0)
+
+
+@given(st.sampled_from(BOUNDS), st.floats() | st.integers())
+def test_the_nearest_possible_value(bound: Bound, value: float) -> None:
+    """Every value has a possible one beside it: itself, where it is possible."""
+    nearest = bound.nearest(value)
+    assert bound.admits(nearest)
+    assert nearest == value or not bound.admits(value)
+
+
+def test_a_refusal_says_the_value_and_the_limits() -> None:
+    """The value, what is possible, and the unit."""
+    with pytest.raises(InvalidSpec) as refused:
+        bounds.check("memory_gb", 1e-308, bounds.MEMORY_GB)
+    assert str(refused.value) == "memory_gb: is 1e-308, must be 0 or between 0.001 and 10,000,000 GB"
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, math.nan, math.inf, 1.7e308, 5e-324], ids=range(6))
+def test_a_refusal_is_short(value: float) -> None:
+    """Even a number that Python will not write out is refused in a few words."""
+    with pytest.raises(InvalidSpec) as refused:
+        bounds.check("gpus", value, bounds.GPUS)
+    assert len(str(refused.value)) < 100
+
+
+def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
+    """Where a job file has limits of its own, they are the scheduler's, or tighter."""
+    assert job_values.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
+    assert job_values.ENTRIES_MAX == bounds.ENTRIES_MAX
+    assert min(bounds.GPUS.most, bounds.COUNT.most) >= job_values.WHOLE_MAX
+    assert bounds.TIME_S.most >= job_values.DURATION_S_MAX
