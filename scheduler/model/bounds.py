@@ -127,7 +127,7 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         if value.is_integer() and abs(value) <= 1e12:
             return f"{value:,.0f}"
-        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
+        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value) if abs(value) < 1 else f"{value:.15g}")
     if isinstance(value, int):
         return f"about {'-' if value < 0 else ''}2^{value.bit_length() - 1}"
     text = repr(value)
