@@ -19,9 +19,6 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from grpc_status import rpc_status
 
 from policies.errors import PolicyError
-from scheduler.live.feed import Fell
-from scheduler.live.log_source import LogUnavailable
-from scheduler.live.world import CallRefused
 from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
 
 log = logging.getLogger(__name__)
@@ -61,6 +58,11 @@ class CallFailed(Exception):
 
 def failure(error: Exception) -> CallFailed:
     """What a caller is told about an error. What nobody foresaw is told as a number, and is in the log under it."""
+    # Not above: settings need CallFailed, and should not need the whole scheduler with it.
+    from scheduler.live.feed import Fell
+    from scheduler.live.log_source import LogUnavailable
+    from scheduler.live.world import CallRefused
+
     match error:
         case CallFailed():
             return error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,16 @@ def test_a_wrong_file_is_one_line(
 def test_config_needs_to_be_told_what(gavel: Gavel) -> None:
     """Neither --example nor --check."""
     assert gavel("config").stderr == "gavel config: say --example or --check FILE\n"
+
+
+def test_checking_a_file_needs_no_solver(tmp_path: Path) -> None:
+    """The policy that holds unless another is named is known to exist; importing solvers takes most of the time."""
+    (tmp_path / "a.toml").write_text("[scheduler]\nround_s = 60\n")
+    program = (
+        "import sys; from gavel.cli.config import check; check(sys.argv[1], False, False);"
+        "sys.exit('scipy' in sys.modules)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "a.toml")], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout) == (0, f"{tmp_path / 'a.toml'} is right\n"), said.stderr
