@@ -138,9 +138,9 @@ def test_a_fault_is_one_line_that_says_where(tmp_path: Path, name: str, text: st
 def test_a_fault_between_settings_names_both(tmp_path: Path) -> None:
     """What a file leaves out can be at odds with what it says."""
     with pytest.raises(
-        ConfigError, match=r"solve_lead_s is 10\.0, .* below round_s \(5\.0\) in cluster\.toml"
+        ConfigError, match=r"solve_lead_s is 7\.0, .* below round_s \(5\.0\) in cluster\.toml"
     ):
-        load(tmp_path, "round_s = 5")
+        load(tmp_path, "round_s = 5\nsolve_lead_s = 7")
 
 
 def test_a_fault_can_be_handled_by_a_program(tmp_path: Path) -> None:
@@ -319,3 +319,41 @@ def test_tables_come_last_in_the_example(tmp_path: Path) -> None:
     assert load_config(Outer, path) == Outer()
     path.write_text(example_config(Outer).replace("#size = 1", "size = 9"))
     assert load_config(Outer, path).inner.size == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "leads"),
+    [
+        ("", (10.0, 2.0)),
+        ("round_s = 12", (10.0, 2.0)),
+        ("round_s = 4", (1.0, 0.5)),
+        ("round_s = 10", (2.5, 2.0)),
+        ("solve_lead_s = 1", (1.0, 0.5)),
+        ("solve_lead_s = 3", (3.0, 2.0)),
+        ("round_s = 8\nplan_lead_s = 3", (3.0, 3.0)),
+    ],
+)
+def test_leads_fit_a_short_round_unless_they_are_given(
+    tmp_path: Path, text: str, leads: tuple[float, float]
+) -> None:
+    """Who names the length of a round need not know of them; what fits stays as it is."""
+    settings = load(tmp_path, text)
+    assert (settings.solve_lead_s, settings.plan_lead_s) == leads
+    inner = daemon_config(None, {}, [f"scheduler.{line.replace(' ', '')}" for line in text.splitlines()], {})
+    assert inner.scheduler == settings
+
+
+def test_leads_that_are_given_are_not_changed() -> None:
+    """They are refused where they do not fit; and a fault that nobody's option or line names ends in no "in"."""
+    with pytest.raises(
+        ConfigError, match=r"^scheduler\.solve_lead_s is 5\.0, .* in --set scheduler\.solve_lead_s$"
+    ):
+        daemon_config(None, {"scheduler.round_s": "4"}, ("scheduler.solve_lead_s=5",), {})
+    with pytest.raises(ConfigError, match=r"below round_s \(4\.0\)$"):
+        daemon_config(None, {"scheduler.round_s": "4"}, ("scheduler.plan_lead_s=5",), {})
+
+
+def test_an_address_for_agents_needs_tls() -> None:
+    """Without it they link where people do: an address of their own would be passed over in silence."""
+    with pytest.raises(ConfigError, match=r"agents_listen is 127\.0\.0\.1:7271, and tls is off"):
+        daemon_config(None, {}, ("agents_listen=127.0.0.1:7271",), {})

@@ -49,7 +49,7 @@ def load_config(kind: type[M], path: str | Path | None, over: tuple[Said, ...] =
             told_by[place] = said.by
             _put(data, place, _value(said.text))
         check(kind, data, ())
-        made = msgspec.convert(data, kind)
+        made = _completed(msgspec.convert(data, kind), data)
         _check_values(made, ())
         return made
     except Fault as fault:
@@ -65,7 +65,9 @@ def load_config(kind: type[M], path: str | Path | None, over: tuple[Said, ...] =
     if len(at) == 1 and by.endswith(str(at[0]).upper()) and (right := meant(kind, by, str(at[0]))):
         advice = f"did you mean {right}?"
     where = by or (f"{name}, line {line}" if line else name)
-    raise ConfigError(f"{what} in {where}{'; ' if advice else ''}{advice}", words(at), line)
+    raise ConfigError(
+        f"{what}{' in ' if where else ''}{where}{'; ' if advice else ''}{advice}", words(at), line
+    )
 
 
 def environment(prefix: str, variables: Mapping[str, str]) -> tuple[Said, ...]:
@@ -97,6 +99,14 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+
+
+def _completed(value: M, given: Mapping[str, Any]) -> M:
+    """This model with what follows from other settings, in it and in those inside it, where it was not given."""
+    for field in value.__struct_fields__:
+        if isinstance(inner := getattr(value, field), msgspec.Struct):
+            value = msgspec.structs.replace(value, **{field: _completed(inner, given.get(field, {}))})
+    return value.completed(given) if hasattr(value, "completed") else value
 
 
 def _check_values(value: msgspec.Struct, place: Place) -> None:

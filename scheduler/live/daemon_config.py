@@ -77,6 +77,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidSpec(
                 "tls", "is on, and auth is 'none': with TLS, agents join by tokens; set auth = 'tokens'"
             )
+        if self.agents_listen and not self.tls:
+            raise InvalidSpec(
+                "agents_listen",
+                f"is {self.agents_listen}, and tls is off: without TLS agents link at `listen`. Leave it out, or run "
+                "`gavel init` and set tls = true and auth = 'tokens'",
+            )
         self._check_exposure()
         return self
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from scheduler.model import bounds
@@ -31,8 +33,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: str = "max_min_fairness"  # who gets how much; `gavel policies` lists them
     round_s: float = 360.0  # length of a round: how long a lease runs before turns are taken anew
     min_reallocation_s: float = 0.0  # between two allocations; never less than a round apart
-    solve_lead_s: float = 10.0  # before the boundary: the solver is asked
-    plan_lead_s: float = 2.0  # before the boundary: the round is planned with the newest answer
+    solve_lead_s: float = (
+        10.0  # before the boundary: the solver is asked; a quarter of a round that is shorter
+    )
+    plan_lead_s: float = (
+        2.0  # before the boundary: the round is planned with the newest answer; at most half of it
+    )
     lease_margin_s: float = 30.0  # after its end a silent lease counts as running for so long
     fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
     half_life_rounds: float = 20.0  # of entitled and received time
@@ -64,6 +70,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def full_s(self) -> float:
         """What a share of all the time ever comes to."""
         return self.round_s / max(1.0 - self.decay, LEAST_DECAY)
+
+    def completed(self, given: Container[str]) -> Settings:
+        """These settings, with leads that fit a short round in place of defaults that do not. `given`: fields that
+        somebody set, which stay as they are.
+        """
+        solve_lead_s, plan_lead_s = self.solve_lead_s, self.plan_lead_s
+        if "solve_lead_s" not in given and not solve_lead_s < self.round_s:
+            solve_lead_s = self.round_s / 4
+            if "plan_lead_s" in given:
+                solve_lead_s = max(solve_lead_s, plan_lead_s)
+        if "plan_lead_s" not in given and plan_lead_s > solve_lead_s:
+            plan_lead_s = solve_lead_s / 2
+        return msgspec.structs.replace(self, solve_lead_s=solve_lead_s, plan_lead_s=plan_lead_s)
 
     def checked(self) -> Settings:
         """These settings, or InvalidSpec naming the first field that cannot be right."""
