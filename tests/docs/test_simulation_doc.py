@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`[^`]*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 EXAMPLES = re.findall(r"^    gavel (.*)$", PAGE, re.MULTILINE)
+SAMPLES = re.findall(r"^    gavel (.*)\n\n((?:(?:    (?!gavel ).*)?\n)+)", PAGE, re.MULTILINE)
+TOOK = re.compile(r"simulated in [\d.]+ m?s")
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,9 +28,21 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
     assert {command.split()[0] for command in EXAMPLES} == {command.name for command in COMMANDS}
     monkeypatch.chdir(tmp_path)
+    samples = dict(SAMPLES)
+    assert len(samples) >= 1
     for command in EXAMPLES:
         result = run(*shlex.split(command))
         assert result.exit_code == 0, f"{command}: {result.stderr}"
+        if command in samples:
+            assert shown(samples[command].replace("…", "")) == [
+                line for line in shown(result.stdout) if line in shown(samples[command])
+            ]
+
+
+def shown(text: str) -> list[str]:
+    """Lines without their margins, and without how long the run took."""
+    lines = [TOOK.sub("simulated", line).split() for line in text.splitlines()]
+    return [" ".join(words) for words in lines if words]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
