@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from traces import importers, original, tidy_csv
 from traces.documents import header_of, read_text
@@ -30,14 +31,12 @@ def read_trace(
     path = Path(path)
     text = read_text(path)
     intake = Intake(str(path), repair=repair, throughputs=throughputs)
-    header = header_of(text)
     try:
-        if text.lstrip("\r\n").split("\n", 1)[0].count("\t") >= original.TABS_MIN:
-            original.read(path, text, intake)
-        elif _shared(header, importers.LAYOUT.needed) > _shared(header, tidy_csv.NEEDED):
+        reader = _reader_of(text)
+        if reader is importers:
             importers.read(path, text, intake, subtrace)
-        elif _shared(header, tidy_csv.NEEDED) >= 2:
-            tidy_csv.read(path, text, intake)
+        elif reader is not None:
+            reader.read(path, text, intake)
         else:
             raise UnreadableFile(
                 "is no trace: the first line is neither a header nor a job", hint="see docs/trace-format.md"
@@ -55,6 +54,21 @@ def write_trace(path: str | Path, jobs: Iterable[TraceJob]) -> None:
     """Write a trace: as the original's when the name ends in `.trace`, else as our own CSV table."""
     path = Path(path)
     (original if path.suffix == ".trace" else tidy_csv).write(path, jobs)
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether the file is a trace of another system, with worker types that our own throughput table has not."""
+    return _reader_of(read_text(Path(path))) in (original, importers)
+
+
+def _reader_of(text: str) -> Any:
+    """The module that reads this format; None where it is no trace."""
+    header = header_of(text)
+    if text.lstrip("\r\n").split("\n", 1)[0].count("\t") >= original.TABS_MIN:
+        return original
+    if _shared(header, importers.LAYOUT.needed) > _shared(header, tidy_csv.NEEDED):
+        return importers
+    return tidy_csv if _shared(header, tidy_csv.NEEDED) >= 2 else None
 
 
 def _shared(header: list[str], columns: tuple[str, ...]) -> int:

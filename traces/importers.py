@@ -38,7 +38,12 @@ def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
             facts = _facts(row)
             if subtrace == ALL and name:
                 facts["id"] = f"{name}/{facts['id']}"
-            intake.add(row.line, facts, _take_extra(_extra(row), facts))
+            try:
+                intake.add(row.line, facts, _take_extra(_extra(row), facts))
+            except BadRow:
+                if subtrace is None:  # which one is meant comes first: the others may be without fault
+                    _ask_for_one(path, text)
+                raise
     if subtrace not in (None, ALL) and subtrace not in found:
         hint = nearest(subtrace, found)
         raise BadRow(f"{show(subtrace)} is not in this file", field="subtrace", hint=hint, file=str(path))
@@ -47,7 +52,10 @@ def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
 
 
 def _ask_for_one(path: Path, text: str) -> None:
+    """BadRow if the file holds several subtraces."""
     names = sorted({row.text("subtrace") for row in rows(path, text, LAYOUT, [])})
+    if len(names) < 2:
+        return
     raise BadRow(
         f"the file holds {len(names)} of them: {', '.join(names[:12])}",
         field="subtrace",

@@ -133,10 +133,8 @@ class Intake:
             self.mended["job types of the table put in place of unknown ones"] += 1
         widths = self._widths_of(facts["job_type"])
         if gpus not in widths and gpus > 0:
-            listed = ", ".join(map(str, widths))
-            self._sloppy(
-                line, "gpus", f"{show(facts['job_type'])} runs on {listed} GPUs, not {gpus}", "change it"
-            )
+            listed = f"{', '.join(map(str, widths))} GPU{'s' if widths != (1,) else ''}"
+            self._sloppy(line, "gpus", f"{show(facts['job_type'])} runs on {listed}, not {gpus}", "change it")
             facts["gpus"] = gpus = max((w for w in widths if w <= gpus), default=widths[0])
             self._move_limits(facts)
             self.mended["widths changed to ones that the table has"] += 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvalidSpec
 from traces.errors import nearest
+from traces.formats import is_foreign
 from traces.throughputs import Throughputs
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def check_cluster(run: Run, table: Throughputs, gpus_per_node: int) -> None:
     for worker_type, gpus in run.cluster.items():
         if worker_type not in table.worker_types:
             source = run.throughputs or "our own throughput table"
-            hint = nearest(worker_type, table.worker_types)
-            raise InvalidSpec("cluster", f"{worker_type!r} is not in {source}; {hint}")
+            raise InvalidSpec(
+                "cluster", f"{worker_type!r} is not in {source}; {_advice(run, worker_type, table)}"
+            )
         if not 1 <= gpus <= 1_000_000:
             raise InvalidSpec("cluster", f"{worker_type}={gpus}: must be 1 to 1,000,000 GPUs")
     count = sum(-(-gpus // gpus_per_node) for gpus in run.cluster.values())
@@ -50,6 +52,13 @@ def check_cluster(run: Run, table: Throughputs, gpus_per_node: int) -> None:
             raise InvalidSpec(
                 "prices", f"{worker_type!r} is not in the cluster; {nearest(worker_type, run.cluster)}"
             )
+
+
+def _advice(run: Run, worker_type: str, table: Throughputs) -> str:
+    """What to do about a worker type that the table does not have."""
+    if run.trace and not run.throughputs and is_foreign(run.trace):
+        return f"{run.trace} has job types of another system: give the table that belongs to it with --throughputs"
+    return nearest(worker_type, table.worker_types)
 
 
 def check_numbers(run: Run, gpus_per_node: int) -> None:

@@ -317,3 +317,15 @@ def test_commas_in_parentheses_belong_to_the_policy() -> None:
     """`a(x=1,y=2),b` are two."""
     assert split_outside_parentheses("a(x=1,y=2),b") == ["a(x=1,y=2)", "b"]
     assert split_outside_parentheses("a)b,c") == ["a)b", "c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["lm\t\t\t\t0\t100\t1\t1.0\t-1\t0\n", "subtrace,job_id,arrival_s,num_gpus,job_type\none,1,0,1,lm\n"],
+)
+def test_a_trace_of_another_system_wants_its_own_table(tmp_path: Path, gavel: Gavel, text: str) -> None:
+    """To advise a type of our own table would lead astray."""
+    (tmp_path / "small.trace").write_text(text)
+    said = gavel("simulate", str(tmp_path / "small.trace"), "--cluster", "v100=36,p100=36")
+    assert (said.exit_code, "'p100'" in said.stderr, "--throughputs" in said.stderr) == (2, True, True)
+    assert "did you mean" not in said.stderr

@@ -155,6 +155,17 @@ def test_one_of_several_traces_is_chosen():
         read_trace(path, subtrace="11cb")
 
 
+def test_which_trace_is_meant_comes_before_what_is_wrong_with_a_line(tmp_path):
+    """Another one may be without fault. In a file that holds one, the line is what counts."""
+    head = "subtrace,job_id,arrival_s,duration_s,num_gpus,job_type\n"
+    wrong, right = "one,a,0,10,3,lm\n", "two,a,0,10,1,lm\n"
+    for repair in (False, True):
+        with pytest.raises(TraceError, match="the file holds 2 of them: one, two"):
+            read(tmp_path, head + wrong + right, throughputs=small(), repair=repair)
+    with pytest.raises(TraceError, match=r"'lm' runs on .* GPUs?, not 3"):
+        read(tmp_path, head + wrong, throughputs=small())
+
+
 def test_packed_traces_and_their_deadlines_are_read():
     """Strict deadlines count from arrival; best effort has none; several GPUs stay what they are."""
     trace = read_trace(public_data("traces/chronus_philly_mix1.csv.gz"))
