@@ -194,4 +194,5 @@ def _quoted(part: str) -> str:
 
 
 def _time(at: datetime | None) -> str:
-    return "" if at is None else at.astimezone().isoformat(sep=" ", timespec="seconds")
+    """In local time, as `--start` reads it."""
+    return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"

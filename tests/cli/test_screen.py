@@ -1,5 +1,6 @@
 """Pictures and tables at 80 columns without colour: nothing is wider, and what matters is not cut."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -274,3 +275,14 @@ class Starting:
 def test_a_job_that_starts_meanwhile_is_in_the_picture_once() -> None:
     """It was in neither of the two lists when that of running jobs came first."""
     assert [(one.id, one.state) for one in look(Starting()).jobs] == [("1", JobState.RUNNING)]  # type: ignore[arg-type]
+
+
+def test_show_tells_times_as_start_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time without a zone, whatever the zone: what is shown can be given to `--start`."""
+    for zone, shown in (("UTC", "2030-01-01 10:00:00"), ("Asia/Kolkata", "2030-01-01 15:30:00")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert dict(_shown(job("1")))["submitted"].startswith(f"{shown} by")
+        assert datetime.fromisoformat(shown).astimezone() == NOW - timedelta(hours=2)
+    monkeypatch.undo()
+    time.tzset()
