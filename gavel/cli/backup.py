@@ -58,6 +58,8 @@ def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool)
         print_json({"data_dir": str(folder), "records": found.records})
         return
     click.echo(f"restored to {folder}: {found.records} records; what came after the backup is lost")
+    if found.data_dir_was:
+        click.echo(f"its gavel.toml named {found.data_dir_was} as data_dir; it names {folder.absolute()} now")
     click.echo("start the scheduler: it uses no number that may have been given away since")
 
 

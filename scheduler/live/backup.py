@@ -14,6 +14,7 @@ import re
 import sqlite3
 import tarfile
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,8 @@ FORMAT = 1
 JOURNAL = "journal.db"
 DATABASES = ("access.db", "usage.db", "attempts.db", "history.db")
 BUSY_S = 10.0  # that a database may be locked
-FILES = ("gavel.toml", "settings.json", "rates.json")
+CONFIG = "gavel.toml"
+FILES = (CONFIG, "settings.json", "rates.json")
 FOLDERS = ("tls",)
 RESTORED = "restored.json"  # says that records after the backup are lost: docs/journal-format.md
 SIZE_MAX = 2**40
@@ -45,6 +47,7 @@ class Backup(NamedTuple):
     records: int  # the last one of the journal
     files: dict[str, str]  # name: SHA-256
     size_bytes: int
+    data_dir_was: str = ""  # What its gavel.toml named as data_dir, if restore had to change that.
 
 
 def backup(
@@ -105,6 +108,7 @@ def restore(archive: Path, folder: Path) -> Backup:
         raise BackupError(f"cannot make {aside}: {(error.strerror or str(error)).lower()}") from None
     try:
         found = _unpacked(archive, aside)
+        found = found._replace(data_dir_was=_point_to(folder, aside / CONFIG))
         _write(aside / RESTORED, json.dumps({"made_s": found.made_s, "at_s": time.time()}).encode())
         if folder.exists():
             folder.rmdir()
@@ -116,6 +120,36 @@ def restore(archive: Path, folder: Path) -> Backup:
             raise BackupError(f"cannot restore {archive}: {what.lower()}") from None
         raise
     return found
+
+
+def _point_to(folder: Path, config: Path) -> str:
+    """Have a config file name this directory as its data_dir, in place of the one that was backed up.
+
+    Otherwise a scheduler started with the restored file would go on with the old data. Return what the file named, or
+    "" where nothing had to change.
+    """
+    if not config.is_file():
+        return ""
+    text = config.read_text("utf-8-sig")
+    named, there = _data_dir(text), str(folder.absolute())
+    if not named or Path(named).expanduser().absolute() == Path(there):
+        return ""
+    text = re.sub(
+        r"^\s*data_dir\s*=.*$", lambda _: f"data_dir = {json.dumps(there)}", text, count=1, flags=re.M
+    )
+    if _data_dir(text) != there:
+        raise BackupError(
+            f"gavel.toml in the backup names {named} as data_dir in a way that cannot be changed here"
+        )
+    _write(config, text.encode())
+    return named
+
+
+def _data_dir(text: str) -> str:
+    try:
+        return str(tomllib.loads(text).get("data_dir", ""))
+    except tomllib.TOMLDecodeError:
+        return ""  # No scheduler starts with it, so none uses the wrong directory.
 
 
 def _unpacked(archive: Path, folder: Path) -> Backup:

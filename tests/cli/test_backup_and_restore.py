@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import Client, JobSpec
+from scheduler.live.daemon_config import daemon_config
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
 from tests.cli.upkeep import directory, findings, free_port, nobody_else  # noqa: F401
@@ -93,7 +94,14 @@ def test_backup_with_keys_and_tokens(tmp_path: Path, gavel: Gavel, monkeypatch: 
         assert f"made by the scheduler at localhost:{port}" in said.stdout, said.stderr
     said = gavel("restore", archive, "--data-dir", str(tmp_path / "new"))
     assert said.exit_code == 0, said.stderr
-    assert (tmp_path / "new" / "gavel.toml").read_text() == config.read_text()
+    old, new = str(tmp_path / "data"), str(tmp_path / "new")
+    assert f"named {old} as data_dir; it names {new} now" in said.stdout
+    assert (tmp_path / "new" / "gavel.toml").read_text() == config.read_text().replace(old, new)
+    assert daemon_config(f"{new}/gavel.toml", {}, (), {}).folder == Path(new)
+    shutil.move(old, tmp_path / "away")
+    said = gavel("restore", archive, "--data-dir", old)
+    assert "as data_dir" not in said.stdout
+    assert config.read_bytes() == (tmp_path / "away" / "gavel.toml").read_bytes()
 
 
 def test_a_scheduler_elsewhere(tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
