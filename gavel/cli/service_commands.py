@@ -67,7 +67,14 @@ def serve(
     show_default=True,
     help="Where everything is kept, so that the next `gavel up` goes on.",
 )
-@click.option("--policy", default="las", show_default=True, metavar="SPEC", shell_complete=complete_policy)
+@click.option(
+    "--policy",
+    default="max_min_fairness",
+    show_default=True,
+    metavar="SPEC",
+    shell_complete=complete_policy,
+    help="Who gets how much.",
+)
 @click.option(
     "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="How long a round is."
 )
