@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from worker_agent import process_tree
@@ -31,10 +31,12 @@ def turn_into(
     said: int,
     default: Collection[signal.Signals],
     rehearse: bool = False,
+    instead: Callable[[], object] | None = None,
 ) -> NoReturn:
     """Turn into the leader of a session of its own; `said` takes what is wrong, and is closed when nothing is.
 
-    `default`: signals that the shim treats in its own way. `rehearse`: do all but turn into it.
+    `default`: signals that the shim treats in its own way. `rehearse`: do all but turn into it. `instead`: what to do
+    as the user in place of the command; it may take long, and what goes wrong in it stands in the log.
     """
     try:
         os.setsid()
@@ -53,6 +55,9 @@ def turn_into(
         if rehearse:
             _look_for(argv[0], env)
             os._exit(0)
+        if instead is not None:
+            os.close(said)
+            _do(instead)
         _execute(argv, env)
     except BaseException as trouble:
         os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
@@ -68,6 +73,16 @@ def be_no_dearer_than_others(score: str = "/proc/self/oom_score_adj") -> None:
         if dearer:
             with open(score, "w") as file:
                 file.write("0")
+
+
+def _do(act: Callable[[], object]) -> NoReturn:
+    try:
+        act()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        os.write(2, f"[gavel: {where}{error.strerror or error}]\n".encode())
+        os._exit(1)
+    os._exit(0)
 
 
 def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:

@@ -48,6 +48,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cert_dir: str = ""  # node.pem, node.key and ca.pem; empty: in the state directory, if it was joined
     ask_s: float = 20.0  # that a job has to checkpoint and end, before it is signalled
     grace_s: float = 5.0  # from the signal to the end of all its processes
+    setup_limit_s: float = 3600.0  # that a job's setup may take where the job does not say; 0: without end
     logs_mb: float = 64.0  # of what each process of an attempt prints, the newest so much is kept
     logs_days: float = 7.0  # that output is kept after a job has ended
     drain_on_stop: bool = False  # when told to stop, let jobs end first, and take no more
@@ -69,7 +70,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ConfigError(f"gpus: {error}") from None
         if not (math.isfinite(self.logs_mb) and self.logs_mb >= 1):
             raise ConfigError(f"logs_mb is {self.logs_mb:g}, must be a number from 1 up")
-        for field in ("ask_s", "grace_s", "logs_days"):
+        for field in ("ask_s", "grace_s", "setup_limit_s", "logs_days"):
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"{field} is {value:g}, must be a number from 0 up")

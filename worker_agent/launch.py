@@ -7,6 +7,7 @@ environment is an allow-list: what the page lists, what the job file says, and n
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from worker_agent.attempt_checkpoints import attempt_name
 from worker_agent.orders import Order
 from worker_agent.process_tree import boot_id
 from worker_agent.rendezvous import Rendezvous
@@ -53,6 +55,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     env_from: dict[str, str] = {}  # name -> "secret:path" on the node
     checkpoint_dir: str | None = None  # None: a directory of the agent, by job
     ranks: Literal["per_gpu", "per_node"] = "per_gpu"
+    checkpoints: Literal["per_job", "per_attempt"] = (
+        "per_job"  # per_attempt: each begins with a copy of the last one's
+    )
+    setup_limit_s: float | None = None  # after so long the setup fails; None: as the agent has it
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +83,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None = None
     log_bytes_max: int = 16_000_000  # of one piece of a log
     log_files_max: int = LOG_PIECES
+    setup_limit_s: float = 0.0  # of jobs that do not say; 0: none
     environ: dict[str, str] = {}  # the agent's own, of which a few variables are passed on
 
 
@@ -93,6 +100,9 @@ def read_launch(raw: Mapping[str, Any]) -> Launch:
     if launch.command and not launch.command[0]:
         raise LaunchError("launch.command: its first word is empty")
     _check_strings(launch)
+    limit_s = launch.setup_limit_s
+    if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
+        raise LaunchError(f"launch.setup_limit_s: {limit_s} is no number of seconds above 0")
     for field in ("venv", "checkpoint_dir", *(() if launch.upload else ("workdir",))):
         path = getattr(launch, field)
         if path is not None and not path.startswith("/"):
@@ -117,6 +127,8 @@ def _check_strings(launch: Launch) -> None:
     if both:
         raise LaunchError(f"launch.env_from: {min(both)} is in env too")
     for field, value in msgspec.to_builtins(launch).items():
+        if isinstance(value, float):
+            continue
         texts = (
             value.values() if isinstance(value, dict) else [value] if isinstance(value, str) else value or ()
         )
@@ -175,6 +187,8 @@ def start_file(
         "attempt": order.attempt,
         "boot_id": boot_id(),
         "setup": setup if launch.setup else None,
+        "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
+        "own_checkpoints": own_checkpoints(launch, node, order),
         "ranks": ranks,
         "cwd": str(work / (launch.workdir or ".") if work else launch.workdir or account.home),
         "uid": account.uid,
@@ -218,7 +232,7 @@ def _environment(
         "GAVEL_EPOCH": str(order.epoch),
         "GAVEL_LEASE": order.lease,
         "GAVEL_RUN_DIR": str(run_dir),
-        "GAVEL_CHECKPOINT_DIR": checkpoint_directory(launch, node, order.job),
+        "GAVEL_CHECKPOINT_DIR": checkpoint_directory(launch, node, order),
         "GAVEL_WORKER_TYPE": node.worker_type,
         "GAVEL_GPUS": str(details.gpus_total),
     }
@@ -250,8 +264,21 @@ def meeting_of(meeting: Rendezvous, world: int) -> dict[str, str]:
     return env
 
 
-def checkpoint_directory(launch: Launch, node: NodeFacts, job: str) -> str:
-    """Where a job's checkpoints are, attempt after attempt."""
+def checkpoint_directory(launch: Launch, node: NodeFacts, order: Order) -> str:
+    """Where an attempt finds and leaves its checkpoints: one place for all attempts, or one for each."""
+    own = own_checkpoints(launch, node, order)
+    return os.path.join(own["directory"], own["name"]) if own else _checkpoints_of_job(launch, node, order)
+
+
+def own_checkpoints(launch: Launch, node: NodeFacts, order: Order) -> dict[str, str] | None:
+    """What the shim has to make first, where each attempt has a directory of its own."""
+    if launch.checkpoints == "per_job":
+        return None
+    name = attempt_name(order.epoch, order.attempt)
+    return {"directory": _checkpoints_of_job(launch, node, order), "name": name}
+
+
+def _checkpoints_of_job(launch: Launch, node: NodeFacts, order: Order) -> str:
     from worker_agent.run_directory import directory_name
 
-    return launch.checkpoint_dir or str(node.checkpoints / directory_name(job))
+    return launch.checkpoint_dir or str(node.checkpoints / directory_name(order.job))

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from worker_agent import process_tree, run_directory
@@ -70,7 +71,9 @@ class Shim:
         error = ""
         self._say_who()
         try:
-            self._set_up()
+            self._begin_checkpoints()
+            if self._may_start():
+                self._set_up()
             meeting = self._meet() if self._may_start() else {}
             if self._may_start() and not self._is_too_late("the lease was over before it could start"):
                 self._start_ranks(meeting)
@@ -94,18 +97,39 @@ class Shim:
         self.note(f"nothing was started: {self.moments.why or why}")
         return True
 
+    def _begin_checkpoints(self) -> None:
+        """Give this attempt a checkpoint directory of its own, where the job wants that."""
+        own = self.start.get("own_checkpoints")
+        if own:
+            from worker_agent.attempt_checkpoints import begin
+
+            env = {"PATH": os.defpath}  # without a checkpoint directory, which would be made empty
+            act = partial(begin, own["directory"], own["name"])
+            self._prepare("its checkpoint directory", [], env, instead=act)
+
     def _set_up(self) -> None:
         setup = self.start.get("setup")
-        if not setup:
-            return
-        rank = self.ranks[0]
-        self._spawn(rank, setup, self.start["ranks"][0]["env"])
+        if setup:
+            limit_s = self.start.get("setup_limit_s") or math.inf
+            self._prepare("setup", setup, self.start["ranks"][0]["env"], limit_s)
+
+    def _prepare(
+        self, what: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **more: Any
+    ) -> None:
+        """Run something to its end before the ranks; CannotStart where it fails or takes too long."""
+        rank, until_s = self.ranks[0], time.monotonic() + limit_s
+        self._down_s = until_s
+        self._spawn(rank, argv, env, **more)
         self._watch()
+        self._down_s = math.inf
         if not self._may_start():
             return
-        if self.codes.get(rank):
-            raise CannotStart(f"setup ended with {_ending(self.codes[rank])}: nothing was started")
-        if not self._is_too_late("the lease was over before the setup was"):
+        code = self.codes.get(rank)
+        if code == -signal.SIGKILL and time.monotonic() >= until_s:
+            raise CannotStart(f"{what} did not end within {limit_s:g} s (setup_limit): nothing was started")
+        if code:
+            raise CannotStart(f"{what} ended with {_ending(code)}: nothing was started")
+        if not self._is_too_late(f"the lease was over before {what} was ready"):
             self.codes.clear()
 
     def _meet(self) -> dict[str, str]:
@@ -243,15 +267,15 @@ class Shim:
 
     # ----------------------------------------------------------------------------------------------- processes
 
-    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], *, rehearse: bool = False) -> None:
-        """Start a leader in a session of its own; CannotStart says what is wrong with it."""
+    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], **more: Any) -> None:
+        """Start a leader in a session of its own; CannotStart says what is wrong with it. `more`: see turn_into."""
         heard, said = os.pipe()
         shim = os.getpid()
         pid = os.fork()
         if not pid:
             os.close(heard)
-            more: dict[str, Any] = {"default": OUR_SIGNALS, "rehearse": rehearse}
-            turn_into(self.start, argv, env, shim=shim, out=self._out[rank], said=said, **more)
+            more |= {"shim": shim, "out": self._out[rank], "said": said, "default": OUR_SIGNALS}
+            turn_into(self.start, argv, env, **more)
         os.close(said)
         self.leaders[pid] = rank
         with os.fdopen(heard, "rb") as file:

@@ -102,6 +102,7 @@ class WholeAgent:
             devices=self.inventory.devices,
             speed=self.inventory.speed,
             log_bytes_max=int(config.logs_mb * 1e6 / LOG_PIECES),
+            setup_limit_s=config.setup_limit_s,
             environ=dict(os.environ),
         )
         return Workshop(

@@ -23,6 +23,10 @@ _RANKS = {
     jobs_pb2.Launch.RANKS_PER_GPU: "per_gpu",
     jobs_pb2.Launch.RANKS_PER_NODE: "per_node",
 }
+_CHECKPOINTS = {
+    jobs_pb2.Launch.CHECKPOINTS_PER_JOB: "per_job",
+    jobs_pb2.Launch.CHECKPOINTS_PER_ATTEMPT: "per_attempt",
+}
 _LAUNCH_FIELDS = (
     *("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir"),
 )
@@ -40,6 +44,10 @@ def launch_of(launch: jobs_pb2.Launch) -> dict[str, Any]:
         given["env_from"][name] = secret if secret.startswith(_BY_NAME) else _BY_NAME + secret
     if launch.ranks in _RANKS:
         given["ranks"] = _RANKS[launch.ranks]
+    if launch.checkpoints in _CHECKPOINTS:
+        given["checkpoints"] = _CHECKPOINTS[launch.checkpoints]
+    if launch.HasField("setup_limit_s"):
+        given["setup_limit_s"] = launch.setup_limit_s
     return given
 
 

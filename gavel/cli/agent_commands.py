@@ -32,6 +32,12 @@ from gavel.cli.live_options import JSON
 @click.option(
     "--ask-s", type=float, metavar="SECONDS", help="That a job has to checkpoint before it is signalled."
 )
+@click.option(
+    "--setup-limit-s",
+    type=float,
+    metavar="SECONDS",
+    help="How long the setup of a job may take, unless its job file says.",
+)
 @click.option("--grace-s", type=float, metavar="SECONDS", help="From the signal to the end of its processes.")
 @click.option("--logs-mb", type=float, metavar="MB", help="Of each process's output, kept.")
 @click.option("--logs-days", type=float, metavar="DAYS", help="That output is kept.")

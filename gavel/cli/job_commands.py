@@ -73,12 +73,14 @@ FIELDS = options(
     _one("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
     click.option("--upload", is_flag=True, default=None, help="Pack the work directory and send it along."),
     _one("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
+    _one("--setup-limit", metavar="DURATION", help="How long that may take.  [default: the agent's, 1h]"),
     _one("--venv", metavar="DIR", help="A virtual environment on the nodes."),
     _many("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
     _many(
         "--env-from", metavar="KEY=SECRET", help="A variable from a secret that the nodes keep, by its name."
     ),
     _one("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
+    _one("--checkpoints", metavar="PER", help="per_job or per_attempt: whether attempts share a directory."),
 )
 
 

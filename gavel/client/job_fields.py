@@ -40,6 +40,13 @@ FIELDS = (
         "setup", v.LINES, "Lines for `/bin/sh`, once per node, before the job's processes", "pip install -e ."
     ),
     Field(
+        "setup_limit",
+        v.DURATION,
+        "Of `setup`, on each node: the job fails when it takes longer. 1h without it (the agent's `setup_limit_s`)",
+        "2h",
+        "setup_limit_s",
+    ),
+    Field(
         "venv",
         v.PATH,
         "A virtual environment on the nodes, put first on `PATH`: an absolute path",
@@ -90,6 +97,12 @@ FIELDS = (
         v.PATH,
         "An absolute path; without it, a directory of the agent",
         "/shared/ck/chat",
+    ),
+    Field(
+        "checkpoints",
+        v.CHECKPOINTS,
+        "per_attempt: each attempt has a directory of its own there, which begins as a copy of the last one's",
+        "per_attempt",
     ),
     Field("weight", v.ABOVE_0, "5: five times the share. 1 without it", "2"),
     Field("tenant", v.NAME, "Whose share it uses: `org/team`", "vision/detection"),

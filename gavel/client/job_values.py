@@ -313,14 +313,13 @@ def _map(value: Read, *, variables: bool = False) -> Read:
     return read
 
 
-def _choice(*words: str) -> Read:
+def _choice(*words: str) -> Kind:
     def read(node: yaml.Node) -> str:
-        text = _text_of(node, " or ".join(words))
-        if text not in words:
+        if (text := _text_of(node, " or ".join(words))) not in words:
             raise Wrong(node, f"must be {' or '.join(words)}, got {shown(node)}")
         return text
 
-    return read
+    return Kind(" or ".join(words), read, {"enum": [*words]})
 
 
 def nested(at: str, read: Read, node: yaml.Node) -> Any:
@@ -397,4 +396,5 @@ RATES = Kind(
     _map(_number(zero=False)),
     {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
 )
-RANKS = Kind("per_gpu or per_node", _choice("per_gpu", "per_node"), {"enum": ["per_gpu", "per_node"]})
+RANKS = _choice("per_gpu", "per_node")
+CHECKPOINTS = _choice("per_job", "per_attempt")

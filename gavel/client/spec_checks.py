@@ -159,10 +159,13 @@ def _mapped(read: Read, example: str) -> Read:
     return read_all
 
 
-def _ranks(value: Any) -> str:
-    if value not in ("per_gpu", "per_node"):
-        raise _Unfit(f"must be 'per_gpu' or 'per_node', got {_shown(value)}")
-    return str(value)
+def _word(*words: str) -> Read:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise _Unfit(f"must be {' or '.join(map(repr, words))}, got {_shown(value)}")
+        return str(value)
+
+    return read
 
 
 def _within(at: str, read: Read, value: Any) -> Any:
@@ -204,5 +207,6 @@ _READERS: dict[str, Read] = {
     "array": _listed(_whole(0), "whole numbers", "range(10)"),
     **dict.fromkeys(("labels", "env", "env_from"), _mapped(_text, "{'KEY': 'value'}")),
     "rates": _mapped(_number("steps per second"), "{'a100': 12.5}"),
-    "ranks": _ranks,
+    "ranks": _word("per_gpu", "per_node"),
+    "checkpoints": _word("per_job", "per_attempt"),
 }

@@ -75,16 +75,34 @@ class JobSpec:
     env_from: Mapping[str, str] = field(default_factory=dict)
     checkpoint_dir: str = ""
     ranks: Literal["", "per_gpu", "per_node"] = ""
+    checkpoints: Literal["", "per_job", "per_attempt"] = ""
+    setup_limit_s: float | None = None
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
-_LAUNCH = ("command", "script", "setup", "venv", "workdir", "env", "env_from", "checkpoint_dir")
-_OWN = (*_LAUNCH, "upload", "package", "ranks", "after", "source")
-NOT_IN_LISTS = (*_LAUNCH, "upload", "package", "ranks", "labels", "rates")  # of a spec, where a list is brief
+_LAUNCH = (
+    "command",
+    "script",
+    "setup",
+    "venv",
+    "workdir",
+    "env",
+    "env_from",
+    "checkpoint_dir",
+    "setup_limit_s",
+)
+_WORDS = ("ranks", "checkpoints")
+_OWN = (*_LAUNCH, *_WORDS, "upload", "package", "after", "source")
+NOT_IN_LISTS = (*_LAUNCH, *_WORDS, "upload", "package", "labels", "rates")  # of a spec, where a list is brief
 _PLAIN = tuple(one.name for one in fields(JobSpec) if one.name not in _OWN)
 _LISTED = ("worker_types", "excluded_worker_types", "nodes", "array")
 _MAPPED = ("labels", "rates", "env", "env_from")
 _RANKS: dict[str, Any] = {"": 0, "per_gpu": pb.Launch.RANKS_PER_GPU, "per_node": pb.Launch.RANKS_PER_NODE}
+_CHECKPOINTS: dict[str, Any] = {
+    "": 0,
+    "per_job": pb.Launch.CHECKPOINTS_PER_JOB,
+    "per_attempt": pb.Launch.CHECKPOINTS_PER_ATTEMPT,
+}
 _WHEN: dict[str, Any] = {"succeeded": pb.Dependency.WHEN_SUCCEEDED, "ended": pb.Dependency.WHEN_ENDED}
 
 
@@ -97,9 +115,10 @@ def spec_to_proto(spec: JobSpec) -> pb.JobSpec:
     launch: dict[str, Any] = {name: getattr(spec, name) for name in _LAUNCH}
     wire.launch.CopyFrom(
         pb.Launch(
-            **{name: value for name, value in launch.items() if value},
+            **{name: value for name, value in launch.items() if value not in (None, "", (), {})},
             upload=spec.package,
             ranks=_RANKS[spec.ranks],
+            checkpoints=_CHECKPOINTS[spec.checkpoints],
         )
     )
     return wire
@@ -123,10 +142,12 @@ def spec_from_proto(wire: pb.JobSpec) -> JobSpec:
         elif one.name in _LAUNCH:
             said[one.name] = tuple(value) if one.name == "command" else value
     ranks: Any = next(word for word, number in _RANKS.items() if number == launch.ranks)
+    checkpoints: Any = next(word for word, number in _CHECKPOINTS.items() if number == launch.checkpoints)
     return JobSpec(
         **said,
         package=launch.upload,
         ranks=ranks,
+        checkpoints=checkpoints,
         after=tuple(
             After(first.job, "ended" if first.when == pb.Dependency.WHEN_ENDED else "succeeded")
             for first in wire.after

@@ -33,6 +33,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RANKS = {Launch.RANKS_UNSPECIFIED: "", Launch.RANKS_PER_GPU: "per_gpu", Launch.RANKS_PER_NODE: "per_node"}
 _RANK_NUMBERS = {word: number for number, word in _RANKS.items() if word}
+_CHECKPOINTS = {
+    Launch.CHECKPOINTS_UNSPECIFIED: "",
+    Launch.CHECKPOINTS_PER_JOB: "per_job",
+    Launch.CHECKPOINTS_PER_ATTEMPT: "per_attempt",
+}
+_CHECKPOINT_NUMBERS = {word: number for number, word in _CHECKPOINTS.items() if word}
+SETUP_LIMIT_S_MAX = 366 * 86_400.0
 
 
 def is_digest(text: str) -> bool:
@@ -49,6 +56,15 @@ def launch_from_wire(launch: jobs_pb2.Launch) -> dict[str, Any]:
     _check_paths(launch)
     if launch.ranks not in _RANKS:
         raise InvalidSpec("launch.ranks", f"is {launch.ranks}, which this scheduler does not know")
+    if launch.checkpoints not in _CHECKPOINTS:
+        raise InvalidSpec(
+            "launch.checkpoints", f"is {launch.checkpoints}, which this scheduler does not know"
+        )
+    if launch.HasField("setup_limit_s") and not 0 < launch.setup_limit_s <= SETUP_LIMIT_S_MAX:
+        raise InvalidSpec(
+            "launch.setup_limit_s",
+            f"is {launch.setup_limit_s:g}, must be above 0 and at most {SETUP_LIMIT_S_MAX:,.0f}",
+        )
     given: dict[str, Any] = {
         "command": list(launch.command),
         "script": launch.script,
@@ -60,6 +76,8 @@ def launch_from_wire(launch: jobs_pb2.Launch) -> dict[str, Any]:
         "env_from": dict(launch.env_from),
         "checkpoint_dir": launch.checkpoint_dir,
         "ranks": _RANKS[launch.ranks],
+        "checkpoints": _CHECKPOINTS[launch.checkpoints],
+        "setup_limit_s": launch.setup_limit_s,
     }
     return {name: value for name, value in given.items() if value}
 
@@ -68,8 +86,12 @@ def launch_to_wire(launch: dict[str, Any] | None) -> jobs_pb2.Launch:
     """What `launch_from_wire` was given."""
     if not launch:
         return Launch()
-    rest = {name: value for name, value in launch.items() if name != "ranks"}
-    return Launch(**rest, ranks=_RANK_NUMBERS.get(launch.get("ranks", ""), Launch.RANKS_UNSPECIFIED))
+    rest = {name: value for name, value in launch.items() if name not in ("ranks", "checkpoints")}
+    return Launch(
+        **rest,
+        ranks=_RANK_NUMBERS.get(launch.get("ranks", ""), Launch.RANKS_UNSPECIFIED),
+        checkpoints=_CHECKPOINT_NUMBERS.get(launch.get("checkpoints", ""), Launch.CHECKPOINTS_UNSPECIFIED),
+    )
 
 
 def _check_program(launch: jobs_pb2.Launch) -> None:

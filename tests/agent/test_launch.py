@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from worker_agent.launch import Details, LaunchError, NodeFacts, read_launch, start_file
@@ -130,6 +131,26 @@ def test_output_is_not_held_back_unless_the_job_says_so() -> None:
     given = [{}, {"PYTHONUNBUFFERED": "0"}, {"PYTHONUNBUFFERED": ""}]
     ranks = [start({"command": ["x"], "env": env})["ranks"][0] for env in given]
     assert [rank["env"]["PYTHONUNBUFFERED"] for rank in ranks] == ["1", "0", ""]
+
+
+def test_a_checkpoint_directory_per_attempt() -> None:
+    """Below the job's own, or below the one that the user names; the shim is told to make it first."""
+    for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
+        said = start({"command": ["x"], "checkpoints": "per_attempt", **named})
+        name = "e00000003-a00000002"
+        assert said["own_checkpoints"] == {"directory": directory, "name": name}
+        assert said["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == f"{directory}/{name}"
+    assert start()["own_checkpoints"] is None
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_agent", "limit_s"), [(None, 60.0, 60.0), (90.0, 60.0, 90.0), (None, 0.0, None)]
+)
+def test_the_limit_of_a_setup(of_job: float | None, of_agent: float, limit_s: float | None) -> None:
+    """The job's own goes before the agent's; an agent may have none."""
+    node = msgspec.structs.replace(NODE, setup_limit_s=of_agent)
+    launch = {"command": ["x"], "setup": "make"} | ({"setup_limit_s": of_job} if of_job else {})
+    assert start(launch, node=node)["setup_limit_s"] == limit_s
 
 
 def test_another_user() -> None:

@@ -319,3 +319,22 @@ def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
         second.shim.wait()
         assert "somebody carries it out already" in second.troubles()
         assert not gone(leader)
+
+
+def test_a_setup_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """After its limit it is killed with all that it started, and nothing else runs; the reason names the limit."""
+    with shim_run(tmp_path, python("print('ran')"), setup=python(ORPHAN, 600), setup_limit_s=1.0) as run:
+        orphan = int(run.says("orphan").split()[1])
+        said = run.ended()
+        assert said["error"] == "setup did not end within 1 s (setup_limit): nothing was started"
+        assert (said["signalled"], said["killed"]) == (False, False)
+        assert gone(orphan)
+        assert "ran" not in run.log().split()
+
+
+def test_a_setup_within_its_limit_leaves_the_ranks_alone(tmp_path: Path) -> None:
+    """They may take longer than it."""
+    sleeps = "import time; time.sleep(3.2); print('ran')"
+    with shim_run(tmp_path, python(sleeps), setup=["echo", "set up"], setup_limit_s=3.0) as run:
+        assert run.ended()["codes"] == {"0": 0}
+        assert run.log() == "set up\nran\n"

@@ -50,6 +50,8 @@ if __name__ == "__main__":
         step += 1
         time.sleep(0.02)
         report(step)
+        if step == state["step"] + 5:
+            tell("begun", step=step)
     save(step)
     tell("saved", step=step)
     end(step, saved=step, finished=GO.exists())

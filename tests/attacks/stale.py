@@ -1,10 +1,11 @@
 """A node suspended past its leases, and woken in any order: does a stale attempt set a checkpoint back?
 
-    python -m tests.attacks.stale [--rounds 3] [--jobs 4] [--seed 1]
+    python -m tests.attacks.stale [--rounds 3] [--jobs 4] [--seed 1] [--plain [--per-attempt]]
 
-Each round starts jobs with the documented loop on one node and stops all processes of it (SIGSTOP), until every job
-runs on another node. There they are requeued, so that a newer attempt has saved. Then the processes of the first node
-are continued one by one in random order, and the table says what a next attempt would load.
+Each round starts jobs on one node and stops all processes of it (SIGSTOP), until every job runs on another node. There
+they are requeued, so that a newer attempt has saved. Then the processes of the first node are continued one by one in
+random order, and the table says what a next attempt would load. Jobs have the documented loop, or with --plain know
+nothing of Gavel; then --per-attempt gives each attempt a checkpoint directory of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.e2e.cluster import Cluster, eventually, freeze, gone, thaw
 from worker_agent.process_tree import Process
 
-SCRIPT = Path(__file__).with_name("own_loop.py")
+HERE = Path(__file__).parent
+OWN_LOOP, PLAIN = HERE / "own_loop.py", HERE / "plain_loop.py"
 SETTINGS = (
     *("scheduler.round_s=5", "scheduler.solve_lead_s=2.5", "scheduler.plan_lead_s=2"),
     *("scheduler.lease_margin_s=8", "agents.silence_s=5"),
@@ -36,7 +38,6 @@ class Outcome(NamedTuple):
     """What became of a job whose first attempt was suspended: what was saved last, and what counts now."""
 
     job: str
-    stale_step: int
     saved_step: int
     saved_attempt: int
     now_step: int
@@ -54,57 +55,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--per-attempt", action="store_true")
     options = parser.parse_args(arguments)
+    fields = {"checkpoints": "per_attempt"} if options.per_attempt else {}
+    script = PLAIN if options.plain else OWN_LOOP
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = attack(Path(folder), options.rounds, options.jobs, options.seed)
-    print(f"{'job':>4} {'stale at':>9} {'saved':>7} {'by':>3} {'counts now':>11} {'by':>3}")
+        outcomes = attack(Path(folder), options.rounds, options.jobs, options.seed, script, **fields)
+    print(f"{'job':>4} {'saved':>7} {'by':>3} {'counts now':>11} {'by':>3}")
     for one in outcomes:
         verdict = "  set back" if one.set_back else ""
         print(
-            f"{one.job:>4} {one.stale_step:>9} {one.saved_step:>7} {one.saved_attempt:>3} "
-            f"{one.now_step:>11} {one.now_attempt:>3}{verdict}"
+            f"{one.job:>4} {one.saved_step:>7} {one.saved_attempt:>3} {one.now_step:>11} {one.now_attempt:>3}{verdict}"
         )
     back = sum(one.set_back for one in outcomes)
     print(f"{back} of {len(outcomes)} checkpoints set back")
     return back
 
 
-def attack(folder: Path, rounds: int, jobs: int, seed: int) -> list[Outcome]:
-    """All rounds, one after the other, on two nodes."""
+def attack(
+    folder: Path, rounds: int, jobs: int, seed: int, script: Path = OWN_LOOP, **fields: Any
+) -> list[Outcome]:
+    """All rounds, one after the other, on two nodes. `fields`: of the jobs."""
     chance = random.Random(seed)
     outcomes: list[Outcome] = []
     with Cluster(folder / "cluster", {"n1": f"v100={jobs}"}, SETTINGS, *SOON) as cluster:
         for number in range(rounds):
-            outcomes += _round(cluster, folder / f"go-{number}", jobs, chance)
+            go = folder / f"go-{number}"
+            submitted = [cluster.submit(str(script), go, **fields) for _ in range(jobs)]
+            outcomes += _round(cluster, go, submitted, chance)
     return outcomes
 
 
-def _round(cluster: Cluster, go: Path, count: int, chance: random.Random) -> list[Outcome]:
-    jobs = [cluster.submit(str(SCRIPT), go) for _ in range(count)]
-    first = {job: cluster.started(job) for job in jobs}
+def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Random) -> list[Outcome]:
+    first, count = {job: cluster.started(job) for job in jobs}, len(jobs)
     for job in jobs:
-        cluster.until(job, lambda it: it.steps_done > 0, "has begun")
+        _begun(cluster, job, attempt=1)
     cluster.agent("n2", f"v100={count}")
     cluster.linked("n2")
     frozen = freeze(cluster.folder / "n1")
-    stale_steps = {job: int(cluster.job(job).steps_done) for job in jobs}
     for job in jobs:
         assert cluster.started(job, attempt=2)["node"] == "n2"
-        cluster.until(job, lambda it: it.steps_done > 0, "goes on elsewhere")
+        _begun(cluster, job, attempt=2)
         cluster.client.requeue(job)
+    saved = {job: cluster.started(job, attempt=3)["step"] for job in jobs}
     for job in jobs:
-        cluster.started(job, attempt=3)
-    saved = {job: cluster.told(job, "saved")[-1] for job in jobs}
+        _begun(cluster, job, attempt=3)
     _wake(frozen, chance)
     gone(line["pid"] for line in first.values())
     cluster.linked("n1", "n2")
     outcomes = []
     for job in jobs:
         now = loaded(cluster.folder / "checkpoints" / job)
-        newest = saved[job]
-        outcomes.append(
-            Outcome(job, stale_steps[job], newest["step"], newest["attempt"], now["step"], now["attempt"])
-        )
+        outcomes.append(Outcome(job, saved[job], 2, now["step"], now["attempt"]))
     go.touch()
     for job in jobs:
         cluster.completed(job)
@@ -112,6 +115,14 @@ def _round(cluster: Cluster, go: Path, count: int, chance: random.Random) -> lis
     cluster.kill("n2")
     eventually(lambda: cluster.client.nodes(["n2"])[0].state != "up", "n2 is known to be away")
     return outcomes
+
+
+def _begun(cluster: Cluster, job: str, attempt: int) -> None:
+    """Wait until an attempt has done some steps."""
+    eventually(
+        lambda: any(line["attempt"] == attempt for line in cluster.told(job, "begun")),
+        f"attempt {attempt} of job {job} does steps",
+    )
 
 
 def _wake(frozen: Sequence[Process], chance: random.Random) -> None:
@@ -125,6 +136,11 @@ def _wake(frozen: Sequence[Process], chance: random.Random) -> None:
 
 def loaded(checkpoints: Path) -> dict[str, int]:
     """What the next attempt of a job would load, by its own function in a process of its own."""
+    newest = max(checkpoints.glob("e*-a*"), default=None)
+    if newest is not None:
+        return _state(newest / "state.txt")
+    if not list(checkpoints.glob("state.txt.*")):
+        return _state(checkpoints / "state.txt")
     environ = {
         **os.environ,
         "GAVEL_CHECKPOINT_DIR": str(checkpoints),
@@ -133,12 +149,17 @@ def loaded(checkpoints: Path) -> dict[str, int]:
         "GAVEL_ATTEMPT": "999",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
     }
-    program = f"import sys, json; sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv = ['', '/']\n"
+    program = f"import sys, json; sys.path.insert(0, {str(HERE)!r}); sys.argv = ['', '/']\n"
     program += "import own_loop; print(json.dumps(own_loop.load()))"
     done = subprocess.run(
         [sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True, check=True
     )
     state: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return state
+
+
+def _state(path: Path) -> dict[str, int]:
+    state: dict[str, int] = json.loads(path.read_text())
     return state
 
 

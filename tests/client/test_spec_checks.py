@@ -52,7 +52,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "deadline_s": [("soon", "must be a number of seconds, got 'soon'")],
     **{
         name: [("60", "must be a number of seconds, got '60' (str); say 60")]
-        for name in ("earliest_start_s", "min_run_s", "restart_cost_s")
+        for name in ("earliest_start_s", "min_run_s", "restart_cost_s", "setup_limit_s")
     },
     "memory_gb": [("64GB", "must be a number of GB, got '64GB'"), (True, "must be a number of GB")],
     "gpu_memory_gb": [("40", "must be a number of GB, got '40' (str); say 40")],
@@ -64,6 +64,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "labels": [({"rack": None}, "labels.rack: must be text, got None")],
     "rates": [({"a100": "fast"}, "rates.a100: must be a number of steps per second, got 'fast'")],
     "ranks": [("q", "must be 'per_gpu' or 'per_node', got 'q'")],
+    "checkpoints": [("q", "must be 'per_job' or 'per_attempt', got 'q'")],
     **{
         name: [(3, "must be text, got 3 (int); say '3'"), ("\ud800", "is not Unicode text")]
         for name in (

@@ -57,6 +57,8 @@ WHOLE = JobSpec(
     env_from={"T": "secret"},
     checkpoint_dir="/ck",
     ranks="per_node",
+    checkpoints="per_attempt",
+    setup_limit_s=1800.0,
 )
 
 

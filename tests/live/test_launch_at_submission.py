@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ WRONG: dict[str, list[dict[str, Any]]] = {
     ],
     "checkpoint_dir": [{**RUN, "checkpoint_dir": "c"}],
     "ranks": [{**RUN, "ranks": 7}],
+    "checkpoints": [{**RUN, "checkpoints": 7}],
+    "setup_limit_s": [{**RUN, "setup_limit_s": value} for value in (0.0, -1.0, math.nan, math.inf)],
 }
 
 
@@ -53,7 +56,7 @@ def test_every_field_of_a_launch_wrong_in_turn(field: str) -> None:
         with pytest.raises(InvalidSpec) as refused:
             submitted(said)
         assert refused.value.field.startswith(f"launch.{field}"), said
-        if field != "ranks":  # a number of the protocol; agents know words
+        if field not in ("ranks", "checkpoints"):  # numbers of the protocol; agents know words
             with pytest.raises(LaunchError):
                 read_launch(said)
 
@@ -69,6 +72,8 @@ SAID = st.fixed_dictionaries(
         "env": st.dictionaries(NAMES, WORDS, max_size=2),
         "env_from": st.dictionaries(NAMES, st.sampled_from(["s", "secret-1", "/x"]), max_size=2),
         "ranks": st.integers(0, 2),
+        "checkpoints": st.integers(0, 2),
+        "setup_limit_s": st.floats(),
         **dict.fromkeys(("script", "setup", "venv", "workdir", "checkpoint_dir", "upload"), WORDS),
     },
 )

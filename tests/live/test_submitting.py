@@ -54,6 +54,8 @@ async def test_how_a_job_starts_comes_back_as_it_was_given(live: Live) -> None:
         env_from={"KEY": "s3-key"},
         checkpoint_dir="/ckpt/ann",
         ranks=Launch.RANKS_PER_NODE,
+        checkpoints=Launch.CHECKPOINTS_PER_ATTEMPT,
+        setup_limit_s=1800.0,
     )
     await live.jobs().SubmitJobs(submit(spec(launch=launch)))
     assert launch == (await live.jobs().GetJob(pb.GetJobRequest(job="1"))).spec.launch
@@ -93,6 +95,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"after": [pb.Dependency(job="")]}, "after[0].job"),
     ({"after": [pb.Dependency(job="1", when=9)]}, "after[0].when"),  # type: ignore[arg-type]
     ({"launch": Launch(ranks=7, command=["x"])}, "launch.ranks"),  # type: ignore[arg-type]
+    ({"launch": Launch(checkpoints=7, command=["x"])}, "launch.checkpoints"),  # type: ignore[arg-type]
+    *(
+        ({"launch": Launch(setup_limit_s=value, command=["x"])}, "launch.setup_limit_s")
+        for value in (0.0, -1.0, NAN, INF, 1e300)
+    ),
     ({"launch": Launch(setup="x")}, "launch.command"),
     ({"launch": Launch(command=["x"], script="y")}, "launch.script"),
     ({"launch": Launch(command=[""])}, "launch.command[0]"),

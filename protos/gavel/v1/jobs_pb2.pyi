@@ -129,7 +129,7 @@ class Dependency(_message.Message):
     def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[Dependency.When, str]] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks")
+    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s")
     class Ranks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RANKS_UNSPECIFIED: _ClassVar[Launch.Ranks]
@@ -138,6 +138,14 @@ class Launch(_message.Message):
     RANKS_UNSPECIFIED: Launch.Ranks
     RANKS_PER_GPU: Launch.Ranks
     RANKS_PER_NODE: Launch.Ranks
+    class Checkpoints(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CHECKPOINTS_UNSPECIFIED: _ClassVar[Launch.Checkpoints]
+        CHECKPOINTS_PER_JOB: _ClassVar[Launch.Checkpoints]
+        CHECKPOINTS_PER_ATTEMPT: _ClassVar[Launch.Checkpoints]
+    CHECKPOINTS_UNSPECIFIED: Launch.Checkpoints
+    CHECKPOINTS_PER_JOB: Launch.Checkpoints
+    CHECKPOINTS_PER_ATTEMPT: Launch.Checkpoints
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +170,8 @@ class Launch(_message.Message):
     ENV_FROM_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    SETUP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
     script: str
     setup: str
@@ -172,7 +182,9 @@ class Launch(_message.Message):
     env_from: _containers.ScalarMap[str, str]
     checkpoint_dir: str
     ranks: Launch.Ranks
-    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ...) -> None: ...
+    checkpoints: Launch.Checkpoints
+    setup_limit_s: float
+    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("specs", "idempotency_key")
