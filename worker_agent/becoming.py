@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from worker_agent import process_tree
+from worker_agent import control_groups, process_tree
 
 COULD_NOT_START = 127  # what a shell says of a command that it cannot run
 
@@ -30,15 +30,20 @@ def turn_into(
     out: int,
     said: int,
     default: Collection[signal.Signals],
+    entrance: int | None = None,
     rehearse: bool = False,
     instead: Callable[[], object] | None = None,
 ) -> NoReturn:
     """Turn into the leader of a session of its own; `said` takes what is wrong, and is closed when nothing is.
 
-    `default`: signals that the shim treats in its own way. `rehearse`: do all but turn into it. `instead`: what to do
-    as the user in place of the command; it may take long, and what goes wrong in it stands in the log.
+    `default`: signals that the shim treats in its own way. `entrance`: of the run's control group; it is entered before
+    the look whether the shim lives, so that nothing of the job can be started outside. `rehearse`: do all but turn
+    into it. `instead`: what to do as the user in place of the command; it may take long, and what goes wrong in it
+    stands in the log.
     """
     try:
+        if entrance is not None:
+            control_groups.enter(entrance)
         os.setsid()
         be_no_dearer_than_others()
         _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])

@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 import msgspec
 import yaml
 
+from worker_agent.containment import WANTED
 from worker_agent.declared import parse_gpus
 from worker_agent.gpus import InventoryError
 
@@ -51,6 +52,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     setup_limit_s: float = 3600.0  # that a job's setup may take where the job does not say; 0: without end
     logs_mb: float = 64.0  # of what each process of an attempt prints, the newest so much is kept
     logs_days: float = 7.0  # that output is kept after a job has ended
+    containment: str = (
+        "auto"  # of a job's processes: auto, cgroup (refuse to start without), or subreaper (never)
+    )
     drain_on_stop: bool = False  # when told to stop, let jobs end first, and take no more
     log_level: str = "info"  # debug, info, warning or error
     log_json: bool = False  # one JSON object per line instead of text
@@ -74,6 +78,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"{field} is {value:g}, must be a number from 0 up")
+        if self.containment not in WANTED:
+            raise ConfigError(f"containment is '{self.containment}', must be {', '.join(WANTED)}")
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is '{self.log_level}', must be {', '.join(LEVELS)}")
         for key, value in self.labels.items():

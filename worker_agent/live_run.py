@@ -69,6 +69,8 @@ class LiveRun:
         self.note = ""  # the last line that its log was given by the agent
         self.called_off = False  # another part of its gang cannot start
         self.kills = 0
+        self.withheld = ""  # why its GPUs are not given to others although its shim is gone
+        self.let_go = False  # an operator says that nothing of it is left
         self.progress: Progress | None = None
         self._versions: dict[int, object] = {}
 

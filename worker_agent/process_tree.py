@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
+_GET_SUBREAPER = 37
 _SET_NO_NEW_PRIVS = 38
 _ENVIRON_BYTES_MAX = 4 << 20
 _COMMAND_BYTES_MAX = 1 << 16
@@ -66,6 +67,17 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
                 if not stats[pid].dead:
                     found.append(Process(pid, stats[pid].start_ticks))
     return found
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 where it has none that can be seen."""
+    stat = _stat(pid)
+    return 0 if stat is None else stat.parent
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process, dead ones too if it has not waited for them."""
+    return [child for child in _pids() if (stat := _stat(child)) is not None and stat.parent == pid]
 
 
 def started_with(variable: str, value: str) -> list[Process]:
@@ -148,6 +160,13 @@ def children() -> list[int]:
 def adopt_orphans() -> None:
     """From now on, orphaned descendants of this process become its children."""
     _prctl(_SET_SUBREAPER, 1)
+
+
+def adopts_orphans() -> bool:
+    """Whether orphaned descendants of this process become its children."""
+    answer = ctypes.c_int(0)
+    _libc.prctl(_GET_SUBREAPER, ctypes.byref(answer), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    return bool(answer.value)
 
 
 def forbid_new_privileges() -> None:

@@ -22,23 +22,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from worker_agent import process_tree
-from worker_agent.endings import NOTHING, exited, read_ending
+from worker_agent.containment import Containment
+from worker_agent.custody import Custody, words_for
+from worker_agent.endings import Ending, exited, read_ending
 from worker_agent.launch import meeting_of
-from worker_agent.live_run import SHIM_WORDS, LiveRun, Moments, say_moments, say_refused, start_shim
-from worker_agent.orders import Event, Limits, Order, ProcessFound, ProcessStarted, Progressed
-from worker_agent.process_tree import Process
+from worker_agent.live_run import LiveRun, Moments, say_moments, say_refused
+from worker_agent.orders import Event, Limits, Order, ProcessStarted, Progressed
 from worker_agent.rendezvous import Rendezvous
-from worker_agent.run_directory import EXIT, GO, LEASE, SHIM, START, TOLD, RunDirectory, directory_name
-from worker_agent.sharing import ALONE
+from worker_agent.run_directory import EXIT, GO, SHIM, START, TOLD, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.5
 STARTING_INTERVAL_S = 0.05
 CLEAN_UP_INTERVAL_S = 0.2
-UNKNOWN_S = 5.0  # for a run to be gone whose directory makes no sense
+WITHHELD_INTERVAL_S = 1.0
 
 Prepare = Callable[[RunDirectory], dict[str, Any]]
 
@@ -53,6 +51,7 @@ class Processes:
         emit: Callable[[Event], object],
         prepared: Callable[[Order, str], object] = lambda order, trouble: None,
         *,
+        containment: Containment | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`emit` is told what happens, in the thread of the event loop.
@@ -62,6 +61,7 @@ class Processes:
         self.runs_path = state.absolute() / "runs"
         self.runs_path.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.limits, self.emit, self.prepared, self.clock = limits, emit, prepared, clock
+        self.custody = Custody(state.absolute(), containment or Containment())
         self.live: dict[str, LiveRun] = {}
         self.untold: set[str] = set()  # ended, and the scheduler may not know
         self._stirred = asyncio.Event()
@@ -73,7 +73,7 @@ class Processes:
 
         A ValueError of `prepare` is the job's fault, and ends in an exit that says so; any other trouble is the node's.
         """
-        run = self.live[order.lease] = LiveRun(order, self._moments(ends_s))
+        run = self.live[order.lease] = LiveRun(order, self.moments(ends_s))
         run.packed = packed
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
@@ -84,10 +84,10 @@ class Processes:
             self.emit(exited(order, None))
             return
         if run.popen is None:
-            self._shim_gone(run)
+            self.shim_gone(run)
             return
         run.write_lease()  # it may have moved meanwhile
-        self._watch_shim(run, run.popen.pid)
+        self.watch_shim(run, run.popen.pid)
         self._stirred.set()
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
@@ -122,7 +122,7 @@ class Processes:
         """The lease goes on until then; no word to one that is being stopped."""
         run = self.live.get(lease)
         if run is not None and not run.stopping:
-            moments = self._moments(ends_s)
+            moments = self.moments(ends_s)
             if moments.ask_s > run.moments.ask_s:
                 run.moments = moments
                 run.write_lease()
@@ -165,6 +165,8 @@ class Processes:
             run.signal_shim(signal.SIGCONT)
             if run.kills > 1 and run.directory is not None:
                 process_tree.kill_all(run.belongings)
+                if (group := self.custody.group(lease)) is not None:
+                    group.kill()
 
     def told(self, leases: Iterable[str]) -> None:
         """The scheduler knows of these exits: a restarted agent need not tell them."""
@@ -177,7 +179,8 @@ class Processes:
         """The directory of a run."""
         return self.runs_path / directory_name(lease)
 
-    def _moments(self, ends_s: float) -> Moments:
+    def moments(self, ends_s: float) -> Moments:
+        """The three moments of a lease that ends then."""
         ask_s = ends_s + self.limits.late_s
         signal_s = ask_s + self.limits.ask_s
         return Moments(ask_s, signal_s, signal_s + self.limits.grace_s)
@@ -214,64 +217,12 @@ class Processes:
             if start["uid"] is not None:
                 os.fchown(directory.fd, start["uid"], start["gid"])
             say_moments(directory, order, run.moments)
+            unless_started.callback(self.custody.release, order.lease)
+            start["group"] = self.custody.take(order).group
             directory.write(START, start, durable=True, mode=0o600)
-            shim = start_shim(directory)
+            shim = self.custody.start_shim(directory)
             unless_started.pop_all()
         return directory, tuple(rank["rank"] for rank in start["ranks"]), shim
-
-    # ------------------------------------------------------------------------------------------ after a restart
-
-    def find(self) -> None:
-        """Take up the runs of the agent before this one: those that live, and exits that nobody was told of.
-
-        A job may have changed or removed what is in its directory; whether it runs is seen by its shim.
-        """
-        shims = process_tree.session_leaders(*SHIM_WORDS)
-        ours = {path for path in map(Path, shims) if path.parent == self.runs_path}
-        for path in sorted(ours.union(self.runs_path.iterdir())):
-            shim = shims.get(str(path))
-            try:
-                with contextlib.ExitStack() as unless_taken:
-                    directory = unless_taken.enter_context(RunDirectory(path))
-                    if shim is None and (directory.has(TOLD) or _never_started(directory)):
-                        continue
-                    self._find_one(directory, shim)
-                    unless_taken.pop_all()
-            except (OSError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
-                LOG.error("%s: left as it is, because it cannot be read: %s", path, error)
-                if shim is not None:
-                    _end_unknown(path, shim)
-
-    def _find_one(self, directory: RunDirectory, shim: Process | None) -> None:
-        start = directory.read(START, owner=os.geteuid()) or {}
-        order = msgspec.convert(start["order"], Order)
-        run = LiveRun(order, self._moments(order.ends_s), directory)
-        run.found_shim = shim
-        with contextlib.suppress(msgspec.ValidationError):
-            run.moments = msgspec.convert(run.read_own(LEASE), Moments)
-        run.note = str(run.read_own(LEASE).get("note", ""))
-        run.packed = run.note != ALONE if run.note else bool(start.get("spec", {}).get("packed"))
-        run.ranks = tuple(int(rank["rank"]) for rank in start["ranks"])
-        run.running = run.read_own(SHIM).get("running") is not False  # it is where nobody says otherwise
-        run.gathers = bool(start.get("gathers"))
-        run.look_at_progress()
-        ran_s, progress = run.ran_s(self.clock()) if run.running else None, run.progress or NOTHING
-        order = msgspec.structs.replace(order, ends_s=run.moments.ask_s - self.limits.late_s)
-        self.live[order.lease] = run
-        self.emit(ProcessFound(order, ran_s, progress.steps, progress.saved, progress.stepping_s))
-        self._take_up(run)
-
-    def _take_up(self, run: LiveRun) -> None:
-        """Watch the shim of a run that was found, or report the exit."""
-        shim = run.shim()
-        if shim is not None:
-            self._watch_shim(run, shim.pid)
-            if run.pidfd is not None and run.shim() != shim:  # gone in between
-                self._shim_gone(run)
-        elif run.files.has(EXIT) or run.files.has(SHIM) or _is_free(run.files):
-            self._shim_gone(run)
-        else:  # its shim holds the lock, but has not said its pid yet
-            asyncio.get_running_loop().call_later(STARTING_INTERVAL_S, self._take_up, run)
 
     # ------------------------------------------------------------------------------------------------- watching
 
@@ -310,25 +261,27 @@ class Processes:
             run.gathers = False
             self.prepared(run.order, trouble)
 
-    def _watch_shim(self, run: LiveRun, pid: int) -> None:
+    def watch_shim(self, run: LiveRun, pid: int) -> None:
+        """See to the run when its shim is gone."""
         try:
             run.pidfd = os.pidfd_open(pid)
         except OSError:
-            self._shim_gone(run)
+            self.shim_gone(run)
             return
-        asyncio.get_running_loop().add_reader(run.pidfd, self._shim_gone, run)
+        asyncio.get_running_loop().add_reader(run.pidfd, self.shim_gone, run)
 
-    def _shim_gone(self, run: LiveRun) -> None:
+    def shim_gone(self, run: LiveRun) -> None:
         """Report how it ended, when nothing is left of it."""
         if self.live.get(run.order.lease) is not run:
             return  # closed meanwhile
         self._let_go(run)
         run.find_directory_again()
         ending = read_ending(run.read_own(EXIT) or None)
+        if not self._is_over(run, ending):
+            interval_s = WITHHELD_INTERVAL_S if run.withheld else CLEAN_UP_INTERVAL_S
+            asyncio.get_running_loop().call_later(interval_s, self.shim_gone, run)
+            return
         if ending is None:
-            if process_tree.kill_all(run.belongings):
-                asyncio.get_running_loop().call_later(CLEAN_UP_INTERVAL_S, self._shim_gone, run)
-                return
             LOG.error(
                 "job %(job)s, lease %(lease)s: its shim is gone and has left no exit.json", run.order.named()
             )
@@ -341,9 +294,44 @@ class Processes:
         else:
             event = exited(run.order, ending, run.progress, run.last_words(), run.ran_s(self.clock()))
         run.redact()
+        self.custody.release(run.order.lease)
         self._close(run)
         self.untold.add(run.order.lease)
         self.emit(event)
+
+    def _is_over(self, run: LiveRun, ending: Ending | None) -> bool:
+        """Whether nothing is left of a run whose shim is gone; what is known to be its own is killed."""
+        if run.let_go:
+            return True
+        left = self.custody.clear(run.order.lease)
+        if left.dying or (ending is None and process_tree.kill_all(run.belongings)):
+            return False
+        withheld = run.withheld
+        run.withheld = words_for(left.suspects) if left.suspects and ending is None else ""
+        if run.withheld and not withheld:
+            LOG.error(
+                "job %(job)s, lease %(lease)s: its shim was killed, and these processes may be of the job: "
+                "%(suspects)s. Its GPUs are withheld until they are gone: end those that are of the job, or, if none "
+                "is, `gavel resume` the node",
+                run.order.named(suspects=run.withheld),
+            )
+        return not run.withheld
+
+    def withheld(self) -> dict[int, str]:
+        """GPUs on which an ended job may have left processes, and what these may be."""
+        return {
+            gpu: f"job {run.order.job} may have left processes on it: {run.withheld}"
+            for run in self.live.values()
+            if run.withheld
+            for gpu in run.order.gpus
+        }
+
+    def let_go(self) -> None:
+        """An operator says that nothing is left of the runs whose GPUs are withheld."""
+        for run in list(self.live.values()):
+            if run.withheld:
+                run.let_go, run.withheld = True, ""
+                self.shim_gone(run)
 
     def _let_go(self, run: LiveRun) -> None:
         if run.pidfd is not None:
@@ -363,38 +351,3 @@ class Processes:
         for run in list(self.live.values()):
             self._let_go(run)
             self._close(run)
-
-
-def _end_unknown(path: Path, shim: Process) -> None:
-    """Nobody can answer for this run: all of it is gone before anybody is told that its GPUs are free."""
-    LOG.error("%s: it runs, and nobody can tell for what: it is ended", path)
-    end_s = time.monotonic() + UNKNOWN_S
-    while process_tree.alive(shim) and time.monotonic() < end_s:
-        if not process_tree.kill_all(lambda: process_tree.descendants(shim.pid)):
-            process_tree.send(shim, signal.SIGKILL)  # last: it is by the shim that they are found
-        time.sleep(STARTING_INTERVAL_S)
-
-
-def _never_started(directory: RunDirectory) -> bool:
-    """Whether the agent died before there was a shim, and none will come: the directory is removed then."""
-    if not directory.has(START):
-        shutil.rmtree(directory.path)
-        return True
-    lock = directory.lock()  # a shim that comes late finds it taken, or the file gone
-    if lock is None:
-        return False
-    try:
-        if directory.has(EXIT) or directory.has(SHIM):
-            return False
-        shutil.rmtree(directory.path)
-        return True
-    finally:
-        os.close(lock)
-
-
-def _is_free(directory: RunDirectory) -> bool:
-    """Whether no shim is there."""
-    lock = directory.lock()
-    if lock is not None:
-        os.close(lock)
-    return lock is not None

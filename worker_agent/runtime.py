@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from worker_agent.containment import Containment
 from worker_agent.core import AgentCore
 from worker_agent.endings import Ending, exited
 from worker_agent.launch import Details
@@ -46,6 +47,7 @@ from worker_agent.preparing import Workshop
 from worker_agent.processes import Prepare, Processes
 from worker_agent.rendezvous import HeldPorts, Rendezvous, on_this_node
 from worker_agent.run_directory import RunDirectory, directory_name
+from worker_agent.run_recovery import find_runs
 from worker_agent.sharing import ALONE, PIPES
 
 LOG = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class Agent:
         link: Link,
         limits: Limits | None = None,
         *,
+        containment: Containment | None = None,
         clock: Callable[[], float] = time.monotonic,
         retention: Retention | None = None,
     ) -> None:
@@ -98,7 +101,9 @@ class Agent:
         self._memory = state / "agent.json"
         epoch, generation = self._remembered()
         self.core = AgentCore(limits, epoch=epoch, generation=generation)
-        self.processes = Processes(state, self.core.limits, self.tell, self._prepared, clock=clock)
+        self.processes = Processes(
+            state, self.core.limits, self.tell, self._prepared, containment=containment, clock=clock
+        )
         self.workshop, self.link, self.clock = workshop, link, clock
         self.retention = retention or Retention()
         self.details: dict[str, Details] = {}
@@ -111,7 +116,7 @@ class Agent:
 
     async def run(self) -> None:
         """Take up what the last agent left, then look after processes, for ever. To be started before the link."""
-        self.processes.find()
+        find_runs(self.processes)
         pipes = {lease: self.processes.variable(lease, PIPES) for lease in self.processes.live}
         self.workshop.mps.take_up(pipes)
         async with asyncio.TaskGroup() as tasks:

@@ -3,7 +3,8 @@
 Small, standard library only, one thread, started by exec in a session of its own. It obeys the three moments of
 lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended
 (docs/job-directory.md). Rules:
-- ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it;
+- ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it, and all
+  that is in the run's control group, where it has one (control_groups.py);
 - nobody waits for those to end by themselves who do not read lease.json: they have their SIGTERM at once;
 - exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
 - output goes through a process of its own (log_pump.py), so that a slow disk holds up neither moments nor codes;
@@ -23,6 +24,7 @@ from typing import Any
 
 from worker_agent import process_tree, run_directory
 from worker_agent.becoming import CannotStart, turn_into
+from worker_agent.control_groups import ControlGroup
 from worker_agent.exit_file import ExitFile
 from worker_agent.log_pump import PiecewiseLog, pump
 from worker_agent.moments import Moments, read_moments
@@ -59,6 +61,8 @@ class Shim:
         self._told = False  # leaders have had their SIGTERM
         self._killed: set[int] = set()  # children that have had their SIGKILL
         self.started_s = time.monotonic()
+        self._group = ControlGroup(start["group"]) if start.get("group") else None
+        self._entrance = None if self._group is None else self._group.open_entrance()
         self._exit = ExitFile(run, len(self.ranks))
         self._out: dict[int, int] = {}  # rank -> where its output goes
         self._notes = -1
@@ -252,6 +256,8 @@ class Shim:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._killed |= fresh
+        if self._group is not None and not self._group.kill():
+            return False
         return not fresh and not process_tree.kill_all(self._belongings, self._reap)
 
     def _signal_leaders(self) -> None:
@@ -275,7 +281,7 @@ class Shim:
         if not pid:
             os.close(heard)
             more |= {"shim": shim, "out": self._out[rank], "said": said, "default": OUR_SIGNALS}
-            turn_into(self.start, argv, env, **more)
+            turn_into(self.start, argv, env, entrance=self._entrance, **more)
         os.close(said)
         self.leaders[pid] = rank
         with os.fdopen(heard, "rb") as file:
@@ -355,6 +361,8 @@ class Shim:
             self._exit.write(said)
         except OSError as trouble:
             raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
+        if self._group is not None:
+            self._group.remove()
 
 
 def _line(note: str) -> bytes:

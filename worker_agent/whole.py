@@ -22,8 +22,9 @@ from pathlib import Path
 import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
-from worker_agent import host, job_library
+from worker_agent import host, job_library, process_tree
 from worker_agent.config import AgentConfig
+from worker_agent.containment import NoControlGroups, find_containment
 from worker_agent.declared import parse_gpus
 from worker_agent.gpus import Inventory, InventoryError
 from worker_agent.launch import LOG_PIECES, NodeFacts
@@ -74,6 +75,7 @@ class WholeAgent:
                 if self.nvml is None
                 else self.nvml.inventory()
             )
+            self.containment = find_containment(config.containment)
             self.storage = CheckpointStorage(config.checkpoints)
             self._storage_id = self.storage.identity()
             self.limits = limits or Limits(ask_s=config.ask_s, grace_s=config.grace_s)
@@ -86,7 +88,16 @@ class WholeAgent:
                 on_welcome=self._on_welcome,
             )
             retention = Retention(keep_s=config.logs_days * _DAY_S)
-            self.agent = Agent(config.state, self._workshop(), self.link, self.limits, retention=retention)
+            self.agent = Agent(
+                *(config.state, self._workshop(), self.link, self.limits),
+                containment=self.containment,
+                retention=retention,
+            )
+        except NoControlGroups as error:
+            raise CannotStart(
+                f"containment is 'cgroup', and no control group can be made for a job: {error}; under systemd,"
+                " Delegate=yes in the agent's unit lets it"
+            ) from None
         except (UserError, InventoryError, StorageError, StateLocked, job_library.LibraryMissing) as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
@@ -249,6 +260,7 @@ def run_agent(config: AgentConfig) -> int:
 
 async def _run(config: AgentConfig) -> int:
     whole = WholeAgent(config)
+    process_tree.adopt_orphans()  # of shims that are killed
     found: Inventory = whole.inventory
     LOG.info(
         "node %s: %d × %s; %s; state in %s",
@@ -262,6 +274,7 @@ async def _run(config: AgentConfig) -> int:
     )
     for note in found.notes:
         LOG.info("%s", note)
+    LOG.log(logging.INFO if whole.containment.is_certain else logging.WARNING, "%s", whole.containment.words)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -41,6 +41,11 @@ from gavel.cli.live_options import JSON
 @click.option("--grace-s", type=float, metavar="SECONDS", help="From the signal to the end of its processes.")
 @click.option("--logs-mb", type=float, metavar="MB", help="Of each process's output, kept.")
 @click.option("--logs-days", type=float, metavar="DAYS", help="That output is kept.")
+@click.option(
+    "--containment",
+    metavar="HOW",
+    help="How a job's processes are held together: auto, cgroup (refuse to start without) or subreaper.",
+)
 @click.option("--drain-on-stop", is_flag=True, default=None, help="When told to stop, let jobs end first.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-json", is_flag=True, default=None, help="Log one JSON object per line.")

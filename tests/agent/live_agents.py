@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.agent.runs import PATIENCE_S, python
+from tests.agent.runs import PATIENCE_S, end_groups, python
 from worker_agent import process_tree
+from worker_agent.containment import find_containment
 from worker_agent.launch import Details, NodeFacts
 from worker_agent.orders import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
 from worker_agent.packages import Packages
@@ -102,7 +103,9 @@ class LiveAgent:
             mps=MpsDaemons(self.state / "mps"),
             secrets=tmp_path / "secrets",
         )
+        more.setdefault("containment", find_containment())
         self.agent = Agent(self.state, self.workshop, self.link, limits, **more)
+        process_tree.adopt_orphans()
         self.task: asyncio.Task[None] | None = None
         self.generation = self.agent.core.generation
 
@@ -193,6 +196,7 @@ def end_all(tmp_path: Path) -> None:
     for path in tmp_path.glob("**/state/runs/*"):
         for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
             process_tree.send(process, signal.SIGKILL)
+    end_groups(tmp_path)
 
 
 def live(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from worker_agent import process_tree
+from worker_agent.control_groups import ControlGroup
 from worker_agent.process_tree import boot_id
 from worker_agent.run_directory import EXIT, LEASE, SHIM, START, RunDirectory
 
@@ -56,6 +58,14 @@ def python(code: str, *arguments: object) -> list[str]:
 def gone(pid: int) -> bool:
     """Whether no living process has this pid."""
     return process_tree.look_up(pid) is None
+
+
+def end_groups(folder: Path) -> None:
+    """End and remove the control groups of all runs of the agents whose state is below a folder."""
+    for path in folder.glob("**/custody/*.json"):
+        group = ControlGroup(json.loads(path.read_text())["group"])
+        if group.path and group.kill():
+            group.remove()
 
 
 class ShimRun:

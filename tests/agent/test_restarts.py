@@ -126,9 +126,10 @@ async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: 
     """Its exit is written all the same; it was tried for a minute in a directory that nobody could find any more."""
     code = "import os, shutil, sys; shutil.rmtree(os.environ['GAVEL_RUN_DIR']); sys.exit(5)"
     async with LiveAgent(tmp_path) as node:
-        node.desire(job(code), job("pass", "18"))
+        node.desire(job(code))
         exit = await until(lambda: node.exits().get("17"), RETRY_S / 2)
         assert (exit.outcome, exit.code) == ("failed", 5)
+        node.desire(job("pass", "18"))
         assert (await node.exit("18")).outcome == "finished"
 
 
@@ -284,8 +285,11 @@ async def test_a_new_link_says_what_is_held(tmp_path: Path) -> None:
         assert [held.lease for held in node.link.hellos[-1]] == ["17"]
 
 
+REMOVALS = ["rm start.json", "echo 1 > start.json", "rm -r ../17"]
+
+
 @pytest.mark.parametrize(
-    "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json"]
+    "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json", *REMOVALS]
 )
 def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> None:
     """A run is there as long as its shim is, whatever its job does to the directory (P5)."""
@@ -305,9 +309,12 @@ def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> No
     live(hidden)(tmp_path)
 
 
-@pytest.mark.parametrize("trick", ["rm start.json", "echo 1 > start.json", "rm -r ../17"])
+@pytest.mark.parametrize("trick", REMOVALS)
 def test_what_nobody_can_answer_for_is_ended(tmp_path: Path, trick: str) -> None:
-    """Without a readable order no lease can be said to be held: then nothing uses its GPUs either (P5)."""
+    """Without a readable order no lease can be said to be held: then nothing uses its GPUs either (P5).
+
+    The agent's own record of the run is gone too: of an older release, or removed by a job of its user.
+    """
 
     async def unknown(tmp_path: Path) -> None:
         async with LiveAgent(tmp_path) as node:
@@ -316,6 +323,7 @@ def test_what_nobody_can_answer_for_is_ended(tmp_path: Path, trick: str) -> None
             await node.says("here")
             shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
         subprocess.run(["/bin/sh", "-c", trick], cwd=node.agent.processes.path("17"), check=True)
+        (node.state / "custody" / "17.json").unlink()
         async with LiveAgent(tmp_path) as node:
             assert node.link.hellos == [()]
             assert gone(leader)

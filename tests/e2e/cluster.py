@@ -23,6 +23,7 @@ from unittest import mock
 
 from gavel.cli.up import LocalCluster
 from gavel.client import Client, Job, JobSpec, JobState, Refused
+from tests.agent.runs import end_groups
 from worker_agent import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +71,7 @@ class Cluster(LocalCluster):
                 one.wait()
         process_tree.kill_all(lambda: processes_of(self.folder))
         eventually(lambda: not processes_of(self.folder), "every process of the cluster is gone")
+        end_groups(self.folder)
 
     # ------------------------------------------------------------------------------------------------ processes
 

@@ -1,0 +1,105 @@
+"""Control groups, which hold all processes of one run, whatever these do to their parents, sessions and environments.
+
+Standard library only: the shim uses it too. A run's group is made by the agent, below its own, in the unified hierarchy
+(v2) or in that of the freezer (v1). Rules:
+- what a rank starts is in the group from its first instruction, and leaves it only if it may write to another group;
+- a run is over when its group is empty: a process is in it until the kernel has closed its files, GPUs among them;
+- a group that is not empty is frozen or killed as a whole, so that nobody can fork his way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+V2, V1 = "cgroup v2", "cgroup v1 freezer"
+_PROCESSES = "cgroup.procs"
+_LOOKS, _LOOK_S = 20, 0.001  # for what was killed to be gone
+
+
+class ControlGroup:
+    """The control group of one run."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open_entrance(self) -> int:
+        """A descriptor for `enter`."""
+        return os.open(f"{self.path}/{_PROCESSES}", os.O_WRONLY | os.O_CLOEXEC)
+
+    def is_empty(self) -> bool:
+        """Whether no process is left in it, or below it."""
+        try:
+            with open(f"{self.path}/cgroup.events") as file:
+                return "populated 0" in file.read().splitlines()
+        except FileNotFoundError:
+            return not any(_pids(folder, "tasks") for folder in self._folders())
+        except OSError:  # removed while it was read: it was empty
+            return not os.path.isdir(self.path)
+
+    def kill(self) -> bool:
+        """Kill all that is in it; whether nothing is left."""
+        for _ in range(_LOOKS):
+            if self.is_empty():
+                return True
+            self._kill_once()
+            time.sleep(_LOOK_S)
+        return self.is_empty()
+
+    def remove(self) -> None:
+        """Remove it, and what is below it, as far as that is empty."""
+        for folder in reversed(list(self._folders())):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+    def _kill_once(self) -> None:
+        try:
+            _write(f"{self.path}/cgroup.kill", "1")  # Linux 5.14
+        except OSError:
+            self._set_frozen(True)
+            for folder in self._folders():
+                for pid in _pids(folder, _PROCESSES):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            self._set_frozen(False)
+
+    def _set_frozen(self, frozen: bool) -> None:
+        """Let nothing in it run, so that nothing forks while it is killed. Signals of v1 arrive when it is thawed."""
+        for name, value in (
+            ("freezer.state", "FROZEN" if frozen else "THAWED"),
+            ("cgroup.freeze", str(int(frozen))),
+        ):
+            with contextlib.suppress(OSError):
+                _write(f"{self.path}/{name}", value)
+
+    def _folders(self) -> Iterator[str]:
+        """It, and those below it, from the top down."""
+        for folder, _, _ in os.walk(self.path):
+            yield folder
+
+
+def enter(entrance: int) -> None:
+    """Put this process, and so all that it will ever start, into the group of `ControlGroup.open_entrance`."""
+    os.write(entrance, b"0")
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never makes a file where there is none
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _pids(folder: str, name: str) -> list[int]:
+    try:
+        with open(f"{folder}/{name}") as file:
+            return [pid for pid in map(int, file.read().split()) if pid > 0]  # 0: of another pid namespace
+    except OSError:
+        return []

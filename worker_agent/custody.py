@@ -1,0 +1,254 @@
+"""What may be left of a run, known apart from its directory, which the job can change; and making sure it is gone.
+
+A record per run in STATE/custody, from before its shim is started until its end is certain. Rules:
+- a run with a control group is gone when the group is empty;
+- without one, orphans of a killed shim become children of the agent that started it, which kills them;
+- where that agent is gone too, its orphans are among the children of whoever adopts them: while there is one of which
+  it cannot be said where it comes from, the run is not gone, and nothing is killed on suspicion;
+- nothing of a run is left when the machine was started since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from worker_agent import process_tree
+from worker_agent.containment import Containment, who_adopts
+from worker_agent.control_groups import ControlGroup
+from worker_agent.live_run import SHIM_WORDS, start_shim
+from worker_agent.orders import Order
+from worker_agent.process_tree import Process
+from worker_agent.run_directory import RunDirectory, directory_name
+
+LOG = logging.getLogger(__name__)
+_MPS = "nvidia-cuda-mps"  # its daemons are started by the agent, and outlive their jobs
+_NOBODY = Process(0, 0)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the processes of a run can be."""
+
+    order: Order
+    boot_id: str
+    agent: Process  # that started its shim; nobody: it is not known
+    adopter: Process = _NOBODY  # of the agent's orphans
+    since_ticks: int = 0  # nothing of the run was started before
+    groups: str = ""  # /proc/PID/cgroup of the shim: also of its orphans
+    group: str = ""  # the run's own control group; empty: there is none
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What is left of a run. `dying`: it was killed, and is not gone yet."""
+
+    dying: bool = False
+    suspects: tuple[Process, ...] = ()  # may be of the run
+
+    def __bool__(self) -> bool:
+        return self.dying or bool(self.suspects)
+
+
+class Custody:
+    """The records of all runs of a node."""
+
+    def __init__(self, state: Path, containment: Containment) -> None:
+        self.containment = containment
+        self._folder = state / "custody"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._boot_id = process_tree.boot_id()
+        self._me = process_tree.look_up(os.getpid()) or _NOBODY
+        self._adopter = _NOBODY if containment.is_certain else who_adopts() or _NOBODY
+        self._records: dict[str, Record] = {}
+        self._shims: set[int] = set()  # pids of those that we started, as long as their sessions last
+        self._starting = threading.Lock()  # held from the start of a shim until it is in that set
+        for path in self._folder.glob("*.json"):
+            try:
+                record = msgspec.json.decode(path.read_bytes(), type=Record)
+            except (OSError, msgspec.MsgspecError) as error:
+                LOG.error("%s: left out, because it cannot be read: %s", path, error)
+            else:
+                self._records[record.order.lease] = record
+
+    # ------------------------------------------------------------------------------------------------- records
+
+    def take(self, order: Order) -> Record:
+        """Answer for a run whose shim is about to be started; OSError where that cannot be written down."""
+        known = self._records.get(order.lease)
+        if known is not None:  # of a start that was broken off
+            self.release(order.lease)
+        record = Record(
+            order=order,
+            boot_id=self._boot_id,
+            agent=self._me,
+            adopter=self._adopter,
+            since_ticks=_ticks_now(),
+            groups=_groups_of(os.getpid()),
+            group=self.containment.make_group(order.lease),
+        )
+        self._keep(record)
+        return record
+
+    def take_up(self, order: Order, shim: Process | None) -> None:
+        """Answer for a run of an agent before this one, which may have kept no record; OSError as above."""
+        if shim is not None and order.lease not in self._records:
+            record = Record(
+                order=order,
+                boot_id=self._boot_id,
+                agent=_NOBODY,
+                adopter=process_tree.look_up(process_tree.parent_of(shim.pid)) or _NOBODY,
+                since_ticks=shim.start_ticks,
+                groups=_groups_of(shim.pid),
+            )
+            self._keep(record)
+
+    def start_shim(self, directory: RunDirectory) -> subprocess.Popen[bytes]:
+        """Start the shim of a run that was taken."""
+        with self._starting:
+            shim = start_shim(directory)
+            self._shims.add(shim.pid)
+        return shim
+
+    def spare(self, shims: Iterable[Process]) -> None:
+        """These shims live, whoever started them: they are nobody's orphans."""
+        self._shims.update(shim.pid for shim in shims)
+
+    def orders(self) -> dict[str, Order]:
+        """Orders of runs that may have processes, by the names of their directories."""
+        return {directory_name(lease): record.order for lease, record in self._records.items()}
+
+    def group(self, lease: str) -> ControlGroup | None:
+        """The control group of a run, if it has one."""
+        record = self._records.get(lease)
+        return ControlGroup(record.group) if record is not None and record.group else None
+
+    def release(self, lease: str) -> None:
+        """The run is gone, or was never started."""
+        group = self.group(lease)
+        if group is not None:
+            group.remove()
+        self._records.pop(lease, None)
+        with contextlib.suppress(OSError):
+            self._path(lease).unlink()
+
+    def _keep(self, record: Record) -> None:
+        path = self._path(record.order.lease)
+        aside = path.with_suffix(".new")
+        aside.write_bytes(
+            msgspec.json.encode(record)
+        )  # not flushed: after a power cut nothing is left of any run
+        aside.replace(path)
+        self._records[record.order.lease] = record
+
+    def _path(self, lease: str) -> Path:
+        return self._folder / f"{directory_name(lease)}.json"
+
+    # ---------------------------------------------------------------------------------------------- what is left
+
+    def clear(self, lease: str) -> Left:
+        """Kill what is left of a run whose shim is gone, as far as it is known to be of the run; what is left then."""
+        record = self._records.get(lease)
+        if record is None or record.boot_id != self._boot_id:
+            return Left()
+        if record.group and not ControlGroup(record.group).kill():
+            return Left(dying=True)
+        adopts = (
+            self._me.pid != 1 and process_tree.adopts_orphans()
+        )  # the first process adopts those of others, too
+        if adopts and process_tree.kill_all(self._adopted):
+            return Left(dying=True)
+        if record.group or (adopts and record.agent == self._me):
+            return Left()
+        return Left(suspects=tuple(self._suspects(record)))
+
+    def _adopted(self) -> list[Process]:
+        """Orphans of our shims. Shims and what they left to write logs have sessions that no job can be in."""
+        found, sessions = [], set()
+        with self._starting:
+            for pid in process_tree.children_of(os.getpid()):
+                try:
+                    session = os.getsid(pid)
+                except ProcessLookupError:
+                    continue
+                sessions.add(session)
+                if session == os.getsid(0) or session in self._shims or _is_mps(pid):
+                    continue
+                process = process_tree.look_up(pid)
+                if process is None:
+                    _reap(pid)
+                else:
+                    found += [process, *process_tree.descendants(pid)]
+            self._shims &= sessions
+        return found
+
+    def _suspects(self, record: Record) -> Iterator[Process]:
+        """Processes that may be orphans of this run. Those of another user, or in other control groups, are too."""
+        if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
+            return  # a container of its own: with its first process all others have ended
+        parents = (
+            {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
+        )
+        ours = {os.getpid(), *_ancestors(os.getpid()), *_living_shims()}
+        for parent in parents:
+            for pid in process_tree.children_of(parent):
+                if pid in ours or _is_mps(pid):
+                    continue
+                for process in (process_tree.look_up(pid), *process_tree.descendants(pid, without=ours)):
+                    if process is not None and _may_be_of(record, process):
+                        yield process
+
+
+def _may_be_of(record: Record, process: Process) -> bool:
+    return process.start_ticks >= record.since_ticks and _groups_of(process.pid) == record.groups
+
+
+def words_for(suspects: tuple[Process, ...]) -> str:
+    """Which processes these are, for people who may know them."""
+    named = [f"{one.pid} ({_name_of(one.pid)})" for one in suspects[:5]]
+    return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "gone"
+
+
+def _groups_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _ticks_now() -> int:
+    """Now, as /proc tells when processes were started, or a little earlier."""
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
+
+
+def _living_shims() -> set[int]:
+    return {shim.pid for shim in process_tree.session_leaders(*SHIM_WORDS).values()}
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while (pid := process_tree.parent_of(pid)) > 0:
+        yield pid
+
+
+def _is_mps(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(_MPS)
+    return False
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
