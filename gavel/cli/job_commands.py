@@ -170,7 +170,7 @@ def show(**given: Any) -> None:
         type=click.IntRange(0),
         default=None,
         metavar="LINES",
-        help="Only the last lines of what is there.",
+        help="Only the last lines, over all attempts.",
     ),
     LIVE,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from scheduler.live.status import FORBIDDEN, NOT_FOUND, CallFailed
 
 CHUNKS_WAITING_MAX = 8
 ANSWER_S = 15.0  # from LogsWanted to the first word
+TAIL_ATTEMPTS_MAX = 50  # so many attempts at most are looked through for the last lines
 LOOK_S = 1.0  # between two questions for an attempt that has printed nothing yet
 _STIRRING = (GpusFilled, JobMoved, LeaseClosed, RoundPlanned)
 Queue = asyncio.Queue["pb.SentLogs | None"]
@@ -100,13 +102,11 @@ class LogRelay:
             over = self._is_over(job)  # looked at first, so that no attempt comes in between
             known = self._attempts.of(job)
             todo = [one for one in known if (one.number == attempt if attempt else one.number > told)]
-            if tail_lines is not None and not told:
-                todo = todo[-1:]  # the end of what is there is in the last attempt
-            for one in todo:
+            end = [] if tail_lines is None or told else await self._end_of(wanted, tail_lines, todo)
+            for one, lines in end or [(one, None) for one in todo]:
                 heading = f"attempt {one.number} starts on {', '.join(one.nodes)}" if told else ""
-                wanted = wanted._replace(tail_lines=None) if told else wanted
                 told = one.number
-                async for chunk in self._read_attempt(wanted, one):
+                async for chunk in self._read_attempt(wanted._replace(tail_lines=lines), one):
                     if heading:  # only now: an attempt whose turn passed before it ran is none to readers
                         yield jobs_pb2.LogChunk(job=job, attempt=one.number, notice=heading)
                         heading = ""
@@ -116,6 +116,32 @@ class LogRelay:
             if not follow or over or (attempt and todo):
                 return
             await stirred.wait()
+
+    async def _end_of(
+        self, wanted: Wanted, lines: int, attempts: Sequence[Attempt]
+    ) -> list[tuple[Attempt, int | None]]:
+        """The attempts that hold the last lines, oldest first, and how many lines of each to read.
+
+        Lines are those of the rank that printed most.
+        """
+        end: list[tuple[Attempt, int | None]] = []
+        for one in reversed(attempts[-TAIL_ATTEMPTS_MAX:]):
+            end.insert(0, (one, lines))
+            if lines and one.number != attempts[0].number:
+                lines -= await self._count_lines(wanted._replace(tail_lines=lines, follow=False), one)
+            if lines <= 0 or one.number == attempts[0].number:
+                break
+        return end
+
+    async def _count_lines(self, wanted: Wanted, one: Attempt) -> int:
+        ends: Counter[int] = Counter()
+        rest: dict[int, int] = {}
+        async with contextlib.aclosing(self._read_attempt(wanted, one)) as chunks:
+            async for chunk in chunks:
+                if chunk.data:
+                    ends[chunk.rank] += chunk.data.count(b"\n")
+                    rest[chunk.rank] = not chunk.data.endswith(b"\n")
+        return max((ends[rank] + rest[rank] for rank in rest), default=0)
 
     def _is_over(self, job: str) -> bool:
         found = self._state.jobs.get(job)

@@ -132,6 +132,32 @@ async def test_what_is_there_is_read_and_that_is_all():
 
 
 @story
+async def test_the_last_lines_are_those_of_all_attempts():
+    """As many as are wanted, from as many attempts as that takes, with a word where one begins; no more are read.
+
+    An attempt that has printed nothing yet, as after a preemption, hides nothing.
+    """
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        job, _ = await running(scheduler, node)
+        number = scheduler.state.jobs[job].attempt
+        scheduler.attempts.note(
+            Lease(f"90{at}", job, Bundle((job,), "v100", 1), at, 1, ("n1:0",), 1, 0.0) for at in (2, 3, 4, 5)
+        )
+        assert number == 1
+        node.lines = {1: [b"a\n", b"b\n"], 2: [b"c\n", b"d\n", b"e\n"], 3: [], 4: [b"f\n", b"no end"]}
+        node.done = {2, 3, 4, 5}
+        two, four = "[attempt 2 starts on n1]", "[attempt 4 starts on n1]"
+        assert await text(reader(scheduler, job, tail_lines=1)) == "no end"
+        assert await text(reader(scheduler, job, tail_lines=3)) == f"e\n{four}f\nno end"
+        assert await text(reader(scheduler, job, tail_lines=5)) == f"c\nd\ne\n{four}f\nno end"
+        everything = f"a\nb\n{two}c\nd\ne\n{four}f\nno end"
+        assert await text(reader(scheduler, job, tail_lines=7)) == everything
+        assert await text(reader(scheduler, job, tail_lines=2**32 - 1)) == everything
+        assert await text(reader(scheduler, job, tail_lines=0)) == ""
+        assert await text(reader(scheduler, job, tail_lines=2, attempt=2)) == "d\ne\n"
+
+
+@story
 async def test_what_rotation_has_dropped_is_said():
     """How much, once, before what follows; who asked for the end of a log misses nothing."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
