@@ -218,9 +218,14 @@ class SchedulerState:
         return [node for _, node in sorted(self.nodes.items()) if node.state is UP]
 
     def snapshot(self) -> bytes:
-        """The true part, as bytes. Equal states have equal bytes."""
+        """The true part, as bytes. Equal states have equal bytes.
+
+        It may run in a thread as long as the state does not change. There may be many jobs and keys, so they are
+        encoded one by one: other threads get their turn in between.
+        """
         true: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
         true["shares"], true["rates"] = self.shares.rows(), self.rates.rows()
+        true["jobs"], true["requests"] = _packed(self.jobs), _packed(self.requests)
         return _encoder.encode(Snapshot(**true))
 
     @classmethod
@@ -370,6 +375,15 @@ class SchedulerState:
             if holding.phase is STOPPING:
                 return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
         return here
+
+
+def _packed(table: Mapping[str, msgspec.Struct]) -> msgspec.Raw:
+    """A table as a map of msgpack, in its own order."""
+    encode = _encoder.encode
+    parts = [b"\xdf", len(table).to_bytes(4, "big")]  # map 32
+    for name, row in table.items():
+        parts += encode(name), encode(row)
+    return msgspec.Raw(b"".join(parts))
 
 
 _KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})

@@ -4,8 +4,8 @@ A start reads the newest snapshot and the facts after it, so that it takes as lo
 is due after so many facts, and of a large state not before there are as many bytes of facts as there were in the last
 one: then neither writing snapshots nor reading facts is ever the larger part.
 
-A snapshot is of one moment, between two batches. It is written in a thread, for which the next batch waits: a
-connection has one transaction. Whatever else there is on the event loop goes on.
+A snapshot is of one moment, between two batches. It is encoded and written in a thread, for which the next batch waits:
+the state must not change, and a connection has one transaction. Whatever else there is on the event loop goes on.
 """
 
 from __future__ import annotations
@@ -64,11 +64,12 @@ class Keeper:
         """A snapshot now, if there is anything new: before a planned stop, so that the next start reads no facts."""
         if not self._facts or not self._journal.last_seq:
             return
-        payload = self._snapshot()
-        self._facts, self._snapshot_bytes = 0, len(payload)
-        await asyncio.to_thread(self._write, self._journal.last_seq, payload)
+        self._snapshot_bytes = await asyncio.to_thread(self._write)
+        self._facts = 0
 
-    def _write(self, seq: int, payload: bytes) -> None:
-        self._journal.write_snapshot(seq, payload)
+    def _write(self) -> int:
+        payload = self._snapshot()
+        self._journal.write_snapshot(self._journal.last_seq, payload)
         if self._compact:
             self._journal.compact()
+        return len(payload)

@@ -57,6 +57,20 @@ def test_a_snapshot_comes_after_so_many_facts_and_not_after_so_many_records() ->
     assert journal.done == [("snapshot", 10), ("snapshot", 11)]
 
 
+def test_the_state_becomes_bytes_beside_the_event_loop() -> None:
+    """P14: calls that change nothing are answered while a large state is encoded."""
+    threads: list[threading.Thread] = []
+
+    def snapshot() -> bytes:
+        threads.append(threading.current_thread())
+        return b"state"
+
+    journal = Watched()
+    journal.grow(Keeper(journal, snapshot, snapshot_facts=1, compact=False), 1, 1)
+    assert threads
+    assert threading.current_thread() not in threads
+
+
 def test_facts_that_recovery_had_to_read_count() -> None:
     """A daemon that is started again and again, before it is due each time, writes one all the same."""
     journal = Watched()
