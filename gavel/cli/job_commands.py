@@ -112,10 +112,18 @@ def submit(ctx: click.Context, /, **given: Any) -> None:
 
 
 @click.command()
-@click.option("-a", "--all", "everybody", is_flag=True, help="Of all users.")
+@click.option("-a", "--all-users", "everybody", is_flag=True, help="Of all users.")
+@click.option("--all", "all_", is_flag=True, hidden=True)  # what --all-users was called
 @FILTERS
 @options(
-    click.option("--since", metavar="WHEN", help="Submitted since then: 2d, or a time."),
+    click.option(
+        "--ended",
+        is_flag=True,
+        help="Those that have ended, however long ago: when, where, for how long, at what cost and why.",
+    ),
+    click.option(
+        "--since", metavar="WHEN", help="Submitted, or with --ended ended, since then: 2d, or a time."
+    ),
     click.option(
         "-l",
         "--limit",
@@ -129,12 +137,13 @@ def submit(ctx: click.Context, /, **given: Any) -> None:
     LIVE,
 )
 def queue(**given: Any) -> None:
-    """List jobs: yours that have not ended, unless options say otherwise.
+    """List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.
 
     Whatever names a --user, --state, --node or the like is asked for as it stands. Newest first.
     """
     from gavel.cli.queue import queue
 
+    given["everybody"] |= given.pop("all_")
     queue(**given)
 
 

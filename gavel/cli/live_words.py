@@ -62,9 +62,12 @@ def node_state_text(node: Node) -> Text:
 
 
 def job_on(job: Job) -> str:
-    """`a100×4` where it runs, `×4` or `×2-8` where it waits."""
+    """`a100×4` where it runs, or ran longest; `×4` or `×2-8` where it waits."""
     if job.placement is not None:
         return f"{job.placement.worker_type}×{len(job.placement.gpus)}"
+    if job.ended and job.run_s and job.time_s:
+        kind = max(job.time_s, key=lambda name: job.time_s[name])
+        return f"{kind}×{round(job.gpu_s.get(kind, 0.0) / job.time_s[kind])}"
     least, most = job.spec.gpus_min, job.spec.gpus_max
     width = f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
     return f"×{width}"
@@ -78,16 +81,26 @@ def job_progress(job: Job) -> str:
     return f"{short_number(job.steps_done)} steps" if job.steps_done else ""
 
 
-def job_age(job: Job, now: datetime) -> str:
-    """Since its submission; of one that has ended, since then."""
-    return age(job.ended or job.submitted, now)
+def job_ran_s(job: Job, now: datetime) -> float:
+    """Seconds with processes, over all attempts, up to now."""
+    place = job.placement
+    if place is None or place.since is None or place.phase not in ("running", "stopping"):
+        return job.run_s
+    return job.run_s + max((now - place.since).total_seconds(), 0.0)
+
+
+def job_waited_s(job: Job, now: datetime) -> float:
+    """All the other seconds, from its submission to its end or to now."""
+    if job.submitted is None:
+        return 0.0
+    return max(((job.ended or now) - job.submitted).total_seconds() - job_ran_s(job, now), 0.0)
 
 
 def job_where(job: Job) -> str:
-    """The nodes of one that runs, the reason of one that does not; both of one that is being stopped."""
+    """The nodes of one that runs, the reason of one that does not; both of one that is stopped or has ended."""
     place = job.placement
     if place is None:
-        return job_why(job)
+        return "; ".join(filter(None, (few(job.nodes), job_why(job))))
     words = few(place.nodes)
     if place.with_job:
         words += f" with {place.with_job}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
@@ -14,7 +15,17 @@ import click
 from gavel.cli.columns import Column, out, show_table, table, terminal_width
 from gavel.cli.connecting import print_json, print_line, scheduler
 from gavel.cli.durations import moment_before
-from gavel.cli.live_words import few, job_age, job_on, job_progress, job_where, state_text
+from gavel.cli.live_words import (
+    age,
+    few,
+    job_on,
+    job_progress,
+    job_ran_s,
+    job_waited_s,
+    job_where,
+    span,
+    state_text,
+)
 from gavel.cli.wording import count_of, printable
 from gavel.client import Client, Job, JobFilter
 from gavel.client.reading import plain
@@ -28,13 +39,24 @@ COLUMNS = (
     Column("state"),
     Column("GPUs", most=14),
     Column("done", right=True, most=11),
-    Column("age", right=True),
+    Column("waited", right=True),
+    Column("ran", right=True),
     Column("where, why"),
 )
+ENDED_COLUMNS = (
+    *COLUMNS[:5],
+    *COLUMNS[6:8],
+    Column("ended", right=True),
+    Column("cost", right=True),
+    Column("where, why"),
+)
+# How many ended jobs stand below the others.
+LAST_ENDED = 5
 
 
 def queue(
     everybody: bool,
+    ended: bool,
     since: str | None,
     limit: int,
     watch: bool,
@@ -44,17 +66,21 @@ def queue(
     **filters: Any,
 ) -> None:
     """The command's body."""
-    submitted_since = moment_before("--since", since) if since else None
     with scheduler(address, context) as client:
-        wanted = job_filter(client, everybody=everybody, submitted_since=submitted_since, **filters)
+        filters["ended_since" if ended else "submitted_since"] = (
+            moment_before("--since", since) if since else None
+        )
+        wanted = job_filter(client, everybody=everybody, ended=ended, **filters)
         if watch:
             _watch(client, wanted, as_json)
             return
-        page = list(islice(client.list(wanted, page_size=min(limit, 1000), brief=True), limit))
+        page = list(islice(client.list(wanted, page_size=min(limit + 1, 1000), brief=True), limit + 1))
         if as_json:
-            print_json([as_listed(job) for job in page])
-        else:
-            _show(client, wanted, page, limit)
+            print_json([as_listed(job) for job in page[:limit]])
+            return
+        _show(client, wanted, page, limit)
+        if tuple(wanted.states) == ACTIVE:
+            _show_last_ended(client, wanted)
 
 
 def as_listed(job: Job) -> dict[str, Any]:
@@ -71,43 +97,68 @@ def job_filter(client: Client, *, everybody: bool = False, active: bool = True, 
     user, states = said.pop("user"), said.pop("states")
     if user is None and not everybody:
         user = client.who_am_i().user
-    if not states and active and said.get("submitted_since") is None:
+    if not states and active and said.get("submitted_since") is None and not said.get("ended"):
         states = ACTIVE
     return JobFilter(states=states, user=user or "", **said)
 
 
 def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
-    """A row for each job."""
+    """A row of COLUMNS for each job."""
+    return [(*_who(job), job_progress(job), *_times(job, now), job_where(job)) for job in jobs]
+
+
+def ended_rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
+    """A row of ENDED_COLUMNS for each job; of those that have not ended, too."""
     return [
         (
-            job.id,
-            job.spec.name or job.spec.job_type,
-            job.spec.user,
-            state_text(job.state),
-            job_on(job),
-            job_progress(job),
-            job_age(job, now),
+            *_who(job),
+            *_times(job, now),
+            age(job.ended, now),
+            f"{job.cost:,.2f}" if job.cost else "",
             job_where(job),
         )
         for job in jobs
     ]
 
 
+def _who(job: Job) -> tuple[Any, ...]:
+    return job.id, job.spec.name or job.spec.job_type, job.spec.user, state_text(job.state), job_on(job)
+
+
+def _times(job: Job, now: datetime) -> tuple[str, str]:
+    ran_s = job_ran_s(job, now)
+    return span(job_waited_s(job, now)), span(ran_s) if ran_s else ""
+
+
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
         click.echo(_unknown_place(client, wanted) or _nothing(wanted), err=True)
         return
-    show_table(COLUMNS, rows(jobs, datetime.now(UTC)))
-    if len(jobs) == limit:
-        more = client.page(wanted, size=1, brief=True).total - limit
-        if more > 0:
-            click.echo(f"and {count_of(more, 'more job')}: --limit", err=True)
+    _show_jobs(jobs[:limit])
+    if len(jobs) > limit:
+        total = client.page(wanted, size=1, brief=True).total
+        click.echo(f"and {count_of(total - limit, 'more job') if total else 'more'}: --limit", err=True)
+
+
+def _show_jobs(jobs: Sequence[Job]) -> None:
+    now = datetime.now(UTC)
+    if any(job.ended for job in jobs):
+        show_table(ENDED_COLUMNS, ended_rows(jobs, now))
+    else:
+        show_table(COLUMNS, rows(jobs, now))
+
+
+def _show_last_ended(client: Client, wanted: JobFilter) -> None:
+    """What has ended last, below what has not."""
+    jobs = client.page(replace(wanted, states=(), ended=True), size=LAST_ENDED, brief=True).jobs
+    if jobs:
+        click.echo("\nended last (`gavel queue --ended` shows all):", err=True)
+        _show_jobs(jobs)
 
 
 def _nothing(wanted: JobFilter) -> str:
     """That there is nothing to show, and what to say to see more."""
     more = ["`-a` shows those of all users"] if wanted.user else []
-    more += ["`--since 1d` shows those that have ended too"] if tuple(wanted.states) == ACTIVE else []
     whose = f"of {wanted.user} " if wanted.user else ""
     return "; ".join([f"no jobs {whose}fit", ", ".join(more)] if more else [f"no jobs {whose}fit"])
 

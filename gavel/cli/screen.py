@@ -9,7 +9,7 @@ from datetime import datetime
 from rich.text import Text
 
 from gavel.cli.columns import Column, fitted, table
-from gavel.cli.live_words import NODE_STYLES, few, job_age, job_on, job_progress, job_where, span, state_text
+from gavel.cli.live_words import NODE_STYLES, age, few, job_on, job_progress, job_where, span, state_text
 from gavel.cli.wording import printable
 from gavel.client.results import Job, JobState, Node, Status
 
@@ -143,7 +143,7 @@ def _cells(job: Job, waits: bool, now: datetime) -> Iterable[str | Text]:
         yield state_text(job.state)
     yield job_on(job)
     yield job_progress(job)
-    yield job_age(job, now)
+    yield age(job.ended or job.submitted, now)
     if job.state is JobState.RUNNING and job.placement is not None and job.placement.phase == "running":
         yield few(job.placement.nodes)
     else:

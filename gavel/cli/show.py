@@ -100,6 +100,8 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     if run_s:
         kinds = ", ".join(f"{printable(kind)} {span(length)}" for kind, length in sorted(time_s.items()))
         yield "ran", f"{span(run_s)}{f' ({kinds})' if kinds else ''}"
+    if job.nodes:
+        yield "ran on", printable(few(job.nodes, 16))
     if job.cost:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:

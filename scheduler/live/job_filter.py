@@ -20,7 +20,7 @@ from scheduler.live.views import seconds
 from scheduler.live.wire_jobs import STATES
 from scheduler.model.bounds import NAME_CHARS_MAX
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import TERMINAL, Job
 from scheduler.model.lease import nodes_of
 
 SLICE = 2000  # jobs that are looked at before others have their turn
@@ -131,9 +131,10 @@ class Page:
 
 
 def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:
-    """Jobs that may match, oldest first: all of them, or those that the filter names."""
+    """Jobs that may match, oldest first: all of them, those that have not ended, or those that the filter names."""
     if not wire.jobs:
-        return list(state.jobs.values())
+        lives = bool(wire.states) and not any(STATES.get(number) in TERMINAL for number in wire.states)
+        return list((state.active if lives else state.jobs).values())
     names: dict[str, None] = {}
     for name in wire.jobs:
         names.update(dict.fromkeys(state.arrays.get(name, (name,))))

@@ -27,17 +27,31 @@ def keys(kind: Any) -> set[str]:
 
 
 def test_the_queue(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """Yours that have not ended, newest first: where they run, or why they do not."""
+    """Yours that have not ended, newest first: where they run, or why they do not; below, the last that have."""
     gavel("submit", "-n", "first", "-g", "2", "--steps", "100", *HELD)
     live.do(live.daemon.run_job("1"))
     gavel("submit", "-n", "second", "--after", "1", *HELD)
     gavel("submit", "-n", "gone", *HELD)
     gavel("cancel", "3")
     lines = gavel("queue").stdout.splitlines()
-    assert lines[0].split() == ["id", "name", "user", "state", "GPUs", "done", "age", "where,", "why"]
-    second, first = (re.sub(r" \d+[sm] ", " AGE ", line).split() for line in lines[1:])
+    assert lines[0].split() == [
+        "id",
+        "name",
+        "user",
+        "state",
+        "GPUs",
+        "done",
+        "waited",
+        "ran",
+        "where,",
+        "why",
+    ]
+    second, first = (re.sub(r" \d+[sm](?= )", " AGE", line).split() for line in lines[1:3])
     assert second == ["2", "second", user_name(), "queued", "×1", "AGE", "after", "1"]
-    assert first == ["1", "first", user_name(), "running", "v100×2", "0%", "AGE", "n1"]
+    assert first[:7] == ["1", "first", user_name(), "running", "v100×2", "0%", "AGE"]
+    assert first[-1] == "n1"
+    assert lines[3].split()[5:] == ["waited", "ran", "ended", "cost", "where,", "why"]
+    assert (lines[4].split()[:4], len(lines)) == (["3", "gone", user_name(), "cancelled"], 5)
     assert all(len(line) <= 80 and "\x1b" not in line for line in lines)
 
 
@@ -61,18 +75,19 @@ def test_the_queue_for_programs(live: LiveThread, gavel: Gavel) -> None:  # noqa
         listed("--name", "z*"),
         listed("-a", "-l", "1"),
     ) == (["a"], [], ["b"])
+    assert (listed("--ended"), listed("--ended", "-a", "--since", "1h"), listed("--ended", "-u", "bob")) == (
+        *(["c"], ["c"], []),
+    )
+    assert listed("--all") == listed("--all-users") == ["b", "a"]
     said = gavel("queue", "-a", "-l", "1")
-    assert said.stderr == "and 1 more job: --limit\n"
+    assert said.stderr.splitlines()[0] == "and 1 more job: --limit"
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            ("-u", "bob"),
-            "no jobs of bob fit; `-a` shows those of all users, `--since 1d` shows those that have ended too",
-        ),
-        (("-a",), "no jobs fit; `--since 1d` shows those that have ended too"),
+        (("-u", "bob"), "no jobs of bob fit; `-a` shows those of all users"),
+        (("-a", "--name", "x"), "no jobs fit"),
         (("-a", "--state", "failed"), "no jobs fit"),
         (("-a", "--node", "nl"), "no jobs fit: there is no node 'nl'; there is n1"),
         (("-a", "--worker-type", "x"), "no jobs fit: there is no worker type 'x'; there is v100"),
