@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from traces.errors import BadRow, BadTable, TraceError, UnreadableFile, nearest, show
+from traces.limits import TIME_S, Limits
 
 BYTES_MAX = 1 << 29  # a compressed file may unpack to anything
 LINE_MAX = 1 << 16  # characters of a header that are looked at to recognise a format
@@ -143,11 +144,11 @@ class Row:
             self.refuse(column, "is empty", "give a number")
         return value
 
-    def amount(self, column: str) -> float:
-        """A finite number that has to be there and is not negative."""
+    def amount(self, column: str, limits: Limits = TIME_S) -> float:
+        """A number that has to be there, within its limits."""
         value = self.needed(column)
-        if value < 0:
-            self.refuse(column, f"is {value}", "give 0 or more")
+        if not limits.admit(value):
+            self.refuse(column, f"is {value}", f"give {limits}")
         return value
 
     def count(self, column: str) -> int | float | None:

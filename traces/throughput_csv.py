@@ -16,6 +16,7 @@ from pathlib import Path
 
 from traces.documents import Layout, Row, header_of, read_text, rows
 from traces.errors import BadRow, BadTable, UnreadableFile, nearest, show
+from traces.limits import MEMORY_GB, PRICE, RATE
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
 # USD per GPU-hour that the published cost figures go by (GCP, early 2020)
@@ -161,7 +162,7 @@ def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float
         rates, key = found[SPREAD[placement]], columns.key(row)
         if key in rates:
             row.refuse(columns.job_type, f"{show(key)} stands above already", "keep one of them")
-        rates[key] = row.amount(columns.rate)
+        rates[key] = row.amount(columns.rate, RATE)
     return found
 
 
@@ -177,7 +178,7 @@ def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dic
                 hint = nearest(row.word(column), sorted(known))
                 row.refuse(column, f"{show(row.word(column))} has no rates of its own", hint)
         a, b = (row.word(name_a), _width(row, gpus_a)), (row.word(name_b), _width(row, gpus_b))
-        key, rates = (row.word(kind), *a, *b), (row.amount(rate_a), row.amount(rate_b))
+        key, rates = (row.word(kind), *a, *b), (row.amount(rate_a, RATE), row.amount(rate_b, RATE))
         turned = found.get((key[0], *b, *a), rates[::-1])
         if key in found or turned != rates[::-1]:
             row.refuse(name_a, f"{show(key)} stands above already", "keep one of them")
@@ -194,9 +195,12 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
             row.refuse("worker_type", f"{show(kind)} has no rates", nearest(kind, sorted(known)))
         if kind in prices or kind in memory:
             row.refuse("worker_type", f"{show(kind)} stands above already", "keep one of them")
-        for figures, column in ((prices, "price_per_gpu_hour"), (memory, "memory_gb")):
+        for figures, column, limits in (
+            (prices, "price_per_gpu_hour", PRICE),
+            (memory, "memory_gb", MEMORY_GB),
+        ):
             if row.text(column):
-                figures[kind] = row.amount(column)
+                figures[kind] = row.amount(column, limits)
     return prices, memory
 
 

@@ -7,7 +7,6 @@ look twice. A table does not change; `restrict` and `priced` give another one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from traces.errors import BadTable, nearest, show
+from traces.limits import MEMORY_GB, PRICE, RATE, Limits
 from traces.trace import GPUS_MAX
 
 Key = tuple[str, int, str]  # job type, GPUs, worker type
@@ -49,10 +49,11 @@ class Throughputs:
         for key, rate in (*self.solo.items(), *self.unconsolidated.items()):
             _check_names(key[0], key[2])
             _check_width(key[0], key[1])
-            _check_rate(f"rate of {show(key)}", rate)
-        for name, figures in (("price", self.prices_per_gpu_hour), ("memory", self.memory_gb)):
-            for kind, figure in figures.items():
-                _check_rate(f"{name} of {show(kind)}", figure)
+            _check_figure(f"rate of {show(key)}", rate, RATE)
+        for kind, price in self.prices_per_gpu_hour.items():
+            _check_figure(f"price of {show(kind)}", price, PRICE)
+        for kind, memory_gb in self.memory_gb.items():
+            _check_figure(f"memory of {show(kind)}", memory_gb, MEMORY_GB)
         keys = (*self.solo, *self.unconsolidated)
         _set(self, "job_types", tuple(dict.fromkeys(key[0] for key in keys)))
         _set(self, "worker_types", tuple(dict.fromkeys(key[2] for key in keys)))
@@ -150,9 +151,9 @@ def _check_width(job_type: str, gpus: int) -> None:
         raise BadTable(f"{show(job_type)} with {gpus} GPUs", field="gpus", hint=f"give 1 to {GPUS_MAX}")
 
 
-def _check_rate(what: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise BadTable(f"{what} is {value}", hint="give a number, 0 or more")
+def _check_figure(what: str, value: float, limits: Limits) -> None:
+    if not limits.admit(value):
+        raise BadTable(f"{what} is {value}", hint=f"give {limits}")
 
 
 def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]:
@@ -163,7 +164,7 @@ def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]
         _check_width(a, gpus_a)
         _check_width(b, gpus_b)
         for rate in (rate_a, rate_b):
-            _check_rate(f"rate of {show(a)} with {show(b)} on {show(kind)}", rate)
+            _check_figure(f"rate of {show(a)} with {show(b)} on {show(kind)}", rate, RATE)
         turned = complete.setdefault((kind, b, gpus_b, a, gpus_a), (rate_b, rate_a))
         if turned != (rate_b, rate_a):
             raise BadTable(

@@ -18,6 +18,8 @@ import msgspec
 
 from traces.documents import Layout, Row, header_of, read_text, rows
 from traces.errors import BadTable, TraceError, UnreadableFile, nearest, show
+from traces.limits import PRICE
+from traces.trace import GPUS_MAX
 
 
 class CapacityChange(msgspec.Struct, frozen=True):
@@ -112,7 +114,8 @@ def _own_capacity(lines: Iterator[Row], known: Collection[str]) -> tuple[Capacit
 
 def _own_prices(lines: Iterator[Row], known: Collection[str]) -> tuple[PriceChange, ...]:
     return tuple(
-        PriceChange(t_s, kind, row.amount("price_per_gpu_hour")) for t_s, kind, row in _in_order(lines, known)
+        PriceChange(t_s, kind, row.amount("price_per_gpu_hour", PRICE))
+        for t_s, kind, row in _in_order(lines, known)
     )
 
 
@@ -135,8 +138,8 @@ def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[fl
 
 def _gpus(row: Row, column: str) -> int:
     gpus = row.whole(column)
-    if gpus < 0:
-        row.refuse(column, f"is {gpus}", "give 0 or more")
+    if not 0 <= gpus <= GPUS_MAX:
+        row.refuse(column, f"is {gpus}", f"give 0 to {GPUS_MAX}")
     return gpus
 
 
@@ -188,7 +191,7 @@ def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange,
         kind = row.word("gpu_type")
         offers = current.setdefault(kind, {})
         offers[row.text("cloud"), row.text("zone"), row.text("instance_type")] = row.amount(
-            "price_usd_per_gpu_h"
+            "price_usd_per_gpu_h", PRICE
         )
         found[t_s, kind] = min(offers.values())
     return tuple(_changes_only(PriceChange(t_s, kind, price) for (t_s, kind), price in sorted(found.items())))

@@ -6,12 +6,12 @@ this module checks again. Times are seconds from the start of the trace.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import msgspec
 
 from traces.errors import BadRow, show
+from traces.limits import LENGTH_S, STEPS, TIME_S, WEIGHT
 
 GPUS_MAX = 1 << 20  # more than any cluster has: beyond it a number has slipped into the wrong column
 
@@ -53,17 +53,15 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
             _check_text("worker_types", kind)
             if not kind or "|" in kind:
                 raise BadRow(f"{show(kind)} is no worker type", field="worker_types", hint="name a type")
-        if not 0 <= self.arrival_s < math.inf:
-            raise BadRow(f"is {self.arrival_s}", field="arrival_s", hint="give seconds, 0 or later")
-        if not 0 < self.weight < math.inf:
-            raise BadRow(f"is {self.weight}", field="weight", hint="give a positive number; 1 is usual")
-        for field, value in (
-            ("steps", self.steps),
-            ("duration_s", self.duration_s),
-            ("deadline_s", self.deadline_s),
+        for field, value, limits in (
+            ("arrival_s", self.arrival_s, TIME_S),
+            ("weight", self.weight, WEIGHT),
+            ("steps", self.steps, STEPS),
+            ("duration_s", self.duration_s, LENGTH_S),
+            ("deadline_s", self.deadline_s, LENGTH_S),
         ):
-            if value is not None and not 0 < value < math.inf:
-                raise BadRow(f"is {value}", field=field, hint="give a positive number, or leave it empty")
+            if value is not None and not limits.least <= value <= limits.most:
+                raise BadRow(f"is {value}", field=field, hint=f"give {_MEANT[field]}{limits}")
         self._check_widths()
 
     def _check_widths(self) -> None:
@@ -77,6 +75,15 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
             raise BadRow(f"is {self.gpus_min}, above gpus = {self.gpus}", field="gpus_min", hint="lower it")
         if self.gpus_max is not None and self.gpus_max < self.gpus:
             raise BadRow(f"is {self.gpus_max}, below gpus = {self.gpus}", field="gpus_max", hint="raise it")
+
+
+_MEANT = {
+    "arrival_s": "seconds, ",
+    "weight": "a number, 1 as usual or ",
+    "steps": "a number, or leave it empty: ",
+    "duration_s": "seconds, or leave it empty: ",
+    "deadline_s": "seconds, or leave it empty: ",
+}
 
 
 def _check_text(field: str, text: str) -> None:

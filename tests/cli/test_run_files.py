@@ -99,7 +99,7 @@ def test_a_job_that_never_says_when_it_is_done(gavel: Gavel, tmp_path: Path) -> 
     assert f"{trace}:2: job 'a' has no steps" in result.stderr
 
 
-@pytest.mark.parametrize("steps", ["1e300", "1e11"])
+@pytest.mark.parametrize("steps", ["1e15", "1e11"])
 def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path) -> None:
     """A slip of the keyboard would be simulated for ever: which job it is, and what can be."""
     trace = tmp_path / "a.csv"

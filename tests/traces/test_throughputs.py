@@ -5,14 +5,17 @@ import dataclasses
 import json
 import math
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.model import bounds
 from tests.support.public_data import public_data
 from tests.traces.tables import published, small
-from traces.errors import BadTable, TraceError
+from traces import limits
+from traces.errors import BadRow, BadTable, TraceError
 from traces.throughput_csv import write_folder
 from traces.throughputs import Throughputs, load_throughputs
 
@@ -283,3 +286,29 @@ def test_whatever_json_comes_in_only_trace_errors_come_out(tmp_path, tree):
     file.write_text(json.dumps({"v100": tree}))
     with suppress(TraceError):
         load_throughputs(file)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (limits.RATE, bounds.TABLE_RATE),
+        (limits.PRICE, bounds.PRICE),
+        (limits.MEMORY_GB, bounds.MEMORY_GB),
+        (limits.STEPS, bounds.STEPS),
+        (limits.WEIGHT, bounds.WEIGHT),
+        (limits.TIME_S, bounds.TIME_S),
+        (limits.LENGTH_S, bounds.LENGTH_S),
+    ],
+)
+def test_limits_of_tables_are_those_of_the_scheduler(ours: limits.Limits, theirs: bounds.Bound) -> None:
+    """What a table may hold, a scheduler takes, and nothing else."""
+    assert ours == (theirs.least, theirs.most, theirs.zero)
+
+
+@pytest.mark.parametrize("rate", ["1e300", "1e-300", "-1"])
+def test_a_rate_beyond_all_limits_is_told_with_its_line(rate: str, tmp_path: Path) -> None:
+    """File, line, column and what is possible."""
+    table = tmp_path / "rates.csv"
+    table.write_text(f"job_type,gpus,worker_type,steps_per_s\na,1,v100,1\nb,1,v100,{rate}\n")
+    with pytest.raises(BadRow, match=r"rates.csv:3: steps_per_s: is .*; give 0 or 1e-09 to 1e\+09"):
+        load_throughputs(table)

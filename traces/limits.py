@@ -1,0 +1,33 @@
+"""Limits of the figures in tables and traces: wide enough for anything real, narrow enough that nothing overflows.
+
+They are those of the scheduler that is given these figures; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """The least and the greatest value. `zero`: 0 is possible as well."""
+
+    least: float
+    most: float
+    zero: bool = False
+
+    def admit(self, value: float) -> bool:
+        """Whether a value is possible."""
+        return self.least <= value <= self.most or (self.zero and value == 0)
+
+    def __str__(self) -> str:
+        """For hints: `0 or 1e-09 to 1e+09`."""
+        return f"{'0 or ' if self.zero else ''}{self.least:g} to {self.most:g}"
+
+
+RATE = Limits(1e-9, 1e9, zero=True)
+PRICE = Limits(1e-6, 1e6, zero=True)
+MEMORY_GB = Limits(1e-3, 1e7, zero=True)
+STEPS = Limits(1e-3, 1e15)
+WEIGHT = Limits(1e-6, 1e6)
+TIME_S = Limits(0.0, 1e10)
+LENGTH_S = Limits(1e-3, 1e10)
