@@ -1,0 +1,272 @@
+"""Strategies for every message of the core with anything in it that a wire can carry, sane figures among the absurd.
+
+Figures just inside their limits come most often: what is refused does no harm, what is taken has to be borne.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+
+from scheduler.core import messages as m
+from scheduler.model import bounds
+from scheduler.model.bounds import Bound, Table
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import Dependency, JobSpec, JobState
+from scheduler.model.settings import Settings, TenantSpec
+
+Any_ = st.SearchStrategy[Any]
+
+FLOATS = st.one_of(
+    st.sampled_from((math.nan, math.inf, -math.inf, 5e-324, 1e-308, 1.7e308, -1.7e308, -0.0, 1e300, -1.0)),
+    st.floats(),
+)
+INTEGERS = st.one_of(
+    st.sampled_from((-1, 0, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400)), st.integers()
+)
+TEXTS = st.one_of(
+    st.sampled_from(
+        ("", " ", "..", "a/b", "a:b", "/", ":", "\0", "a\nb", "\u202e", "\N{GRINNING FACE}", "x" * 100_000)
+    ),
+    st.text(st.characters(codec="utf-8"), max_size=8),
+)
+NODES, TYPES, JOB_TYPES = ("n1", "n2", "k1"), ("v100", "k80"), ("cnn", "lm", "new")
+POLICIES = (
+    "las",
+    "las+packing",
+    "fifo",
+    "max_throughput",
+    "finish_time_fairness",
+    "hierarchical",
+    "min_cost",
+)
+
+
+def mostly(sane: Any_, absurd: Any_) -> Any_:
+    """Five times in six something sane."""
+    return st.integers(0, 5).flatmap(lambda luck: sane if luck else absurd)
+
+
+def within(bound: Bound, whole: bool = False) -> Any_:
+    """A possible figure, very often the least or the greatest one."""
+    least, most = (int(bound.least), int(bound.most)) if whole else (bound.least, bound.most)
+    edges = [least, most, *([0] if bound.zero else [])]
+    some = st.integers(least, min(most, least + 3)) if whole else st.floats(least, most)
+    usual = [value for value in (1, 2, 50) if bound.admits(value)]
+    return st.one_of(st.sampled_from([*edges, *usual]), some)
+
+
+def figure(bound: Bound, whole: bool = False) -> Any_:
+    """A possible figure, or an absurd one."""
+    return mostly(within(bound, whole), INTEGERS if whole else FLOATS)
+
+
+def name(*known: str) -> Any_:
+    """A known name, or any text."""
+    return mostly(st.sampled_from(known), TEXTS)
+
+
+def fields(table: Table, kind: type[Any], possible: bool = False) -> Any_:
+    """Some of the fields of a thing, by their limits."""
+    hints = {one: str(kind.__annotations__[one]) for one in table}
+    make = within if possible else figure
+    return st.fixed_dictionaries({}, optional={one: make(table[one], "int" in hints[one]) for one in table})
+
+
+def texts(*known: str, most: int = 2) -> Any_:
+    """A few names."""
+    return st.lists(name(*known), max_size=most).map(tuple)
+
+
+def maps(keys: Any_, values: Any_, most: int = 2) -> Any_:
+    """A small map."""
+    return st.dictionaries(keys, values, max_size=most)
+
+
+def _job(facts: dict[str, Any], more: dict[str, Any]) -> JobSpec:
+    return JobSpec(**{**facts, **more})
+
+
+def jobs(possible: bool = False) -> Any_:
+    """A job. `possible`: with figures that are within their limits."""
+    rate = within(bounds.RATE) if possible else figure(bounds.RATE)
+    more = st.fixed_dictionaries(
+        {"job_type": name(*JOB_TYPES), "gpus": mostly(st.integers(1, 3), figure(bounds.GPUS, True))},
+        optional={
+            "steps": mostly(st.none(), figure(bounds.STEPS)),
+            "name": TEXTS,
+            "tenant": name("a", "b", "a/b"),
+            "user": name("ada"),
+            "worker_types": texts(*TYPES),
+            "excluded_worker_types": texts(*TYPES, most=1),
+            "nodes": texts(*NODES),
+            "labels": maps(name("zone"), name("a")),
+            "rates": maps(name(*TYPES), rate),
+            "after": st.lists(
+                st.builds(Dependency, name("1", "2"), name("succeeded", "ended")), max_size=2
+            ).map(tuple),
+            "array": st.lists(figure(Bound(0, 3), True), max_size=3).map(tuple),
+            "preemptible": st.booleans(),
+            "packable": st.booleans(),
+            "reports_steps": st.booleans(),
+        },
+    )
+    return st.builds(_job, fields(bounds.JOB, JobSpec, possible), more)
+
+
+def nodes() -> Any_:
+    """A node as it describes itself."""
+    more = st.fixed_dictionaries(
+        {"name": name(*NODES), "worker_type": name(*TYPES), "gpus": mostly(st.integers(1, 3), INTEGERS)},
+        optional={"labels": maps(name("zone"), name("a")), "storage": name("shared", "")},
+    )
+    return st.builds(lambda facts, more: NodeSpec(**{**facts, **more}), fields(bounds.NODE, NodeSpec), more)
+
+
+LEASES = mostly(st.integers(1, 12).map(str), TEXTS)
+STEPS_, TIME_ = figure(bounds.REPORT_STEPS), figure(bounds.REPORT_S)
+PROGRESS = st.builds(m.Progress, LEASES, STEPS_, STEPS_, TIME_)
+EXITS = st.builds(
+    m.Exit,
+    LEASES,
+    st.sampled_from(("finished", "yielded", "failed", "node_failed")),
+    *(STEPS_, STEPS_, TIME_, TIME_),
+    figure(bounds.EXIT_CODE, True),
+    TEXTS,
+)
+REPORTS = st.builds(
+    m.NodeReport,
+    node=name(*NODES),
+    generation=INTEGERS,
+    started=st.lists(LEASES, max_size=3).map(tuple),
+    progress=st.lists(PROGRESS, max_size=2).map(tuple),
+    exits=st.lists(EXITS, max_size=2).map(tuple),
+    broken_gpus=st.lists(mostly(st.integers(0, 2), INTEGERS), max_size=1).map(tuple),
+)
+ROW = st.tuples(
+    name(*JOB_TYPES), mostly(st.integers(1, 3), INTEGERS), name(*TYPES), figure(bounds.TABLE_RATE)
+)
+PAIR = st.tuples(
+    *(name(*TYPES), name(*JOB_TYPES), name(*JOB_TYPES), mostly(st.integers(1, 2), INTEGERS)),
+    *(figure(bounds.TABLE_RATE), figure(bounds.TABLE_RATE)),
+)
+
+
+def settings() -> Any_:
+    """Settings: rounds as they are usually, most of the time."""
+    tenant = st.builds(
+        TenantSpec, name=name("a", "b", "a/b"), weight=figure(bounds.WEIGHT), policy=name("fairness", "fifo")
+    )
+    more = st.fixed_dictionaries(
+        {"policy": st.sampled_from(POLICIES)},
+        optional={
+            "speed": maps(name(*TYPES), figure(bounds.FACTOR)),
+            "tenants": st.lists(tenant, max_size=3).map(tuple),
+            "learn_rates": st.booleans(),
+            "fill_mid_round": st.booleans(),
+            "consolidated_rates": st.booleans(),
+        },
+    )
+    return st.builds(
+        lambda facts, more: Settings(**{**facts, **more}), fields(bounds.SETTINGS, Settings), more
+    )
+
+
+INDEX = mostly(st.integers(0, 3), INTEGERS)
+
+
+def shares(number: int) -> Any_:
+    """An answer that no solver gives, to this question."""
+    known = st.lists(st.sampled_from(("1", "2", "3", "4_0")), max_size=4, unique=True)
+    of_jobs = mostly(known, st.lists(TEXTS, max_size=3))
+
+    def built(ids: list[str], columns: int) -> Any_:
+        def row(values: Any_) -> Any_:
+            return mostly(st.lists(values, min_size=columns, max_size=columns), st.lists(values, max_size=4))
+
+        inside = mostly(st.integers(0, max(len(ids) - 1, 0)), INTEGERS)
+        return st.builds(
+            m.Shares,
+            jobs=st.just(tuple(ids)),
+            worker_types=mostly(st.just(TYPES), st.lists(TEXTS, max_size=2).map(tuple)),
+            first=row(inside),
+            second=row(mostly(st.just(-1), inside)),
+            worker_type=row(mostly(st.integers(0, 1), INTEGERS)),
+            gpus=row(mostly(st.integers(1, 3), INTEGERS)),
+            label=mostly(st.just(()), st.lists(TEXTS, max_size=3).map(tuple)),
+            share=row(mostly(st.floats(0, 1), FLOATS)),
+            no_backfill=mostly(st.just([]), st.lists(INDEX, max_size=2)),
+            price=mostly(st.just([]), st.lists(st.none() | FLOATS, max_size=2)),
+            isolated_rate=mostly(st.just([1.0] * len(ids)), st.lists(FLOATS, max_size=4)),
+        )
+
+    return st.builds(
+        m.Solved,
+        number=st.just(number),
+        policy=name("las"),
+        shares=st.tuples(of_jobs, st.integers(0, 4)).flatmap(lambda drawn: built(*drawn)),
+        failed=name("", "", "out of time"),
+        value=st.none() | FLOATS,
+    )
+
+
+CALL, USER = st.sampled_from(("", "c")), name("", "ada")
+MESSAGES = st.one_of(
+    *[
+        st.builds(
+            m.SubmitJobs,
+            call=CALL,
+            specs=st.lists(jobs(), max_size=2).map(tuple),
+            key=mostly(st.just(""), TEXTS),
+            past=mostly(st.just({}), maps(TEXTS, st.just(JobState.COMPLETED))),
+            user=USER,
+        )
+    ]
+    * 3,
+    st.builds(
+        m.JobCommand,
+        call=CALL,
+        job=name("1", "2", "3", "4", "4_0"),
+        action=name("cancel", "hold", "release", "requeue"),
+        user=USER,
+    ),
+    st.builds(
+        m.NodeCommand,
+        call=CALL,
+        node=name(*NODES),
+        action=name("drain", "resume", "remove"),
+        user=USER,
+        by_agent=st.booleans(),
+    ),
+    st.builds(m.SetPolicy, call=CALL, policy=name("las", "fifo", "las+packing"), user=USER),
+    st.builds(m.Configure, call=CALL, settings=settings(), user=USER),
+    st.builds(
+        m.GiveRates,
+        call=CALL,
+        solo=st.lists(ROW, max_size=3),
+        unconsolidated=st.lists(ROW, max_size=2),
+        pairs=st.lists(PAIR, max_size=2),
+        user=USER,
+    ),
+    st.builds(m.SetPrices, call=CALL, price_per_gpu_hour=maps(name(*TYPES), figure(bounds.PRICE)), user=USER),
+    *[
+        st.builds(
+            m.NodeHello,
+            spec=nodes(),
+            held=st.lists(st.builds(m.HeldLease, lease=LEASES, steps=STEPS_, ran_s=TIME_), max_size=2).map(
+                tuple
+            ),
+        )
+    ]
+    * 2,
+    *[REPORTS] * 4,
+    st.builds(
+        m.Forget,
+        jobs=st.lists(name("1", "2", "4_0"), max_size=2).map(tuple),
+        keys=st.lists(TEXTS, max_size=1).map(tuple),
+    ),
+    st.builds(m.NodeSilent, node=name(*NODES)),
+    st.builds(m.Woke, what=name("tick", "plan", "fill", "review", "lapse")),
+)
