@@ -42,6 +42,7 @@ from scheduler.live.blame import named_in
 from scheduler.live.clock import Clock
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.durable_state import DurableState
+from scheduler.live.event_lines import EventLines
 from scheduler.live.feed import Feed
 from scheduler.live.joining import joining
 from scheduler.live.links import VERSION, Links
@@ -100,6 +101,7 @@ class Daemon:
             log.warning("journal: %s", line)
         self.feed = Feed(journal, troubles := Troubles())
         core = Core(recovered.state)
+        self.feed.listen(EventLines(core.state).listen)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
         self.feed.listen((durable := DurableState(journal)).hear)
         self.rescue = rescue = Rescue(world, self.feed, durable, troubles)

@@ -11,7 +11,22 @@ from typing import Any
 import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import Solve
+from scheduler.core.facts import NodeRemoved
+from scheduler.core.messages import (
+    GiveRates,
+    JobCommand,
+    Message,
+    NodeCommand,
+    SetPolicy,
+    SetPrices,
+    SubmitJobs,
+    Woke,
+)
+from scheduler.live.event_lines import EventLines
 from scheduler.live.log_lines import log_to
+from scheduler.solving import answer
+from tests.support.desk import Desk, job, node
 from tests.support.linked import Scheduler, story
 from worker_agent.live_run import LiveRun, Moments
 from worker_agent.orders import Order
@@ -89,3 +104,50 @@ def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest
     line = json.loads(stream.getvalue())
     assert line["message"] == "job 7, lease 9: lease.json cannot be written: no space left"
     assert (line["job"], line["lease"], line["attempt"]) == ("7", "9", 2)
+
+
+def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A line with fields for each end of a job, each change by a person, each answer that came too late."""
+    desk, questions = Desk(node("n1")), list[Solve]()
+    lines = EventLines(desk.core.state)
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+
+    def after(now_s: float, *messages: Message) -> list[dict[str, Any]]:
+        caplog.clear()
+        out = desk.tell(now_s, *messages)
+        lines.listen(now_s, out.facts)
+        questions.extend(effect for effect in out.effects if isinstance(effect, Solve))
+        desk.settle()
+        return [record.args for record in caplog.records if record.getMessage()]  # type: ignore[misc]
+
+    assert after(0.0, SubmitJobs(specs=(job(name="chat", user="ada"),)), Woke(what="tick")) == []
+    (question,) = questions
+    (line,) = after(11.0, answer(question))
+    assert (line["number"], line["took_s"], line["policy"]) == (question.number, 11.0, "las")
+    (line,) = after(20.0, JobCommand(job="1", action="cancel", user="ada"))
+    assert (line["job"], line["name"], line["user"], line["state"]) == ("1", "chat", "ada", "cancelled")
+    (line,) = after(30.0, NodeCommand(node="n1", action="drain", user="opa"))
+    assert (line["node"], line["state"], line["why"]) == ("n1", "draining", "drain by opa")
+    (line,) = after(40.0, SetPolicy(policy="fifo", user="opa"))
+    assert (line["policy"], line["was"], line["by"]) == ("fifo", "las", "opa")
+    (line,) = after(50.0, SetPrices(price_per_gpu_hour={"v100": 2.0}, user="opa"))
+    assert (line["types"], line["by"]) == ("v100", "opa")
+    (line,) = after(60.0, GiveRates(solo=[("x", 1, "v100", 1.0)], user="opa"))
+    assert (line["rows"], line["by"]) == (1, "opa")
+    caplog.clear()
+    lines.listen(70.0, [NodeRemoved(node="n1")])
+    assert [record.args for record in caplog.records] == [{"node": "n1"}]
+
+
+def test_an_answer_in_time_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """The round was planned with it."""
+    desk = Desk(node("n1"))
+    lines = EventLines(desk.core.state)
+    out = desk.tell(0.0, SubmitJobs(specs=(job(),)), Woke(what="tick"))
+    (question,) = (effect for effect in out.effects if isinstance(effect, Solve))
+    lines.listen(0.0, out.facts)
+    desk.settle()
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+    lines.listen(9.0, desk.tell(9.0, answer(question)).facts)
+    desk.settle()
+    assert caplog.records == []

@@ -1,0 +1,87 @@
+"""What happened, in the scheduler's own log: a line for each end of a job, each change by a person, each slow answer.
+
+Links have lines of their own in `links.py`, and so has the solver when it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from scheduler.core import facts as f
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import Move
+
+log = logging.getLogger("gavel.scheduler")
+
+
+class EventLines:
+    """Give `listen` to the Feed."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._policy = state.settings.policy
+        self._asked_s: tuple[int, float] = (0, 0.0)  # The newest question to the solver, and when it was put.
+
+    def listen(self, now_s: float, facts: Sequence[f.Fact]) -> None:
+        """Log what these facts tell."""
+        for fact in facts:
+            match fact:
+                case f.JobMoved(move=Move.COMPLETE | Move.FAIL | Move.CANCEL):
+                    self._job_ended(fact)
+                case f.NodeMoved() if fact.state is not NodeState.SILENT:
+                    named = {"node": fact.node, "state": fact.state.value, "why": fact.why}
+                    log.info("node %(node)s is %(state)s: %(why)s", named)
+                case f.NodeRemoved():
+                    log.info("node %(node)s was removed", {"node": fact.node})
+                case f.Configured():
+                    self._configured(fact)
+                case f.PricesSet():
+                    named = {"types": ", ".join(sorted(fact.price_per_gpu_hour)), "by": fact.by}
+                    log.info("prices of %(types)s were set by %(by)s", named)
+                case f.RatesGiven():
+                    rows = len(fact.solo) + len(fact.unconsolidated) + len(fact.pairs)
+                    log.info("rates were given by %(by)s (rows: %(rows)d)", {"rows": rows, "by": fact.by})
+                case f.AllocationAsked():
+                    self._asked_s = (fact.number, now_s)
+                case f.AllocationAdopted():
+                    self._answered(fact, now_s)
+
+    def _job_ended(self, fact: f.JobMoved) -> None:
+        job = self._state.jobs.get(fact.job)
+        if job is None:
+            return
+        named = {
+            "job": job.id,
+            "name": job.spec.name or job.spec.job_type,
+            "user": job.spec.user,
+            "state": job.state.value,
+            "attempts": job.attempt,
+            "run_s": round(job.run_s, 1),
+            "why": fact.why or "no reason was given",
+        }
+        log.info(
+            "job %(job)s (%(name)s of %(user)s) %(state)s after %(run_s)s s in attempt %(attempts)d: %(why)s",
+            named,
+        )
+
+    def _configured(self, fact: f.Configured) -> None:
+        old, self._policy = self._policy, fact.settings.policy
+        named = {"policy": self._policy, "was": old, "by": fact.by}
+        if old != self._policy:
+            log.info("the policy is %(policy)s, set by %(by)s; it was %(was)s", named)
+        else:
+            log.info("settings were changed by %(by)s", named)
+
+    def _answered(self, fact: f.AllocationAdopted, now_s: float) -> None:
+        """A solver that takes longer than its lead answers too late for the round that it was asked for."""
+        number, asked_s = self._asked_s
+        took_s, lead_s = now_s - asked_s, self._state.settings.solve_lead_s
+        if number == fact.number and took_s > lead_s:
+            named = {"number": number, "policy": fact.policy, "took_s": round(took_s, 1), "lead_s": lead_s}
+            log.info(
+                "allocation %(number)d by %(policy)s took %(took_s)s s, more than solve_lead_s (%(lead_s)s): the round "
+                "was planned without it",
+                named,
+            )
