@@ -127,3 +127,30 @@ CHANGES: frozenset[str] = frozenset(
         *("Agents/Join", "Upkeep/Backup"),
     )
 )
+
+# What a call does, for people whose role does not allow it. Those that every person may make are not here.
+_DEEDS = {
+    "SubmitJobs": "submitting jobs",
+    "PreviewJobs": "asking what would become of jobs",
+    "CommandJob": "cancelling, holding, releasing or requeuing jobs",
+    "ReadLogs": "reading logs",
+    "FindPackages": "uploading a work directory",
+    "UploadPackage": "uploading a work directory",
+    "CommandNode": "draining, resuming or removing nodes",
+    "SetPolicy": "setting the policy",
+    "SetPrices": "setting prices",
+    "GiveRates": "giving rates",
+    "CreateJoinToken": "making a token with which a node joins",
+    "RevokeNode": "revoking nodes",
+    "ListRevokedNodes": "listing revoked nodes",
+    "UnrevokeNode": "taking the revocation of nodes back",
+    "Backup": "taking a backup",
+    "Link": "linking as an agent",
+    "SendLogs": "sending logs as an agent",
+    "FetchPackage": "fetching a work directory as an agent",
+}
+
+
+def deed(method: str) -> str:
+    """What a call of this method does: "submitting jobs"."""
+    return _DEEDS.get(method.rpartition("/")[2], "this call")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import grpc
 from grpc import aio
 
-from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as
+from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as, deed
 from scheduler.live.status import FORBIDDEN, INTERNAL, STOPPING, UNAVAILABLE, CallFailed, failure, status_of
 
 Context = aio.ServicerContext[Any, Any]
@@ -118,11 +118,8 @@ class _Call:
         else:
             self._who = await self._door.recognise(self._metadata, context.peer())
             if not self._who.may(least):
-                raise CallFailed(
-                    FORBIDDEN,
-                    f"{self._method.rpartition('/')[2]} needs the role {least.word}; {self._who.user} has "
-                    f"{self._who.role.word}",
-                )
+                needs = f"{deed(self._method)} needs the role {least.word}"
+                raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
         call_as(self._who)
 
     def _timely(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:

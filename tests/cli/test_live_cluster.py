@@ -165,7 +165,7 @@ def test_tokens_and_contexts(tmp_path: Path, gavel: Gavel, monkeypatch: pytest.M
         assert (
             said.exit_code,
             said.stderr,
-        ) == (5, "gavel submit: SubmitJobs needs the role user; ada has viewer\n")
+        ) == (5, "gavel submit: submitting jobs needs the role user; ada has viewer\n")
         monkeypatch.delenv("GAVEL_TOKEN")
         listed = json.loads(gavel("token", "list", "--json").stdout)
         assert {frozenset(keys(r.Token))} == {frozenset(one) for one in listed}

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, jobs_pb2_grpc
 from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
-from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role
+from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, deed
 from scheduler.live.log_source import NodeSeen
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access, BadToken
@@ -64,6 +64,12 @@ def test_roles_are_a_ladder_with_agents_beside_it() -> None:
     assert Caller("n", Role.AGENT).may(Role.AGENT)
     assert Caller("", Role.NOBODY).may(Role.NOBODY)
     assert not Caller("", Role.NOBODY).may(Role.VIEWER)
+
+
+def test_what_a_role_does_not_allow_is_told_in_words() -> None:
+    """No caller has to know the names of the protocol."""
+    people = {name for name, least in LEAST_ROLE.items() if least not in (Role.NOBODY, Role.VIEWER)}
+    assert {name for name in people if deed(name) == "this call"} == set()
 
 
 @with_daemon(auth="tokens")
