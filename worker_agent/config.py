@@ -7,7 +7,6 @@ says where.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import socket
 import tomllib
@@ -25,6 +24,11 @@ from worker_agent.gpus import InventoryError
 ENVIRONMENT = "GAVEL_AGENT_"
 LEVELS = ("debug", "info", "warning", "error")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LIMITS = {
+    **dict.fromkeys(("ask_s", "grace_s", "setup_limit_s"), (0, 1_000_000)),
+    "logs_mb": (1, 1_000_000),
+    "logs_days": (0, 100_000),
+}
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
@@ -72,12 +76,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 parse_gpus(self.gpus)
             except InventoryError as error:
                 raise ConfigError(f"gpus: {error}") from None
-        if not (math.isfinite(self.logs_mb) and self.logs_mb >= 1):
-            raise ConfigError(f"logs_mb is {self.logs_mb:g}, must be a number from 1 up")
-        for field in ("ask_s", "grace_s", "setup_limit_s", "logs_days"):
+        for field, (least, most) in _LIMITS.items():
             value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{field} is {value:g}, must be a number from 0 up")
+            if not least <= value <= most:
+                raise ConfigError(f"{field} is {value:g}, must be a number from {least} to {most:,}")
         if self.containment not in WANTED:
             raise ConfigError(f"containment is '{self.containment}', must be {', '.join(WANTED)}")
         if self.log_level not in LEVELS:

@@ -6,14 +6,14 @@ they are emulated, for trying things: jobs see no GPU, and pace their steps by i
 
 from __future__ import annotations
 
-import math
 import re
 
 from worker_agent.gpus import Gpu, Inventory, InventoryError
 
 _GPUS_MAX = 1024
 _FORM = "expected TYPE=COUNT, such as v100=4, v100=2:speed=0.5 or h100=8:memory=80"
-_OPTIONS = ("speed", "memory")
+# Memory is in GB, with the limits that the scheduler has for it; a test keeps them equal.
+_LIMITS = {"speed": (1e-3, 1_000_000), "memory": (1e-3, 10_000_000)}
 
 
 def parse_gpus(text: str, visible: str | None = None) -> Inventory:
@@ -32,9 +32,9 @@ def parse_gpus(text: str, visible: str | None = None) -> Inventory:
     values: dict[str, float] = {}
     for option in options:
         name, _, value = option.partition("=")
-        if name not in _OPTIONS:
+        if name not in _LIMITS:
             raise InventoryError(
-                f"--gpus {text!r}: unknown option {name!r}; there are {' and '.join(_OPTIONS)}"
+                f"--gpus {text!r}: unknown option {name!r}; there are {' and '.join(_LIMITS)}"
             )
         if name in values:
             raise InventoryError(f"--gpus {text!r}: {name} is given twice")
@@ -66,6 +66,9 @@ def _positive(text: str, name: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = 0.0
-    if not (number > 0 and math.isfinite(number)):
-        raise InventoryError(f"--gpus {text!r}: {name} is {value!r}, expected a number above 0")
+    least, most = _LIMITS[name]
+    if not least <= number <= most:
+        raise InventoryError(
+            f"--gpus {text!r}: {name} is {value!r}, expected a number from {least:g} to {most:,}"
+        )
     return number

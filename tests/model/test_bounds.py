@@ -21,6 +21,7 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
+from worker_agent.declared import parse_gpus
 
 TABLES: list[tuple[type[msgspec.Struct], bounds.Table]] = [
     (JobSpec, bounds.JOB),
@@ -83,6 +84,13 @@ def test_a_refusal_is_short(value: float) -> None:
     with pytest.raises(InvalidSpec) as refused:
         bounds.check("gpus", value, bounds.GPUS)
     assert len(str(refused.value)) < 100
+
+
+def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
+    """An agent that shares no code with the scheduler has the same limits of its own."""
+    assert parse_gpus("v100=1024:memory=1e7").gpus[0].memory_gb == bounds.MEMORY_GB.most
+    assert parse_gpus("v100=1:memory=0.001").gpus[0].memory_gb == bounds.MEMORY_GB.least
+    assert len(parse_gpus("v100=1024").gpus) == bounds.NODE["gpus"].most
 
 
 def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
