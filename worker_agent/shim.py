@@ -130,6 +130,7 @@ class Shim:
             return
         code = self.codes.get(rank)
         if code == -signal.SIGKILL and time.monotonic() >= until_s:
+            self.codes.clear()  # the signal was ours
             raise CannotStart(f"{what} did not end within {limit_s:g} s (setup_limit): nothing was started")
         if code:
             raise CannotStart(f"{what} ended with {_ending(code)}: nothing was started")

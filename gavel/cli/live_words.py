@@ -115,7 +115,7 @@ def job_why(job: Job) -> str:
     if job.blocked_by:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:
-        said = "code" in job.why or "not be started" in job.why
+        said = any(words in job.why for words in ("code", "killed by", "not be started"))
         return job.why if said else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
     return why_words(job)
 

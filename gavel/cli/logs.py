@@ -116,8 +116,8 @@ def _say_why_nothing(client: Client, found: Sequence[Job], heard: Set[str]) -> N
     for job in silent:
         if len(found) > 1 and job.state is not JobState.FAILED:
             continue
-        code = "" if job.exit_code is None or "code" in job.why else f"exit code {job.exit_code}"
-        why = "; ".join(part for part in (job.why, code) if part)
+        said = job.exit_code is None or "code" in job.why or "killed by" in job.why
+        why = "; ".join(filter(None, (job.why, "" if said else f"exit code {job.exit_code}")))
         so_far = "" if job.state.is_final else " so far"
         click.echo(
             printable(

@@ -327,7 +327,7 @@ def test_a_setup_that_does_not_end_is_ended(tmp_path: Path) -> None:
         orphan = int(run.says("orphan").split()[1])
         said = run.ended()
         assert said["error"] == "setup did not end within 1 s (setup_limit): nothing was started"
-        assert (said["signalled"], said["killed"]) == (False, False)
+        assert (said["codes"], said["signalled"], said["killed"]) == ({}, False, False)
         assert gone(orphan)
         assert "ran" not in run.log().split()
 

@@ -103,11 +103,11 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
         _begun(cluster, job, attempt=3)
     _wake(frozen, chance)
     gone(line["pid"] for line in first.values())
-    cluster.linked("n1", "n2")
     outcomes = []
     for job in jobs:
         now = loaded(cluster.folder / "checkpoints" / job)
         outcomes.append(Outcome(job, saved[job], 2, now["step"], now["attempt"]))
+    cluster.linked("n1", "n2")
     go.touch()
     for job in jobs:
         cluster.completed(job)

@@ -215,6 +215,8 @@ def test_words_about_a_job() -> None:
         job_where(job("1", JobState.FAILED, exit_code=3, why="it exited with code 3"))
         == "it exited with code 3"
     )
+    killed = job("1", JobState.FAILED, exit_code=-11, why="it was killed by SIGSEGV")
+    assert job_where(killed) == killed.why
     assert job_where(job("1", placement=placed("a:0", "a:1", "b:0", phase="sent"))) == "a, b (sent)"
     assert job_where(job("1", placement=placed("a:0", with_job="9"))) == "a with 9"
     assert [job_on(job("1", spec=JobSpec(gpus=4))), job_on(job("1"))] == ["×4", "×1"]
