@@ -151,7 +151,7 @@ class Historian:
         """Tell the core, and wait until it is durable: there is never more than one such message on its way."""
         if message.jobs or message.keys:
             done = asyncio.Event()
-            self._world.tell(message, done.set)
+            self._world.tell(message, done.set, lambda why: done.set())  # failed: they are asked for again
             await done.wait()
 
     # --------------------------------------------------------------------------------------------------- looking

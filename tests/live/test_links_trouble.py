@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import grpc
 import msgspec
+import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import SendLeases
-from scheduler.core.messages import NodeCommand
+from scheduler.core.messages import NodeCommand, NodeHello, NodeReport
+from scheduler.live.rescue import NODE_FAILURES_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
 
+POISON = "31"  # a lease by which the injected fault knows its message
 SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)  # in which a slow machine answers, too
 
 
@@ -240,3 +244,54 @@ async def test_an_agent_whose_node_is_removed_is_told_and_does_not_come_back():
         await peer.ended()
         await asyncio.sleep(2 * scheduler.pace.away_s)
         assert scheduler.state.nodes == {}
+
+
+@story
+async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_the_node_its_work():
+    """The agent is told why, and may link again; the third time the node is drained, and the report counts as taken."""
+    async with Scheduler(rescued=True) as scheduler:
+        handlers = scheduler.core._on
+        real = handlers[NodeReport]
+
+        def on_report(out: Any, message: NodeReport) -> None:
+            assert POISON not in message.started
+            real(out, message)
+
+        handlers[NodeReport] = on_report
+        async with scheduler.peer("n2") as other:
+            await other.join()
+            for turn in range(NODE_FAILURES_MAX):
+                async with scheduler.peer("n1") as peer:
+                    await peer.join()
+                    assert scheduler.state.nodes["n1"].state == NodeState.UP
+                    await peer.report(started=[POISON])
+                    with pytest.raises(grpc.aio.AioRpcError) as ended:
+                        await peer.next("taken")
+                    assert ended.value.code() == grpc.StatusCode.INTERNAL
+                    assert f"error {turn + 1}" in str(ended.value.details())
+            assert scheduler.state.nodes["n1"].state == NodeState.DRAINING
+            async with scheduler.peer("n1") as peer:
+                await peer.join()
+                number = await peer.report(started=[POISON])
+                assert (await peer.next("taken")).taken.number == number
+            await other.report()
+            await other.next("taken")
+
+
+@story
+async def test_a_hello_that_the_core_fails_on_is_refused():
+    """Goodbye, with the number of the error; others come in."""
+    async with Scheduler(rescued=True) as scheduler:
+        real = scheduler.core._on[NodeHello]
+
+        def on_hello(out: Any, message: NodeHello) -> None:
+            real(out, message)
+            assert message.spec.name != "n1"
+
+        scheduler.core._on[NodeHello] = on_hello
+        async with scheduler.peer("n1") as peer, scheduler.peer("n2") as other:
+            await peer.hello()
+            goodbye = (await peer.next("goodbye")).goodbye
+            assert (goodbye.reason, "error 1" in goodbye.text) == ("refused", True)
+            await other.join()
+        assert list(scheduler.state.nodes) == ["n2"]

@@ -28,10 +28,12 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.agents_service import AgentsService
 from scheduler.live.attempts import Attempts
 from scheduler.live.clock import Clock
+from scheduler.live.durable_state import DurableState
 from scheduler.live.feed import Feed
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.pace import Pace
+from scheduler.live.rescue import Rescue
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec
 from scheduler.solving import answer
@@ -116,6 +118,7 @@ class Scheduler:
         credentials: grpc.ServerCredentials | None = None,
         interceptors: tuple[aio.ServerInterceptor, ...] = (),
         attempts: Path | None = None,
+        rescued: bool = False,
         joining: Any = None,
         revoked: Any = None,
     ) -> None:
@@ -123,7 +126,7 @@ class Scheduler:
         self.journal = GatedJournal() if journal is None else journal
         self.packages = Packages()
         self._credentials, self._interceptors = credentials, interceptors
-        self._attempts_path = attempts
+        self._attempts_path, self._rescued = attempts, rescued
         self._more = {k: v for k, v in {"joining": joining, "revoked": revoked}.items() if v is not None}
         self._closing = AsyncExitStack()
         self.held_back = asyncio.Event()
@@ -156,7 +159,11 @@ class Scheduler:
             self.port = self.server.add_insecure_port(address)
         else:
             self.port = self.server.add_secure_port(address, self._credentials)
-        self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed))
+        rescue = None
+        if self._rescued:  # as in the daemon; other tests want to see what raises
+            self.feed.listen((durable := DurableState(self.journal)).hear)
+            rescue = Rescue(world, self.feed, durable, self.feed.troubles)
+        self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed, None, rescue))
         self._watching = asyncio.create_task(self.links.watch())
         await self.server.start()
         return self
