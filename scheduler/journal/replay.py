@@ -88,7 +88,7 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
     """
     damage: list[Damage] = []
     in_doubt = 0  # the first record that does not apply
-    with _no_garbage_collection():
+    with no_garbage_collection():
         state, start = _from_snapshot(journal, rules, damage)
         replay = _Replay(rules, state)
         after = 0 if start is None else start
@@ -261,7 +261,7 @@ def _words(error: Exception) -> str:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Millions of new objects, none of them garbage: looking for cycles among them again and again takes the time."""
     was_on = gc.isenabled()
     gc.disable()

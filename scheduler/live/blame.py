@@ -11,7 +11,8 @@ it is held, and no node drained because of it; likewise the other way around.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from scheduler.core.apply import apply
@@ -22,13 +23,15 @@ from scheduler.core.messages import Woke
 from scheduler.core.outcome import Outcome
 from scheduler.core.problem import Kinds
 from scheduler.core.state import SchedulerState
+from scheduler.journal.replay import no_garbage_collection
 from scheduler.model.cluster import UP, NodeSpec
-from scheduler.model.jobs import JobSpec, JobState
+from scheduler.model.jobs import Job, JobSpec, JobState
 from scheduler.solving import answer
 
 T = TypeVar("T")
 Attempt = Callable[[Core], object]
 PATIENCE_S = 20.0  # after which the search ends with what it has
+NARROWED_MAX = 16  # jobs of one kind among which single ones are looked for; of more, all are taken
 SOLVE_S = 10.0  # how long the policy may take for a round that is planned to see whether it can be
 
 
@@ -61,24 +64,34 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
     nodes = [node.spec.name for node in newest]
     give_up_s = time.monotonic() + PATIENCE_S
 
-    def fine(jobs: Sequence[str], nodes: Sequence[str]) -> bool:
-        core = Core(SchedulerState.restore(snapshot))
+    def error_without(jobs: Sequence[str], nodes: Sequence[str]) -> Exception | None:
+        with no_garbage_collection():
+            core = Core(SchedulerState.restore(snapshot))
         try:
             _add_witnesses(core.state)
             core.put_out(core.state.now_s, jobs, nodes, "")
             attempt(core)
-        except Exception:
-            return False
-        return True
+        except Exception as error:
+            return error
+        return None
+
+    def fine(jobs: Sequence[str], nodes: Sequence[str]) -> bool:
+        return error_without(jobs, nodes) is None
 
     def in_time() -> bool:
         return time.monotonic() < give_up_s
 
+    error = error_without((), ())
+    if error is None:
+        return Blame()
     answers: list[Blame] = []
-    if fine(jobs, ()):
-        alike = _alike(state, jobs)
-        guilty = fewest(alike, lambda some: fine(_flat(some), ()), in_time)
-        answers.append(Blame(tuple(fewest(_flat(guilty), lambda some: fine(some, ()), in_time))))
+    for suspects in (*_in_the_traceback(error, state, jobs), jobs):  # the last are tried in any case
+        if suspects and fine(suspects, ()):
+            guilty = _flat(fewest(_alike(state, suspects), lambda some: fine(_flat(some), ()), in_time))
+            if len(guilty) <= NARROWED_MAX:
+                guilty = fewest(guilty, lambda some: fine(some, ()), in_time)
+            answers.append(Blame(tuple(guilty)))
+            break
     if fine((), nodes):
         answers.append(Blame((), tuple(fewest(nodes, lambda some: fine((), some), in_time))))
     if not answers and fine(jobs, nodes):
@@ -88,6 +101,20 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
         )
     before = (held_before, drained_before)
     return min(answers, key=lambda one: _cost(one, before), default=Blame())
+
+
+def _in_the_traceback(error: Exception, state: SchedulerState, jobs: Sequence[str]) -> Iterator[list[str]]:
+    """Jobs that were being looked at when it raised: by themselves, then all of the same kinds."""
+    values = [one for frame, _ in traceback.walk_tb(error.__traceback__) for one in frame.f_locals.values()]
+    named = {one.id for one in values if isinstance(one, Job)}
+    yield [name for name in jobs if name in named]
+    specs = [one for one in values if isinstance(one, JobSpec)]
+    specs += [state.jobs[name].spec for name in named & state.jobs.keys()]
+    kinds = Kinds()
+    keys = {
+        kinds.of(Job(id=f"spec-{at}", spec=spec, submitted_s=0.0, order=0)) for at, spec in enumerate(specs)
+    }
+    yield [name for name in jobs if kinds.of(state.jobs[name]) in keys]
 
 
 def plan_a_round(core: Core, now_s: float) -> None:

@@ -13,6 +13,7 @@ from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
 from scheduler.journal.record import Journal
 from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.replay import no_garbage_collection
 
 FACTS_MAX = 5000  # beyond which the snapshot in memory is let go: reading the journal is as quick
 
@@ -41,10 +42,11 @@ class DurableState:
             state = recover_scheduler(self._journal, strict=True).state
             self._keep(state.snapshot())
             return state
-        state = SchedulerState.restore(self._snapshot)
-        for now_s, facts in self._since:
-            for fact in facts:
-                apply(state, now_s, fact)
+        with no_garbage_collection():
+            state = SchedulerState.restore(self._snapshot)
+            for now_s, facts in self._since:
+                for fact in facts:
+                    apply(state, now_s, fact)
         return state
 
     def _keep(self, snapshot: bytes | None) -> None:
