@@ -7,7 +7,6 @@ is who its certificate says; without, on loopback alone, who it says it is.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
@@ -18,10 +17,8 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.node_link import NodeLink
-from scheduler.live.status import FORBIDDEN, INTERNAL, INVALID, CallFailed, failure, status_of
+from scheduler.live.status import FORBIDDEN, INTERNAL, INVALID, CallFailed
 from scheduler.live.wire_agents import goodbye
-
-log = logging.getLogger(__name__)
 
 HELLO_S = 20.0  # that an agent may take to say its name
 Context = aio.ServicerContext[Any, Any]
@@ -65,19 +62,14 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     # ----------------------------------------------------------------------------------------------- the stream
 
-    async def Link(self, requests: object, context: Context) -> None:
+    async def Link(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         """One node's stream, until either side ends it."""
-        with _Told(context) as told:
-            await self._link(context)
-        await told.abort()
-
-    async def _link(self, context: Context) -> None:
         await context.send_initial_metadata(())  # the caller is let in, and may speak
         try:
-            first = await asyncio.wait_for(context.read(), HELLO_S)
+            first = await asyncio.wait_for(anext(requests, None), HELLO_S)
         except TimeoutError:
             raise CallFailed(INVALID, f"no Hello came within {HELLO_S:g} s") from None
-        if not isinstance(first, pb.AgentMessage):
+        if first is None:
             return
         if first.WhichOneof("body") != "hello":
             raise CallFailed(INVALID, "the first message of a link has to be Hello", "hello")
@@ -87,7 +79,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             return
         link = self._links.open(first, context.peer())
         admission = asyncio.create_task(self._links.admit(link), name=f"admit {link.name}")
-        reader = asyncio.create_task(self._read(link, context, admission), name=f"read {link.name}")
+        reader = asyncio.create_task(self._read(link, requests, admission), name=f"read {link.name}")
         writer = asyncio.create_task(self._write(link, context), name=f"write {link.name}")
         tasks: list[asyncio.Task[Any]] = [admission, reader, writer]
         try:
@@ -107,9 +99,11 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         if link.failure:
             raise CallFailed(INTERNAL, link.failure)
 
-    async def _read(self, link: NodeLink, context: Context, admission: asyncio.Task[bool]) -> None:
+    async def _read(
+        self, link: NodeLink, requests: AsyncIterator[pb.AgentMessage], admission: asyncio.Task[bool]
+    ) -> None:
         """Until it is welcome, an agent may answer questions, and nothing else."""
-        while isinstance(message := await context.read(), pb.AgentMessage):
+        async for message in requests:
             if link.welcome or message.WhichOneof("body") in ("storage_checked", "alive"):
                 self._links.on_message(link, message)
             elif not admission.done():
@@ -136,21 +130,17 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def SendLogs(self, requests: AsyncIterator[pb.SentLogs], context: Context) -> pb.SendLogsResponse:
         """What LogsWanted asked for. The reader's pace is the sender's pace."""
-        with _Told(context) as told:
-            self._must_be_a_node(context)
-            await self._relay.receive(requests, self._names(context) if self._certificates else None)
-        await told.abort()
+        self._must_be_a_node(context)
+        await self._relay.receive(requests, self._names(context) if self._certificates else None)
         return pb.SendLogsResponse()
 
     async def FetchPackage(
         self, request: pb.FetchPackageRequest, context: Context
     ) -> AsyncIterator[pb.PackageData]:
         """A work directory that a job of this node needs."""
-        with _Told(context) as told:
-            self._must_be_a_node(context)
-            async for data in self._packages.read(request.digest):
-                yield pb.PackageData(data=data)
-        await told.abort()
+        self._must_be_a_node(context)
+        async for data in self._packages.read(request.digest):
+            yield pb.PackageData(data=data)
 
     def _must_be_a_node(self, context: Context) -> None:
         if self._certificates and not any(name.startswith("node:") for name in self._names(context)):
@@ -168,28 +158,6 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
                     f"the certificate of {node} was revoked: have it join again, with a token of `gavel token join`",
                 )
         return names
-
-
-class _Told:
-    """Turns what goes wrong into a status with details, where no guard stands before the service."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._failed: CallFailed | None = None
-
-    def __enter__(self) -> _Told:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Exception) and not isinstance(error, aio.AbortError):
-            self._failed = failure(error)
-            return True
-        return False
-
-    async def abort(self) -> None:
-        """End the call with what went wrong, if anything did."""
-        if self._failed is not None and not self._context.done():
-            await self._context.abort_with_status(status_of(self._failed))
 
 
 def _why(tasks: list[asyncio.Task[Any]]) -> str:

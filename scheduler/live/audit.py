@@ -17,10 +17,13 @@ from typing import Any, TextIO
 from google.protobuf.message import Message
 
 from scheduler.live.callers import Caller
-from scheduler.live.limits import PeopleConfig
+from scheduler.live.limits import Buckets, PeopleConfig, host_of
 
 log = logging.getLogger(__name__)
 NAMED_MAX = 20  # jobs of a submission that are named
+
+# Lines about callers whom nobody knows, from one address: more would push what users did out of the log.
+UNKNOWN_BURST, UNKNOWN_PER_S = 100.0, 0.1
 
 
 class Audit:
@@ -28,10 +31,15 @@ class Audit:
 
     def __init__(self, path: Path, config: PeopleConfig, clock: Callable[[], float] = time.time) -> None:
         self._path, self._config, self._clock = path, config, clock
+        self._unknown = Buckets(UNKNOWN_PER_S, UNKNOWN_BURST, clock)
         self._file: TextIO = self._open()
 
     def note(self, who: Caller, method: str, request: object, result: str) -> None:
         """This was asked, and so it ended."""
+        if not who.user:
+            if self._unknown.wait_s(host_of(who.peer)) > 0:
+                return
+            self._unknown.take(host_of(who.peer))
         line = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock())),
             "user": who.user,

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable
 
 from scheduler.live.callers import Caller, Role
-from scheduler.live.limits import Buckets
+from scheduler.live.limits import Buckets, Crowd, host_of
 from scheduler.live.status import TOO_MANY, UNAUTHENTICATED, CallFailed
 from scheduler.live.tokens import Access, BadToken, id_of
 
 USER_HEADER = "x-gavel-user"
 FAILURES_BURST, FAILURES_PER_S = 10.0, 0.1  # wrong tokens, by address and the token's id
+WAITING_MAX, WAITING_EACH_MAX = (
+    1000,
+    32,
+)  # calls with wrong tokens that are held up, in all and from one address
 _NAME_CHARS_MAX = 64
 
 
@@ -32,6 +36,7 @@ class ByToken:
     def __init__(self, access: Access, now_s: Callable[[], float]) -> None:
         self._access = access
         self._failures = Buckets(FAILURES_PER_S, FAILURES_BURST, now_s)
+        self._waiting = Crowd(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
         """The caller. Who guesses is made to wait; who has a good token is not kept by somebody else's guesses."""
@@ -42,7 +47,7 @@ class ByToken:
                 UNAUTHENTICATED,
                 "a token is needed: ask an admin for one (`gavel token create`), and put it into GAVEL_TOKEN",
             )
-        about = f"{_host(peer)} {id_of(secret)}"
+        about = f"{host_of(peer)} {id_of(secret)}"
         wait_s = self._failures.wait_s(about)
         if wait_s > 0:
             raise CallFailed(TOO_MANY, "too many wrong tokens; try again later", retry_s=wait_s)
@@ -50,13 +55,18 @@ class ByToken:
             token = self._access.recognise(secret)
         except BadToken as error:
             self._failures.take(about)
-            self._failures.take(f"{_host(peer)} *")
-            crowd_s = self._failures.wait_s(f"{_host(peer)} *")
-            await asyncio.sleep(min(crowd_s, 1.0))
+            self._failures.take(f"{host_of(peer)} *")
+            crowd_s = self._failures.wait_s(f"{host_of(peer)} *")
+            with self._waiting.place(host_of(peer)):
+                await asyncio.sleep(min(crowd_s, 1.0))
             raise CallFailed(UNAUTHENTICATED, str(error)) from None
         return Caller(token.user, token.role, token.id, peer, token.expires_s)
 
 
-def _host(peer: str) -> str:
-    """The address without the port, which is another for every connection."""
-    return peer.rpartition(":")[0] if peer.startswith("ipv") else peer
+class ByCertificate:
+    """Behind mutual TLS: the connection stands only with a certificate of ours. Which node it is for, and whether it
+    was revoked, the service itself looks at."""
+
+    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
+        """An agent."""
+        return Caller("", Role.AGENT, peer=peer)

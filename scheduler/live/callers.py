@@ -112,8 +112,8 @@ LEAST_ROLE: dict[str, Role] = {
     "/grpc.health.v1.Health/Check": Role.NOBODY,
     "/grpc.health.v1.Health/List": Role.NOBODY,
     "/grpc.health.v1.Health/Watch": Role.NOBODY,
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.NOBODY,
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Role.NOBODY,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _V,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _V,
 }
 
 # What changes something, and is written into the audit log.

@@ -1,5 +1,11 @@
 """The one door that every call comes through: who is it, may they, what went wrong, who did what.
 
+    metadata → who is it? → is there room for one more call? → the body is read → parsed → the service
+
+Nothing of a body is read before its caller is known. gRPC would read and parse a request before it asks us, so every
+method is served as one that takes a stream of bytes: what is not read stays with the caller, but for the few kilobytes
+of HTTP/2's flow control. Who shows no token (health checks, nodes that join) may send 64 kB.
+
 Services behind it take a request and raise what is wrong; nothing there thinks of tokens, status codes or logs.
 """
 
@@ -7,18 +13,31 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import ExitStack, aclosing, nullcontext
 from typing import Any, Protocol
 
 import grpc
 from grpc import aio
 
 from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as, deed
-from scheduler.live.status import FORBIDDEN, INTERNAL, STOPPING, UNAVAILABLE, CallFailed, failure, status_of
+from scheduler.live.limits import CallPlaces, host_of
+from scheduler.live.status import (
+    FORBIDDEN,
+    INVALID,
+    STOPPING,
+    UNAVAILABLE,
+    CallFailed,
+    failure,
+    status_of,
+)
 
 Context = aio.ServicerContext[Any, Any]
 BROKEN_OFF = "broken_off"  # In the audit log: the caller left before a stream had ended.
 CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
+
+# How many bytes, and for how long, a caller without a token may send.
+STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
 
 
 class Door(Protocol):
@@ -69,11 +88,10 @@ class Streams:
 
 
 class Guard(aio.ServerInterceptor):
-    """An interceptor for servers that people, or agents without certificates, can reach."""
+    """An interceptor for every server. `places`: how many calls there may be at once."""
 
-    def __init__(self, door: Door, record: Record) -> None:
-        self._door = door
-        self._record = record
+    def __init__(self, door: Door, record: Record, places: CallPlaces) -> None:
+        self.door, self.record, self.places = door, record, places
         self.streams = Streams()
 
     async def intercept_service(
@@ -85,95 +103,148 @@ class Guard(aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:  # there is no such method
             return None
-        method, metadata = str(details.method), details.invocation_metadata or ()
-        call = _Call(self._door, self._record, self.streams, method, metadata)
-        return call.guarded(handler)
+        return _Call(self, str(details.method), details.invocation_metadata or ()).guarded(handler)
 
 
 class _Call:
     """One call of one method."""
 
-    def __init__(self, door: Door, record: Record, streams: Streams, method: str, metadata: Any) -> None:
-        self._door, self._record, self._streams, self._method = door, record, streams, method
+    def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
+        self._guard, self._method = guard, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
-        self._who: Caller | None = None
+        self._least = LEAST_ROLE.get(method, Role.ADMIN)
+        self._who = Caller("", Role.NOBODY)
+        self._request: Any = None  # of calls with one request
+        self._places = ExitStack()
 
     def guarded(self, handler: Any) -> Any:
-        """The same handler, which looks who calls first."""
-        makers = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary, self._timely),
-            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream, self._streaming),
-            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary, self._once),
-            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream, self._streaming),
-        }
-        make, inner, outer = makers[handler.request_streaming, handler.response_streaming]
-        return make(outer(inner), handler.request_deserializer, handler.response_serializer)
+        """The same handler, which looks who calls first, and reads only then."""
+        self._parse, self._one_request = handler.request_deserializer, not handler.request_streaming
+        if handler.response_streaming:
+            inner = handler.stream_stream or handler.unary_stream
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(inner), None, handler.response_serializer
+            )
+        inner = handler.stream_unary or handler.unary_unary
+        return grpc.stream_unary_rpc_method_handler(self._once(inner), None, handler.response_serializer)
 
-    async def _enter(self, context: Context) -> None:
-        least = LEAST_ROLE.get(self._method)
-        if least is None:
-            raise CallFailed(INTERNAL, f"nobody has said who may call {self._method}")
-        if least is Role.NOBODY:
-            self._who = Caller("", Role.NOBODY, peer=context.peer())
+    # ---------------------------------------------------------------------------------------- who, and with what
+
+    async def _enter(self, context: Context) -> Any:
+        """The request, or the stream of requests, once we know whose it is."""
+        peer, places = context.peer(), self._guard.places
+        self._who = Caller("", Role.NOBODY, peer=peer)
+        if self._least is Role.NOBODY:
+            self._places.enter_context(places.strangers.place(host_of(peer)))
         else:
-            self._who = await self._door.recognise(self._metadata, context.peer())
-            if not self._who.may(least):
-                needs = f"{deed(self._method)} needs the role {least.word}"
-                raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
+            self._who = await self._guard.door.recognise(self._metadata, peer)
+            if self._least is not Role.AGENT:  # a node has one link, which lasts
+                self._places.enter_context(places.users.place(self._who.user))
+        if self._one_request:
+            request = self._request = await self._read_one(context)
+            self._check_role()
+        else:
+            self._check_role()
+            request = self._messages(context)
         call_as(self._who)
+        return request
 
-    def _timely(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def timely(request: Any, context: Context) -> Any:
+    def _check_role(self) -> None:
+        if not self._who.may(self._least):
+            needs = f"{deed(self._method)} needs the role {self._least.word}"
+            raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
+
+    async def _read_one(self, context: Context) -> Any:
+        stranger = self._least is Role.NOBODY
+        limit_s = STRANGER_READ_S if stranger else CALL_S
+        async with self._guard.places.reading_strangers if stranger else nullcontext():
             try:
-                async with asyncio.timeout(CALL_S):
-                    return await _answer(inner, request, context)
+                async with asyncio.timeout(limit_s):
+                    return self._parsed(await context.read())
             except TimeoutError:
-                text = f"no answer within {CALL_S:g} s; what was asked may still be done"
-                raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
+                raise CallFailed(UNAVAILABLE, f"the request did not come within {limit_s:g} s") from None
 
-        return self._once(timely)
+    async def _messages(self, context: Context) -> AsyncGenerator[Any, None]:
+        while (message := self._parsed(await context.read(), last=None)) is not None:
+            yield message
+
+    def _parsed(self, raw: Any, last: Any = INVALID) -> Any:
+        """The message, or CallFailed: a caller may send anything. `last`: what the end of a stream is."""
+        if raw is aio.EOF:
+            if last is None:
+                return None
+            raise CallFailed(INVALID, "the call came without a request")
+        size = len(raw)
+        if self._least is Role.NOBODY and size > STRANGER_BYTES_MAX:
+            del raw  # an exception keeps the variables of this frame for a while
+            text = f"the request has {size:,} bytes; without a token {STRANGER_BYTES_MAX:,} are allowed"
+            raise CallFailed(INVALID, text)
+        try:
+            return self._parse(raw)
+        except Exception:  # of protobuf, whose errors have no class in common
+            del raw
+            kind = getattr(getattr(self._parse, "__self__", None), "__name__", "message of this method")
+            raise CallFailed(INVALID, f"the request is not a valid {kind}") from None
+
+    # -------------------------------------------------------------------------------------------------- answering
 
     def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def call(request: Any, context: Context) -> Any:
-            try:
-                await self._enter(context)
-                answer = await _answer(inner, request, context)
-            except Exception as error:
-                await self._fail(request, context, error)
-                raise
-            self._note(request, "ok")
-            return answer
+        async def call(raw: Any, context: Context) -> Any:
+            with self._places:
+                try:
+                    request = await self._enter(context)
+                    answer = await self._timely(inner, request, context)
+                except Exception as error:
+                    await self._fail(context, error)
+                    raise
+                self._note("ok")
+                return answer
 
         return call
+
+    async def _timely(self, inner: Any, request: Any, context: Context) -> Any:
+        """The answer. An upload takes as long as it takes."""
+        if not self._one_request:
+            async with aclosing(request):
+                return await _answer(inner, request, context)
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await _answer(inner, request, context)
+        except TimeoutError:
+            text = f"no answer within {CALL_S:g} s; what was asked may still be done"
+            raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
 
     def _streaming(self, inner: Any) -> Callable[[Any, Context], Awaitable[None]]:
-        async def call(request: Any, context: Context) -> None:
-            try:
-                await self._enter(context)
-                answer = inner(request, context)
-                work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
-                await self._streams.run(work)
-            except Exception as error:
-                await self._fail(request, context, error)
-                raise
-            except asyncio.CancelledError:
-                self._note(request, BROKEN_OFF)
-                raise
-            self._note(request, "ok")
+        async def call(raw: Any, context: Context) -> None:
+            with self._places:
+                try:
+                    request = await self._enter(context)
+                    if self._least is not Role.NOBODY:
+                        self._places.close()  # how many may watch or follow is limited by itself
+                    answer = inner(request, context)
+                    work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
+                    await self._guard.streams.run(work)
+                except Exception as error:
+                    await self._fail(context, error)
+                    raise
+                except asyncio.CancelledError:
+                    self._note(BROKEN_OFF)
+                    raise
+                self._note("ok")
 
         return call
 
-    async def _fail(self, request: Any, context: Context, error: Exception) -> None:
+    async def _fail(self, context: Context, error: Exception) -> None:
         if isinstance(error, aio.AbortError) or context.done():  # somebody has said already how it ends
-            self._note(request, BROKEN_OFF)
+            self._note(BROKEN_OFF)
             return
         failed = failure(error)
-        self._note(request, failed.reason)
+        self._note(failed.reason)
         await context.abort_with_status(status_of(failed))
 
-    def _note(self, request: Any, result: str) -> None:
+    def _note(self, result: str) -> None:
         if self._method in CHANGES:
-            self._record.note(self._who or Caller("", Role.NOBODY), self._method, request, result)
+            self._guard.record.note(self._who, self._method, self._request, result)
 
 
 async def _answer(inner: Any, request: Any, context: Context) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -13,6 +15,9 @@ from scheduler.model.errors import InvalidSpec
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 BUCKETS_MAX = 10_000  # whoever has been quiet longest is forgotten first
+
+# How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
+STRANGERS_READ_MAX = 4
 
 
 class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +29,9 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     submission_jobs_max: int = (
         10_000  # in one submission, arrays by their members: others wait 0.5 s for so many
     )
+    calls_max: int = 1000  # calls in flight at once, of all users together; one more is told to try again
+    calls_per_user_max: int = 100  # of these, of one user
+    calls_without_token_max: int = 16  # from one address at once: health checks, nodes that join
     watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
     package_bytes_max: int = 2 * 1024**3  # of one packed work directory
     packages_bytes_max: int = 50 * 1024**3  # of all that are kept
@@ -100,3 +108,49 @@ class Places:
 
     def __exit__(self, *error: object) -> None:
         self.taken -= 1
+
+
+class CallPlaces:
+    """How many calls may be in flight: of users, and of callers without a token, by their address."""
+
+    def __init__(self, config: PeopleConfig) -> None:
+        self.users = Crowd(config.calls_max, config.calls_per_user_max)
+        self.strangers = Crowd(config.calls_max, config.calls_without_token_max)
+        self.reading_strangers = asyncio.Semaphore(STRANGERS_READ_MAX)
+
+
+class Crowd:
+    """So many calls at once in all, and so many of each."""
+
+    def __init__(self, most: int, most_each: int) -> None:
+        self._most, self._most_each = most, most_each
+        self.taken, self._each = 0, Counter[str]()
+
+    @property
+    def names(self) -> int:
+        """How many users or addresses have calls now."""
+        return len(self._each)
+
+    @contextmanager
+    def place(self, name: str) -> Iterator[None]:
+        """A place for one call of this user or address; CallFailed where there is none."""
+        if self.taken >= self._most:
+            text = f"the scheduler is busy with {self._most:,} calls; try again in a second"
+            raise CallFailed(TOO_MANY, text, retry_s=1.0)
+        if self._each[name] >= self._most_each:
+            text = f"{name or 'you'} already has {self._most_each:,} calls in flight; wait for some of them to end"
+            raise CallFailed(TOO_MANY, text, retry_s=0.5)
+        self.taken += 1
+        self._each[name] += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self._each[name] -= 1
+            if not self._each[name]:
+                del self._each[name]
+
+
+def host_of(peer: str) -> str:
+    """The address without the port, which is another for every connection."""
+    return peer.rpartition(":")[0] if peer.startswith("ipv") else peer

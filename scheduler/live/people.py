@@ -30,7 +30,7 @@ from scheduler.live.historian import Historian
 from scheduler.live.history_book import HistoryBook
 from scheduler.live.job_changes import JobChanges
 from scheduler.live.jobs_service import JobsService
-from scheduler.live.limits import MESSAGE_BYTES_MAX, PeopleConfig, Places
+from scheduler.live.limits import MESSAGE_BYTES_MAX, CallPlaces, PeopleConfig, Places
 from scheduler.live.log_source import LogSource, NodeSource
 from scheduler.live.packages import Packages
 from scheduler.live.tls import Keys, expiry_warnings
@@ -41,6 +41,7 @@ from scheduler.live.world import LiveWorld
 log = logging.getLogger(__name__)
 
 TOKENS_S = 60.0  # between two notes of when tokens were used
+UNREAD_BYTES_MAX = 256 * 1024
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -50,6 +51,13 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
+    # What a connection and each call may send before we read it: not more on fast networks.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX),
+    # Without compression: a few kilobytes could unpack to gigabytes before any limit is looked at.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # How long a connection may take over its TLS handshake.
+    ("grpc.server_handshake_timeout_ms", 20_000),
 )
 KEEPING = Keeping()
 Service = tuple[Callable[[Any, Any], None], Any]
@@ -86,7 +94,7 @@ class People:
         self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
         self.audit = Audit(folder / "audit.log", config)
         door = SingleUser() if self.access is None else ByToken(self.access, world.now_s)
-        self.guard = Guard(door, self.audit)
+        self.guard = Guard(door, self.audit, CallPlaces(config))
         keys = Keys(folder / "tls")
         self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
 

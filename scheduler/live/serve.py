@@ -37,6 +37,7 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.agents_service import AgentsService
 from scheduler.live.attempts import Attempts
+from scheduler.live.auth import ByCertificate
 from scheduler.live.backup import RESTORED
 from scheduler.live.blame import named_in
 from scheduler.live.clock import Clock
@@ -44,7 +45,9 @@ from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.durable_state import DurableState
 from scheduler.live.event_lines import EventLines
 from scheduler.live.feed import Feed
+from scheduler.live.guard import Guard
 from scheduler.live.joining import joining
+from scheduler.live.limits import CallPlaces
 from scheduler.live.links import VERSION, Links
 from scheduler.live.log_lines import log_to
 from scheduler.live.log_relay import LogRelay
@@ -171,11 +174,10 @@ class Daemon:
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
             revoked = people.access.is_revoked
             own = AgentsService(links, relay, people.packages, certificates=True, revoked=revoked)
-            port = Port([_agents(own)], credentials=credentials(config, keys, agents=True))
-            wanted = (
-                address_of("agents_listen", config.agents_listen) if config.agents_listen else listen.next()
-            )
-            await port.open(wanted, "agents_listen")
+            guard = Guard(ByCertificate(), people.audit, CallPlaces(config.people))
+            port = Port([_agents(own)], [guard], credentials(config, keys, agents=True))
+            at = config.agents_listen
+            await port.open(address_of("agents_listen", at) if at else listen.next(), "agents_listen")
             closing.push_async_callback(port.close, STOP_S)
             closing.push_async_callback(_cancelled, asyncio.create_task(self._watch(port)))
             self.agents_listen = port.address

@@ -89,7 +89,9 @@ SETTINGS: Table = {
 PEOPLE: Table = {
     **dict.fromkeys(("submissions_burst", "jobs_unfinished_max", "submission_jobs_max"), Bound(1, COUNT_MAX)),
     "submissions_per_s": Bound(1e-3, 1e9, "jobs/s"),
-    "watchers_max": Bound(1, 1_000_000),
+    **dict.fromkeys(
+        ("watchers_max", "calls_max", "calls_per_user_max", "calls_without_token_max"), Bound(1, 1_000_000)
+    ),
     **dict.fromkeys(("package_bytes_max", "packages_bytes_max", "audit_bytes_max"), Bound(1, 1e18, "bytes")),
     **dict.fromkeys(("package_keep_s", "token_valid_s", "token_valid_s_max"), LENGTH_S),
     "audit_files": Bound(1, 1_000_000),

@@ -1,1 +1,1 @@
-"""Attacks on the running programs, as commands that print figures: `python -m tests.attacks.NAME`."""
+"""What was done to the scheduler to break it, as commands that print a table of figures."""

@@ -22,7 +22,7 @@ from scheduler.live.auth import ByToken
 from scheduler.live.callers import Role
 from scheduler.live.guard import Guard
 from scheduler.live.joining import joining
-from scheduler.live.limits import PeopleConfig
+from scheduler.live.limits import CallPlaces, PeopleConfig
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access
 from tests.agent.test_link import hello, linked
@@ -199,7 +199,11 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
     """On loopback with tokens: an agent's is let in; a user's and a wrong one are not."""
     access = Access(tmp_path / "access.db", lambda: 0.0)
     secrets = {role: access.create("x", role, 60.0)[1] for role in (Role.AGENT, Role.USER)}
-    guard = Guard(ByToken(access, lambda: 0.0), Audit(tmp_path / "audit.log", PeopleConfig()))
+    guard = Guard(
+        ByToken(access, lambda: 0.0),
+        Audit(tmp_path / "audit.log", PeopleConfig()),
+        CallPlaces(PeopleConfig()),
+    )
     async with Scheduler(interceptors=(guard,)) as scheduler:
 
         def with_token(secret: str) -> tuple[tuple[str, str], ...]:
@@ -225,7 +229,11 @@ def test_an_agent_that_is_refused_says_nothing_and_tells_why(shown, tmp_path, ca
     token, secret = access.create("x", Role.AGENT, 60.0)
     access.revoke(token.id)
     long_between = itertools.count(0.0, 60.0).__next__  # so that none is one of too many
-    guard = Guard(ByToken(access, long_between), Audit(tmp_path / "audit.log", PeopleConfig()))
+    guard = Guard(
+        ByToken(access, long_between),
+        Audit(tmp_path / "audit.log", PeopleConfig()),
+        CallPlaces(PeopleConfig()),
+    )
     said = []
 
     def lines() -> list[str]:

@@ -27,9 +27,12 @@ from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.agents_service import AgentsService
 from scheduler.live.attempts import Attempts
+from scheduler.live.auth import ByCertificate
 from scheduler.live.clock import Clock
 from scheduler.live.durable_state import DurableState
 from scheduler.live.feed import Feed
+from scheduler.live.guard import Guard
+from scheduler.live.limits import CallPlaces, PeopleConfig
 from scheduler.live.links import Links
 from scheduler.live.log_relay import LogRelay
 from scheduler.live.pace import Pace
@@ -87,6 +90,11 @@ class _Solver:
     def ask(self, question: Solve) -> None:
         """Answer at once."""
         self._world.tell(answer(question))
+
+
+class _NoRecord:
+    def note(self, *what: object) -> None:
+        """Nowhere."""
 
 
 class Packages:
@@ -152,7 +160,8 @@ class Scheduler:
             self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
-        self.server = aio.server(interceptors=list(self._interceptors), options=options)
+        guard = Guard(ByCertificate(), _NoRecord(), CallPlaces(PeopleConfig()))
+        self.server = aio.server(interceptors=list(self._interceptors or (guard,)), options=options)
         agents_pb2_grpc.add_AgentsServicer_to_server(service, self.server)
         address = f"127.0.0.1:{self.port}"
         if self._credentials is None:
