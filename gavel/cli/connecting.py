@@ -62,7 +62,9 @@ def one_line(client: Client | None = None) -> Iterator[None]:
     try:
         yield
     except e.GavelError as error:
-        raise failure(exit_code(error), printable(error.message) + _remedy(error, client)) from None
+        more = [printable(one.message) for one in error.more] if isinstance(error, e.InvalidJob) else []
+        text = "\n".join([printable(error.message) + _remedy(error, client), *more])
+        raise failure(exit_code(error), text) from None
 
 
 def _remedy(error: e.GavelError, client: Client | None) -> str:

@@ -80,6 +80,7 @@ class InvalidJob(Invalid):
         self.problem = problem
         self.file = file
         self.line = line
+        self.more: tuple[InvalidJob, ...] = ()  # Other faults in the same job, each with its own line.
 
 
 class Conflict(GavelError):

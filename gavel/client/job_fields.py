@@ -142,6 +142,13 @@ FIELDS = (
 )
 BY_NAME = {field.name: field for field in FIELDS}
 
+# What stands in the tasks of SkyPilot and has no single field here, and what says it.
+SKYPILOT = {
+    "resources": "gpus, worker_types, cpus and memory stand beside each other at the top",
+    "num_nodes": "gpus is the number over all nodes, and each rank is told where the others are",
+    "file_mounts": "the directory of the job file is sent along with upload: true",
+}
+
 # What people write who come from elsewhere.
 ALSO_SAID = {
     "cmd": "command",

@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from gavel.client.errors import InvalidJob
-from gavel.client.job_fields import ALSO_SAID, BY_NAME, Field
+from gavel.client.job_fields import ALSO_SAID, BY_NAME, SKYPILOT, Field
 from gavel.client.specs import JobSpec, Source
-from gavel.client.yaml_nodes import Wrong, documents, line_of, pairs, scalar, shown
+from gavel.client.yaml_nodes import Wrong, documents, line_of, pairs, raise_first, scalar, shown
 
 SIZE_MAX = 16 * 2**20
 JOBS_MAX = 100_000
@@ -72,7 +72,11 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
     except Wrong as wrong:
         if _is_script(text, file):
             raise InvalidJob(_SCRIPT, file=file) from None
-        raise InvalidJob(wrong.problem, field=wrong.at, file=file, line=wrong.line) from None
+        first, *more = (
+            InvalidJob(one.problem, field=one.at, file=file, line=one.line) for one in (wrong, *wrong.more)
+        )
+        first.more = tuple(more)
+        raise first from None
     except RecursionError:
         raise InvalidJob("nested too deeply for a job", file=file) from None
     if not jobs:
@@ -118,15 +122,20 @@ def _fields_of(node: yaml.Node) -> Said:
 
 
 def _known(said: Said, prefix: str = "") -> Said:
-    for name, (key, _) in said.items():
-        if name not in BY_NAME:
-            raise Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
+    unknown = [
+        Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
+        for name, (key, _) in said.items()
+        if name not in BY_NAME
+    ]
+    raise_first(unknown)
     return said
 
 
 def suggestion(name: str) -> str:
     """`; did you mean gpus?`"""
     lowered = name.lower().replace("-", "_")
+    if lowered in SKYPILOT:
+        return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
     near = ALSO_SAID.get(lowered) or next(
         iter(difflib.get_close_matches(lowered, BY_NAME, n=1, cutoff=0.7)), ""
     )
@@ -163,17 +172,20 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
 def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]:
     """What goes into a JobSpec. Wrong names the field."""
     values: dict[str, Any] = {}
+    faults: list[Wrong] = []
     for name, node in nodes.items():
         field = BY_NAME[name]
-        if scalar(node) is None:
-            raise Wrong(node, f"has no value: leave it out, or say for example {name}: {field.example}", name)
         try:
+            if scalar(node) is None:
+                raise Wrong(node, f"has no value: leave it out, or say for example {name}: {field.example}")
             value = _read(field, node, now_s)
         except Wrong as wrong:
             dot = "." if wrong.at and not wrong.at.startswith("[") else ""
             wrong.at = f"{name}{dot}{wrong.at}"
-            raise
+            faults.append(wrong)
+            continue
         values |= value if field.name == "gpus" else {field.target: value}
+    raise_first(faults)
     return values
 
 

@@ -30,6 +30,8 @@ FILES_MAX = 100_000
 PATH_CHARS_MAX = 1000
 PIECE_BYTES = 1 << 20
 
+_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
+
 Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 
@@ -180,6 +182,7 @@ class Uploads:
                     ready.append(spec)
                     continue
                 folder = work_directory(spec)
+                check_script(spec, folder)
                 if folder not in packed:
                     file = self._files.enter_context(tempfile.TemporaryFile(prefix="gavel-"))  # noqa: SIM115
                     try:
@@ -227,9 +230,32 @@ def work_directory(spec: JobSpec) -> Path:
     return folder
 
 
+def check_script(spec: JobSpec, folder: Path) -> None:
+    """InvalidJob where the program or script of a command is to be uploaded with this directory, and is not in it.
+
+    Only what is certain is refused: `setup` may make any file, and other programs read their arguments in other ways.
+    """
+    if spec.setup or not spec.command:
+        return
+    program, *arguments = spec.command
+    script = program
+    if (
+        _INTERPRETER.fullmatch(os.path.basename(program))
+        and arguments
+        and arguments[0].endswith((".py", ".sh"))
+    ):
+        script = arguments[0]
+    elif "/" not in program:
+        return
+    if not os.path.isabs(script) and not (folder / script).exists():
+        raise objection(
+            spec, "command", f"there is no {script} in {folder}, which is uploaded as its directory"
+        )
+
+
 def without_uploads(specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
     """For a preview: nothing is packed or sent, but what is to be must be there."""
     for spec in specs:
         if spec.upload:
-            work_directory(spec)
+            check_script(spec, work_directory(spec))
     return tuple(replace(one, upload=False, workdir="") if one.upload else one for one in specs)

@@ -6,6 +6,7 @@ What makes a small file large or strange is refused: aliases, tags, deep nesting
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -30,6 +31,14 @@ class Wrong(Exception):
         self.line = line_of(node)
         self.problem = problem
         self.at = at
+        self.more: Sequence[Wrong] = ()  # Other faults that were found with it.
+
+
+def raise_first(faults: Sequence[Wrong]) -> None:
+    """Raise the first of these, if there is one, with the others."""
+    if faults:
+        faults[0].more = faults[1:]
+        raise faults[0]
 
 
 def line_of(node: yaml.Node | yaml.Event | None) -> int | None:
@@ -46,8 +55,7 @@ def documents(text: str) -> list[yaml.Node]:
         raise Wrong(None, "is not Unicode text (half of a surrogate pair)") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        wrong = Wrong(None, f"not valid YAML: {what}")
+        wrong = Wrong(None, f"not valid YAML: {_in_words(error, text)}")
         wrong.line = mark.line + 1 if mark else None
         raise wrong from None
     except yaml.reader.ReaderError as error:
@@ -56,6 +64,31 @@ def documents(text: str) -> list[yaml.Node]:
         raise wrong from None
     except yaml.YAMLError as error:
         raise Wrong(None, f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _in_words(error: yaml.MarkedYAMLError, text: str) -> str:
+    """What is wrong with the text, in the words of people who write such files; else in the parser's."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
+    lines = text.splitlines()
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "the line is indented with a tab: use spaces"
+    if "mapping values are not allowed" in problem:
+        if len(re.findall(r":\s", f"{line} ")) > 1:
+            return "a second colon: put a value with a colon and a space in it in quotes"
+        return "the line is indented deeper than the one it belongs beside"
+    if "expected key" in problem or "<block end>" in problem or "'-' indicator" in problem:
+        return "the line begins in another column than those it belongs beside"
+    if "',' or ']'" in problem or "',' or '}'" in problem:
+        return f"a bracket that is opened {_above(error, mark)}is not closed: lists need ',' between and ']' at the end"
+    if "quoted scalar" in (error.context or ""):
+        return f"a quote that is opened {_above(error, mark)}is not closed"
+    return ", ".join(part for part in (error.context, problem) if part)
+
+
+def _above(error: yaml.MarkedYAMLError, mark: yaml.Mark | None) -> str:
+    opened = error.context_mark
+    return "" if opened is None or (mark and mark.line == opened.line) else f"in line {opened.line + 1} "
 
 
 def _look_over(text: str) -> None:

@@ -291,7 +291,7 @@ def test_a_field_without_a_value_is_told_with_an_example(field: str) -> None:
             "a: !!python/object:os.system x",
             "line 1: the tag tag:yaml.org,2002:python/object:os.system is not supported",
         ),
-        ("command: [a\n", "line 2: not valid YAML: while parsing a flow sequence"),
+        ("command: [a\n", "line 2: not valid YAML: a bracket that is opened in line 1 is not closed"),
         ("command: [a]\n\tgpus: 1", "not valid YAML"),
         ("command: [a]\nname: a\x07b", "line 2: not valid YAML"),
         ("[" * 100, "nested too deeply for a job"),
