@@ -63,6 +63,9 @@ class Node(Protocol):
     def nobody_starts(self, lease: str, why: str) -> None:
         """One of them cannot start."""
 
+    def let_go(self) -> None:
+        """An operator says that nothing is left on the GPUs that are withheld."""
+
     def last_lines(self, lease: str) -> str:
         """The end of what a run printed."""
 
@@ -283,6 +286,8 @@ class GrpcLink:
                 self._on_welcomed(message.welcome, outgoing)
             case "gang_go":
                 self._on_go(message.gang_go, node)
+            case "let_go":
+                node.let_go()
             case "logs_wanted" if self._logs is not None and self._stub is not None:
                 self._logs.on_wanted(message.logs_wanted, self._stub, self._target.metadata)
             case "storage_check":

@@ -166,6 +166,10 @@ class Agent:
         if not self._is_recalled(lease):
             self.processes.call_off(lease, why)
 
+    def let_go(self) -> None:
+        """An operator says that nothing is left on the GPUs that are withheld."""
+        self.processes.let_go()
+
     def last_lines(self, lease: str) -> str:
         """The end of the output of a run, for people who wonder why it failed."""
         return last_lines(self.processes.path(lease))

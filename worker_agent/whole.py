@@ -132,8 +132,7 @@ class WholeAgent:
                 0
             )  # what an earlier agent left is taken up before anybody is told what is here
             tasks.create_task(self.link.run(self.agent))
-            if self.nvml is not None:
-                tasks.create_task(self._tell_health(self.nvml))
+            tasks.create_task(self._tell_health())
 
     async def drain(self) -> None:
         """Take nothing new, and wait until all has ended."""
@@ -176,6 +175,7 @@ class WholeAgent:
             speed=found.speed or 0.0,
             lease_grace_s=limits.late_s + limits.ask_s + limits.grace_s,
             address=config.address,
+            containment=self.containment.kind,
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
@@ -191,20 +191,32 @@ class WholeAgent:
         if welcome.report_interval_s > 0:
             core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
 
-    async def _tell_health(self, nvml: Nvml) -> None:
+    async def _tell_health(self) -> None:
+        told: pb.Health | None = None
         while True:
-            told = await asyncio.to_thread(nvml.health)
-            gpus = [
-                pb.GpuHealth(
-                    index=one.index,
-                    memory_used_gb=one.memory_used_gb,
-                    temperature_c=one.temperature_c,
-                    broken=one.broken,
-                )
-                for one in told
-            ]
-            self.link.send_health(pb.Health(gpus=gpus, driver_version=self.inventory.driver_version))
+            health = await self._health()
+            if self.nvml is not None or health != told:  # of declared GPUs only what changes
+                self.link.send_health(health)
+            told = health
             await asyncio.sleep(HEALTH_S)
+
+    async def _health(self) -> pb.Health:
+        """How the GPUs do, and on which of them an ended job may have left processes."""
+        withheld = self.agent.processes.withheld()
+        if self.nvml is None:
+            gpus = [pb.GpuHealth(index=index, withheld=why) for index, why in sorted(withheld.items())]
+            return pb.Health(gpus=gpus)
+        gpus = [
+            pb.GpuHealth(
+                index=one.index,
+                memory_used_gb=one.memory_used_gb,
+                temperature_c=one.temperature_c,
+                broken=one.broken,
+                withheld=withheld.get(one.index, ""),
+            )
+            for one in await asyncio.to_thread(self.nvml.health)
+        ]
+        return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version)
 
     async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
         """The output of one attempt; when following, from before it begins until it has ended."""

@@ -20,6 +20,7 @@ from gavel.client.results import Node, Status
 from gavel.client.sync import Client
 from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.soundness import SQLITE_SOUND, Finding
+from worker_agent.containment import SUBREAPER
 
 FREE_BYTES_LEAST = 2 * 1024**3
 CLOCK_S = 2.0  # that this machine's clock may be from the scheduler's
@@ -182,6 +183,8 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
             f"node {node.name} runs agent {node.agent_version}, the scheduler is {status.version}",
             "upgrade the agent: jobs go on while it restarts",
         )
+    if node.containment:
+        yield _containment(node)
     if node.state not in ("up", "draining"):
         why = f": {node.why}" if node.why else ""
         yield Finding(
@@ -190,12 +193,29 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
             "look at its agent's log and the network between; `gavel remove` if it is gone for good",
         )
     for gpu in node.gpus:
-        if gpu.broken:
+        if gpu.withheld:
+            yield Finding(
+                "bad",
+                f"GPU {node.name}:{gpu.index} is withheld: {gpu.broken}",
+                f"end the processes that are of the job; if none is, `gavel resume {node.name}`",
+            )
+        elif gpu.broken:
             yield Finding(
                 "bad",
                 f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
                 f"reset or replace it, start the agent there anew, then `gavel resume {node.name}`; others are used",
             )
+
+
+def _containment(node: Node) -> Finding:
+    words = f"processes of a job on node {node.name} are contained by {node.containment}"
+    if node.containment != SUBREAPER:
+        return Finding("ok", words)
+    return Finding(
+        "note",
+        f"{words} alone: if an agent and a shim are killed, GPUs can be withheld until somebody has looked",
+        "let the agent make control groups: Delegate=yes in its unit (deploy/gavel-agent.service), or run it as root",
+    )
 
 
 def _gpus() -> Iterator[Finding]:

@@ -93,6 +93,7 @@ def _show_one(node: Node) -> None:
         ("agent", node.agent_version),
         ("driver", node.driver_version),
         ("storage", node.storage),
+        ("containment", node.containment),
         ("speed", f"{node.speed:g} (emulated)" if node.speed else ""),
     )
     said = "; ".join(f"{name} {value}" for name, value in facts if value)

@@ -214,6 +214,7 @@ class Gpu:
     temperature_c: float
     broken: str
     jobs: tuple[str, ...]
+    withheld: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,7 @@ class Node:
     driver_version: str
     drained: bool
     speed: float
+    containment: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,9 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
             node.broken.clear()  # those of the same machine are said again by the next fact
+            node.withheld = {
+                gpu for gpu in node.withheld if gpu < fact.spec.gpus
+            }  # until its agent says otherwise
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         node.state = NodeState.DRAINING if node.drained else NodeState.UP
     state.add_node(node)
@@ -83,6 +86,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
         node.drained, node.left = fact.state == NodeState.DRAINING, fact.left
     if fact.mended:
         node.broken.clear()
+        node.withheld.clear()
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):
@@ -100,6 +104,11 @@ def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> N
 
 def _gpus_broken(state: SchedulerState, now_s: float, fact: f.GpusBroken) -> None:
     state.nodes[fact.node].broken.update(fact.gpus)
+    _cluster_changed(state)
+
+
+def _gpus_withheld(state: SchedulerState, now_s: float, fact: f.GpusWithheld) -> None:
+    state.nodes[fact.node].withheld = set(fact.gpus)
     _cluster_changed(state)
 
 
@@ -157,6 +166,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.NodeMoved: _node_moved,
     f.NodeRemoved: _node_removed,
     f.GpusBroken: _gpus_broken,
+    f.GpusWithheld: _gpus_withheld,
     f.AllocationAsked: _allocation_asked,
     f.AllocationAdopted: _allocation_adopted,
     f.AllocationFailed: _allocation_failed,

@@ -113,6 +113,13 @@ class GpusBroken(Fact, frozen=True, kw_only=True):
     gpus: tuple[int, ...]
 
 
+class GpusWithheld(Fact, frozen=True, kw_only=True):
+    """On these GPUs of the node, and no others, ended jobs may have left processes: they are not used meanwhile."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+
 class AllocationAsked(Fact, frozen=True, kw_only=True):
     """A problem went to the solver."""
 
@@ -218,6 +225,7 @@ AnyFact = (
     | NodeMoved
     | NodeRemoved
     | GpusBroken
+    | GpusWithheld
     | AllocationAsked
     | AllocationAdopted
     | AllocationFailed

@@ -140,6 +140,9 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     progress: tuple[Progress, ...] = ()
     exits: tuple[Exit, ...] = ()
     broken_gpus: tuple[int, ...] = ()
+    withheld_gpus: tuple[int, ...] | None = (
+        None  # all on which ended jobs may have left processes; None: not said
+    )
 
 
 class NodeSilent(Message, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from scheduler.core import on_jobs, on_rounds
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
+    GpusWithheld,
     JobMoved,
     LeaseClosed,
     LeasesResumed,
@@ -127,9 +128,15 @@ def on_report(out: Outcome, message: NodeReport) -> None:
         broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
         if broken:
             out.fact(GpusBroken(node=message.node, gpus=broken))
+    withheld = node.withheld
+    if message.withheld_gpus is not None:
+        withheld = {i for i in message.withheld_gpus if 0 <= i < node.spec.gpus}
+    changed = withheld != node.withheld
+    if changed:
+        out.fact(GpusWithheld(node=message.node, gpus=tuple(sorted(withheld))))
     if old_news:
         out.dirty((message.node,))
-    if message.exits or broken:
+    if message.exits or broken or changed:
         out.wants_review = True
         if not out.kicked:
             out.kicked = True
@@ -386,7 +393,7 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
         state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
         why = f"{message.action} by {message.user}" if message.user else message.action
         left = message.by_agent and message.action == "drain"
-        mended = message.action == "resume" and not message.by_agent and bool(node.broken)
+        mended = message.action == "resume" and not message.by_agent and bool(node.broken or node.withheld)
         out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left, mended=mended))
     out.reply(message.call, node=message.node)
     on_rounds.kick(out)

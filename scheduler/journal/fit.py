@@ -38,7 +38,7 @@ def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
             return _forgotten(state, now_s, fact)
         case f.JobMoved() | f.CheckpointSaved():
             return (fact,) if fact.job in state.jobs else ()
-        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken():
+        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld():
             return (fact,) if fact.node in state.nodes else ()
         case f.JobSubmitted():
             return _submitted(state, fact)

@@ -10,7 +10,7 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.core.pairing import pair_rates
 from scheduler.core.problem import rate_of
 from scheduler.core.state import SchedulerState
-from scheduler.live.log_source import GpuSeen, NodeSeen
+from scheduler.live.log_source import GpuSeen, NodeSeen, NodeSource
 from scheduler.live.views import stamp
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
@@ -40,10 +40,12 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
     if seen is not None:
         wire.heard.CopyFrom(stamp(seen.heard_s))
         wire.agent_version, wire.driver_version = seen.agent_version, seen.driver_version
-        wire.storage, wire.speed = seen.storage, seen.speed
+        wire.storage, wire.speed, wire.containment = seen.storage, seen.speed, seen.containment
     for index, gpu in enumerate(node.every_gpu):
         said = _NOTHING_SEEN if seen is None else seen.gpus.get(index, _NOTHING_SEEN)
         broken = said.broken or ("it reported a fatal error" if index in node.broken else "")
+        if index in node.withheld:
+            broken = broken or said.withheld or "an ended job may have left processes on it"
         wire.gpus.add(
             index=index,
             name=said.name,
@@ -52,9 +54,22 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
             memory_used_gb=said.memory_used_gb,
             temperature_c=said.temperature_c,
             broken=broken,
+            withheld=index in node.withheld,
             jobs=[state.leases[lease].lease.job for lease in state.holders.get(gpu, ())],
         )
     return wire
+
+
+def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
+    """The GPUs that wait for what an ended job may have left on them."""
+    return [
+        f"GPU {name}:{gpu.index} is withheld: {gpu.broken}; end those processes that are of the job, or, if none is,"
+        f" `gavel resume {name}`"
+        for name, node in sorted(state.nodes.items())
+        if node.withheld
+        for gpu in node_view(state, name, nodes.seen(name)).gpus
+        if gpu.withheld
+    ]
 
 
 async def allocation_view(state: SchedulerState) -> pb.Allocation:

@@ -18,8 +18,8 @@ from importlib.metadata import version
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
-from scheduler.core.facts import Fact, NodeRemoved
-from scheduler.core.messages import NodeCommand, NodeReport, NodeSilent
+from scheduler.core.facts import Fact, NodeMoved, NodeRemoved
+from scheduler.core.messages import NodeCommand, NodeSilent
 from scheduler.live import storage
 from scheduler.live.gangs import Gangs, Go, Ready
 from scheduler.live.log_source import NodeSeen
@@ -70,13 +70,14 @@ class Links:
         self._refusals[node] = (text, code)
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """For the Feed: an agent whose node was removed is sent away, so that it does not come back by itself."""
+        """For the Feed: send an agent away whose node was removed; one whose node was resumed lets go of its GPUs."""
         for fact in facts:
-            link = self.by_name.get(fact.node) if isinstance(fact, NodeRemoved) else None
-            if link is not None:
-                link.dismiss(
-                    "removed", "an operator removed this node; to add it again, start its agent again"
-                )
+            match fact:
+                case NodeMoved(mended=True) if link := self.by_name.get(fact.node):
+                    link.outbox.put(pb.SchedulerMessage(let_go=pb.LetGo()))
+                case NodeRemoved() if link := self.by_name.get(fact.node):
+                    why = "an operator removed this node; to add it again, start its agent again"
+                    link.dismiss("removed", why)
 
     # ---------------------------------------------------------------------------------------------- for people
 
@@ -247,11 +248,10 @@ class Links:
             case "report":
                 self._on_report(link, message.report)
             case "health":
-                broken = link.on_health(message.health)
                 node = self.world.state.nodes.get(link.name)
-                if node is not None and not node.broken.issuperset(broken):
-                    generation = link.generation if link.generation >= 0 else node.generation
-                    self.world.tell(NodeReport(node=link.name, generation=generation, broken_gpus=broken))
+                report = link.on_health(message.health, node)
+                if report is not None:
+                    self.world.tell(report)
             case "gang_preparing":
                 lease = message.gang_preparing.lease
                 self._say_go(

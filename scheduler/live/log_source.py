@@ -40,6 +40,7 @@ class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_gb: float = 0.0
     temperature_c: float = 0.0
     broken: str = ""  # why it is out of service
+    withheld: str = ""  # what an ended job may have left on it
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,7 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str = ""
     storage: str = ""  # nodes with the same see the same checkpoints
     speed: float = 0.0  # of emulated GPUs; 0: real ones
+    containment: str = ""  # how the processes of a job are held together
     gpus: dict[int, GpuSeen] = {}
 
 

@@ -7,10 +7,12 @@ import math
 from typing import Any
 
 from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.messages import NodeReport
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from scheduler.live.outbox import Outbox
 from scheduler.live.storage import PROOF_S
 from scheduler.live.wire_agents import goodbye, gpus_of, peer_host
+from scheduler.model.cluster import Node
 
 
 class AgentClock:
@@ -113,8 +115,8 @@ class NodeLink:
         if waiting is not None and not waiting.done():
             waiting.set_result(said)
 
-    def on_health(self, health: pb.Health) -> tuple[int, ...]:
-        """How the GPUs are; those that are broken."""
+    def on_health(self, health: pb.Health, node: Node | None) -> NodeReport | None:
+        """Take in how the GPUs are; what the core has to know of it, if it does not. `node`: as the core knows it."""
         self.driver_version = health.driver_version or self.driver_version
         for said in health.gpus:
             seen = self.gpus.get(said.index)
@@ -127,8 +129,16 @@ class NodeLink:
                 memory_used_gb=_figure(said.memory_used_gb),
                 temperature_c=_figure(said.temperature_c),
                 broken=said.broken[:500],
+                withheld=said.withheld[:500],
             )
-        return tuple(said.index for said in health.gpus if said.broken and said.index in self.gpus)
+        broken = tuple(said.index for said in health.gpus if said.broken and said.index in self.gpus)
+        withheld = tuple(
+            sorted({said.index for said in health.gpus if said.withheld and said.index in self.gpus})
+        )
+        if node is None or (node.broken.issuperset(broken) and node.withheld == set(withheld)):
+            return None
+        generation = self.generation if self.generation >= 0 else node.generation
+        return NodeReport(node=self.name, generation=generation, broken_gpus=broken, withheld_gpus=withheld)
 
     def seen(self) -> NodeSeen:
         """For people."""
@@ -138,6 +148,7 @@ class NodeLink:
             driver_version=self.driver_version,
             storage=self.storage,
             speed=_figure(self.hello.speed),
+            containment=self.hello.containment,
             gpus=dict(self.gpus),
         )
 

@@ -23,6 +23,7 @@ from scheduler.live.attempts import Attempts
 from scheduler.live.audit import Audit
 from scheduler.live.auth import ByToken, SingleUser
 from scheduler.live.cluster_service import ClusterService
+from scheduler.live.cluster_views import withheld_warnings
 from scheduler.live.daemon_config import Keeping
 from scheduler.live.feed import Feed
 from scheduler.live.guard import Guard
@@ -99,7 +100,8 @@ class People:
         self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
 
         def all_warnings() -> Sequence[str]:
-            return (*warnings(), *expiry_warnings(keys, world.now_s()))
+            withheld = withheld_warnings(world.state, nodes)
+            return (*warnings(), *withheld, *expiry_warnings(keys, world.now_s()))
 
         self._jobs = JobsService(world, self.changes, self.historian, nodes, self.packages, config, watchers)
         self._cluster = ClusterService(

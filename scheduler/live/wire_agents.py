@@ -37,7 +37,7 @@ def hello_fault(hello: pb.Hello) -> str:
     if not hello.incarnation:
         return "it has to say an incarnation, which tells it from other agents of its name"
     try:
-        for field in ("incarnation", "agent_version", "address", "driver_version"):
+        for field in ("incarnation", "agent_version", "address", "driver_version", "containment"):
             bounds.check_text(field, getattr(hello, field))
         for gpu in hello.gpus:
             bounds.check(f"gpus[{gpu.index}].memory_gb", gpu.memory_gb, bounds.MEMORY_GB)

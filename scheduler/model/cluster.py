@@ -82,6 +82,9 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     generation: int = 0  # of its set of leases; an older one is refused by the agent
     broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
+    withheld: set[int] = msgspec.field(
+        default_factory=set
+    )  # GPUs on which an ended job may have left processes
     drained: bool = False  # somebody wants it empty, whatever else becomes of it
     left: bool = False  # it was its own agent, which stopped: the next one undoes that
 
@@ -89,7 +92,9 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     def gpu_ids(self) -> tuple[GpuId, ...]:
         """GPUs that can be used when the node can."""
         name = self.spec.name
-        return tuple(f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken)
+        return tuple(
+            f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken and i not in self.withheld
+        )
 
     @property
     def every_gpu(self) -> tuple[GpuId, ...]:

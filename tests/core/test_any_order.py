@@ -205,6 +205,11 @@ class AnyOrder(RuleBasedStateMachine):
         """A GPU is broken, or none."""
         self.tell(NodeReport(node=name, generation=0, broken_gpus=(gpu,)))
 
+    @rule(name=st.sampled_from(NODES), gpus=st.sets(st.integers(0, 4)))
+    def gpus_are_withheld(self, name: str, gpus: set[int]) -> None:
+        """An ended job may have left processes on these, or on none."""
+        self.tell(NodeReport(node=name, generation=0, withheld_gpus=tuple(gpus)))
+
     def some_lease(self, number: int) -> str:
         """One that is there if possible; otherwise one that was, or will be."""
         leases = sorted(self.state.leases, key=int)

@@ -10,6 +10,7 @@ import pytest
 from scheduler.core.effects import Reply, SendLeases
 from scheduler.core.facts import (
     CheckpointSaved,
+    GpusWithheld,
     LeaseClosed,
     LeaseRecalled,
     LeasesResumed,
@@ -344,3 +345,27 @@ def test_what_is_counted_of_nodes_follows_them(desk_of: DeskOf) -> None:
     desk.settle()
     assert desk.core.state.size_of_type == {"v100": 3}
     assert set(desk.core.state.gpus_of) == {"n2"}
+
+
+def test_a_withheld_gpu_comes_back_by_itself(desk_of: DeskOf) -> None:
+    """Its agent says each time which GPUs those are: nothing is placed there until it says that it is none."""
+    desk = desk_of(node(gpus=1))
+    for gpus in ((0,), ()):
+        desk.report(withheld_gpus=(*gpus, 7))
+        desk.claim(GpusWithheld, gpus=gpus)
+        desk.wakes(tick=0)
+        assert desk.core.state.nodes["n1"].gpu_ids == (() if gpus else ("n1:0",))
+        desk.report(withheld_gpus=gpus)
+        desk.report()
+        desk.all_claimed()
+
+
+def test_a_resumed_node_has_its_withheld_gpus(desk_of: DeskOf) -> None:
+    """An operator knows better; its agent is told by the fact."""
+    desk = desk_of(node(gpus=1))
+    desk.report(withheld_gpus=(0,))
+    desk.settle()
+    desk.tell(1.0, NodeCommand(node="n1", action="resume", user="ann"))
+    assert desk.claim(NodeMoved).mended
+    assert desk.core.state.nodes["n1"].gpu_ids == ("n1:0",)
+    desk.settle()

@@ -75,6 +75,7 @@ def test_what_the_units_promise() -> None:
     """Jobs survive a restart of the agent; the scheduler is awaited until it answers, and may write its state alone."""
     agent, scheduler = map(settings, UNITS)
     assert (agent["KillMode"], agent["Restart"]) == (["process"], ["always"])
+    assert agent["Delegate"] == ["yes"]  # else it could make no control groups for its jobs
     assert (scheduler["Type"], scheduler["Restart"]) == (["notify"], ["on-failure"])
     assert (scheduler["ProtectSystem"], scheduler["StateDirectory"]) == (["strict"], ["gavel"])
     (line,) = scheduler["ExecStart"]

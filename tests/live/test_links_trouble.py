@@ -13,6 +13,7 @@ import pytest
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import SendLeases
 from scheduler.core.messages import NodeCommand, NodeHello, NodeReport
+from scheduler.live.cluster_views import withheld_warnings
 from scheduler.live.rescue import NODE_FAILURES_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
@@ -112,6 +113,32 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
         seen = scheduler.links.seen("n1").gpus[1]
         assert (seen.memory_used_gb, seen.temperature_c, seen.name) == (3.5, 71.0, "V100")
         assert "Xid 79" in seen.broken
+
+
+@story
+async def test_a_withheld_gpu_is_out_until_its_agent_or_an_operator_says_otherwise():
+    """It comes back by itself; or the node is resumed, and its agent is told to let go."""
+    async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
+        await peer.join(gpus=2)
+        held = pb.Health(
+            gpus=[pb.GpuHealth(index=1, withheld="job 7 may have left processes on it: 4711 (python)")]
+        )
+        node = scheduler.state.nodes["n1"]
+        for _ in range(2):
+            await peer.say(health=held)
+            await until(lambda: node.withheld == {1})
+            (warning,) = withheld_warnings(scheduler.state, scheduler.links)
+            assert warning.startswith(
+                "GPU n1:1 is withheld: job 7 may have left processes on it: 4711 (python)"
+            )
+            await peer.say(health=pb.Health())
+            await until(lambda: not node.withheld)
+        await peer.say(health=held)
+        await until(lambda: node.withheld)
+        scheduler.world.tell(NodeCommand(node="n1", action="resume", user="ann"))
+        await peer.next("let_go")
+        assert not node.withheld
+        assert withheld_warnings(scheduler.state, scheduler.links) == []
 
 
 @story

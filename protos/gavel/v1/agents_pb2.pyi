@@ -51,7 +51,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "agent_s")
+    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "agent_s")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class SchedulerMessage(_message.Message):
     STORAGE_CHECK_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     AGENT_S_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     desired: Desired
@@ -71,8 +72,13 @@ class SchedulerMessage(_message.Message):
     storage_check: StorageCheck
     goodbye: Goodbye
     alive: Alive
+    let_go: LetGo
     agent_s: float
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., let_go: _Optional[_Union[LetGo, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
+
+class LetGo(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ()
@@ -83,7 +89,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address")
+    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +112,7 @@ class Hello(_message.Message):
     SPEED_FIELD_NUMBER: _ClassVar[int]
     LEASE_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent_version: str
     node: str
@@ -121,7 +128,8 @@ class Hello(_message.Message):
     speed: float
     lease_grace_s: float
     address: str
-    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ...) -> None: ...
+    containment: str
+    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ...) -> None: ...
 
 class InventoryGpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb")
@@ -308,16 +316,18 @@ class Health(_message.Message):
     def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ...) -> None: ...
 
 class GpuHealth(_message.Message):
-    __slots__ = ("index", "memory_used_gb", "temperature_c", "broken")
+    __slots__ = ("index", "memory_used_gb", "temperature_c", "broken", "withheld")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_GB_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     index: int
     memory_used_gb: float
     temperature_c: float
     broken: str
-    def __init__(self, index: _Optional[int] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ...) -> None: ...
+    withheld: str
+    def __init__(self, index: _Optional[int] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ..., withheld: _Optional[str] = ...) -> None: ...
 
 class GangPreparing(_message.Message):
     __slots__ = ("lease",)

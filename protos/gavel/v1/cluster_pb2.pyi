@@ -106,7 +106,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "worker_type", "state", "why", "since", "gpus", "labels", "cpus", "memory_gb", "agent_version", "storage", "heard", "driver_version", "drained", "speed")
+    __slots__ = ("name", "worker_type", "state", "why", "since", "gpus", "labels", "cpus", "memory_gb", "agent_version", "storage", "heard", "driver_version", "drained", "speed", "containment")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class Node(_message.Message):
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     SPEED_FIELD_NUMBER: _ClassVar[int]
+    CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     worker_type: str
     state: NodeState
@@ -144,10 +145,11 @@ class Node(_message.Message):
     driver_version: str
     drained: bool
     speed: float
-    def __init__(self, name: _Optional[str] = ..., worker_type: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., why: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., agent_version: _Optional[str] = ..., storage: _Optional[str] = ..., heard: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., driver_version: _Optional[str] = ..., drained: _Optional[bool] = ..., speed: _Optional[float] = ...) -> None: ...
+    containment: str
+    def __init__(self, name: _Optional[str] = ..., worker_type: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., why: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., agent_version: _Optional[str] = ..., storage: _Optional[str] = ..., heard: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., driver_version: _Optional[str] = ..., drained: _Optional[bool] = ..., speed: _Optional[float] = ..., containment: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("index", "name", "uuid", "memory_gb", "memory_used_gb", "temperature_c", "broken", "jobs")
+    __slots__ = ("index", "name", "uuid", "memory_gb", "memory_used_gb", "temperature_c", "broken", "jobs", "withheld")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +158,7 @@ class Gpu(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     uuid: str
@@ -164,7 +167,8 @@ class Gpu(_message.Message):
     temperature_c: float
     broken: str
     jobs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., uuid: _Optional[str] = ..., memory_gb: _Optional[float] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+    withheld: bool
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., uuid: _Optional[str] = ..., memory_gb: _Optional[float] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ..., jobs: _Optional[_Iterable[str]] = ..., withheld: _Optional[bool] = ...) -> None: ...
 
 class CommandNodeRequest(_message.Message):
     __slots__ = ("node", "action")

@@ -191,7 +191,7 @@ def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
         if node.state != NodeState.UP:
             pool.away.append(node)
             continue
-        gpus = node.gpu_ids if node.broken else state.gpus_of[name]
+        gpus = node.gpu_ids if node.broken or node.withheld else state.gpus_of[name]
         free = len(gpus) - sum(map(taken.__contains__, gpus))
         pool.total += len(gpus)
         pool.free += free
