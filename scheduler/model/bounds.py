@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
     def nearest(self, value: float) -> float:
         """The possible value that is nearest; the least one for NaN. For values that were never checked."""
-        if self.admits(value):
+        if self.least <= value <= self.most:
             return value
         return self.most if value > self.most else 0.0 if self.zero and not value > 0 else self.least
 
