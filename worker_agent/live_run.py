@@ -65,6 +65,7 @@ class LiveRun:
         self.running = False  # said so
         self.gathers = order.nodes > 1  # until it is known whether this part of a gang can start
         self.stopping = False
+        self.why_ended = ""  # as the scheduler gives the reason
         self.packed = False  # with another job on the same GPUs, as its log says
         self.note = ""  # the last line that its log was given by the agent
         self.called_off = False  # another part of its gang cannot start

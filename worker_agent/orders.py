@@ -100,6 +100,7 @@ class Desired(msgspec.Struct, frozen=True, gc=False):
     generation: int
     orders: tuple[Order, ...]
     round_number: int = 0
+    why_ended: dict[str, str] = {}  # by lease, why it ends: for the log of its job
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):

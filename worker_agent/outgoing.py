@@ -98,6 +98,11 @@ class Outgoing:
             return pb.AgentMessage(leaving=pb.Leaving())
         if self._gangs:
             return self._gangs.pop(next(iter(self._gangs)))
+        if (
+            self._health is not None
+        ):  # before reports: a node in trouble shall get no jobs for those that ended
+            health, self._health = self._health, None
+            return pb.AgentMessage(health=health)
         if self._sends and not self._packed:
             for report, numbers in pack(tuple(self._sends), self._numbers + 1, self._last_lines):
                 self._numbers = report.number
@@ -106,7 +111,4 @@ class Outgoing:
             self._sends.clear()
         if self._packed:
             return pb.AgentMessage(report=self._packed.popleft())
-        if self._health is not None:
-            health, self._health = self._health, None
-            return pb.AgentMessage(health=health)
         return None

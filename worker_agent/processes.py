@@ -30,6 +30,7 @@ from worker_agent.launch import meeting_of
 from worker_agent.live_run import LiveRun, Moments, say_moments, say_refused
 from worker_agent.orders import Event, Limits, Order, ProcessStarted, Progressed
 from worker_agent.rendezvous import Rendezvous
+from worker_agent.repeated_lines import RepeatedLines
 from worker_agent.run_directory import EXIT, GO, SHIM, START, TOLD, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Processes:
         self.custody = Custody(state.absolute(), containment or Containment())
         self.live: dict[str, LiveRun] = {}
         self.untold: set[str] = set()  # ended, and the scheduler may not know
-        self._stirred = asyncio.Event()
+        self._stirred, self.repeated = asyncio.Event(), RepeatedLines()
 
     # -------------------------------------------------------------------------------------------------- orders
 
@@ -78,7 +79,7 @@ class Processes:
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
-            LOG.exception("job %(job)s, lease %(lease)s: cannot be started", order.named(), exc_info=error)
+            self.repeated.failed_start(order, error)
             self._is_prepared(run, f"it cannot be started: {error}")
             self._close(run)
             self.emit(exited(order, None))
@@ -191,10 +192,9 @@ class Processes:
         """Earlier moments; the shim is told by a signal where its file cannot be written."""
         run = self.live.get(lease)
         if run is not None:
-            over = run.moments.ask_s <= self.clock()
-            run.stopping = True
-            why = why or ("its time is over" if over else "the scheduler wants the GPUs back")
-            run.moments = run.moments.or_earlier(ask_s, signal_s, kill_s, why)
+            run.stopping, over = True, run.moments.ask_s <= self.clock()
+            default = "its time is over" if over else "the scheduler wants the GPUs back"
+            run.moments = run.moments.or_earlier(ask_s, signal_s, kill_s, why or run.why_ended or default)
             if not run.write_lease() and signal_s <= self.clock():
                 run.signal_shim(signal.SIGTERM)
         return run

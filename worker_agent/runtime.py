@@ -94,8 +94,10 @@ class Agent:
         containment: Containment | None = None,
         clock: Callable[[], float] = time.monotonic,
         retention: Retention | None = None,
+        on_failed_start: Callable[[], object] = lambda: None,
     ) -> None:
         """Takes the state directory for itself; StateLocked when another agent has it."""
+        self._on_failed_start = on_failed_start
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._lock = _take(state / "agent.lock")
         self._memory = state / "agent.json"
@@ -141,6 +143,8 @@ class Agent:
         """A full set of orders, with what has to be known of each, by lease."""
         if (event.epoch, event.generation) >= (self.core.epoch, self.core.generation):
             self.details = dict(details)
+            for lease in event.why_ended.keys() & self.processes.live.keys():
+                self.processes.live[lease].why_ended = event.why_ended[lease]
             self._remember(event.epoch, event.generation)
             self._say_who_shares()
         self.tell(event)
@@ -151,6 +155,8 @@ class Agent:
             self._carry_out(action)
         if isinstance(event, ProcessExited):
             self._ports.release(event.lease)
+            if event.outcome == "node_failed":
+                self._on_failed_start()
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
             kept, runs = self.core.exits.kept, self.core.runs
@@ -232,13 +238,9 @@ class Agent:
         if task.cancelled():
             self._cannot_meet(order, "its lease was recalled")
             self.tell(exited(order, RECALLED))
-        elif task.exception() is not None:
-            LOG.error(
-                "job %(job)s, lease %(lease)s: cannot be started here",
-                order.named(),
-                exc_info=task.exception(),
-            )
-            self._cannot_meet(order, str(task.exception()))
+        elif (error := task.exception()) is not None:
+            self.processes.repeated.failed_start(order, error)
+            self._cannot_meet(order, str(error))
             self.tell(exited(order, None))
 
     def _is_recalled(self, lease: str) -> bool:
@@ -328,7 +330,8 @@ class Agent:
             aside.write_text(json.dumps({"epoch": epoch, "generation": generation}))
             aside.replace(self._memory)
         except OSError as error:
-            LOG.error("%s cannot be written: %s", self._memory, error)
+            if self.processes.repeated.count(str(error)) is not None:
+                LOG.error("%s cannot be written: %s", self._memory, error)
 
 
 def _refusal(error: ValueError) -> Prepare:

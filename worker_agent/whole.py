@@ -39,6 +39,7 @@ from worker_agent.preparing import Workshop
 from worker_agent.run_directory import START
 from worker_agent.runtime import Agent, StateLocked
 from worker_agent.sharing import MpsDaemons
+from worker_agent.state_check import StateCheck
 from worker_agent.storage import CheckpointStorage, StorageError
 from worker_agent.targets import Target
 from worker_agent.users import UserError, Users, refuse_to_be_root
@@ -88,10 +89,13 @@ class WholeAgent:
                 on_welcome=self._on_welcome,
             )
             retention = Retention(keep_s=config.logs_days * _DAY_S)
+            self.checking = StateCheck(config.state / "runs", self._send_trouble)
+            self._health_told = pb.Health()
             self.agent = Agent(
                 *(config.state, self._workshop(), self.link, self.limits),
                 containment=self.containment,
                 retention=retention,
+                on_failed_start=self.checking.soon,
             )
         except NoControlGroups as error:
             raise CannotStart(
@@ -132,6 +136,7 @@ class WholeAgent:
                 0
             )  # what an earlier agent left is taken up before anybody is told what is here
             tasks.create_task(self.link.run(self.agent))
+            tasks.create_task(self.checking.run())
             tasks.create_task(self._tell_health())
 
     async def drain(self) -> None:
@@ -176,6 +181,7 @@ class WholeAgent:
             lease_grace_s=limits.late_s + limits.ask_s + limits.grace_s,
             address=config.address,
             containment=self.containment.kind,
+            trouble=self.checking.trouble,
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
@@ -197,15 +203,16 @@ class WholeAgent:
             health = await self._health()
             if self.nvml is not None or health != told:  # of declared GPUs only what changes
                 self.link.send_health(health)
-            told = health
+            told = self._health_told = health
             await asyncio.sleep(HEALTH_S)
 
     async def _health(self) -> pb.Health:
         """How the GPUs do, and on which of them an ended job may have left processes."""
         withheld = self.agent.processes.withheld()
+        trouble = self.checking.trouble
         if self.nvml is None:
             gpus = [pb.GpuHealth(index=index, withheld=why) for index, why in sorted(withheld.items())]
-            return pb.Health(gpus=gpus)
+            return pb.Health(gpus=gpus, trouble=trouble)
         gpus = [
             pb.GpuHealth(
                 index=one.index,
@@ -216,7 +223,12 @@ class WholeAgent:
             )
             for one in await asyncio.to_thread(self.nvml.health)
         ]
-        return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version)
+        return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
+
+    def _send_trouble(self, trouble: str) -> None:
+        """Report at once whether this node can run jobs; how its GPUs are comes again in its own time."""
+        self._health_told.trouble = trouble
+        self.link.send_health(self._health_told)
 
     async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
         """The output of one attempt; when following, from before it begins until it has ended."""

@@ -86,7 +86,8 @@ def desired_of(said: pb.Desired, base_s: float) -> tuple[Desired, dict[str, Deta
     """A full set, and the details by lease."""
     orders = tuple(order_of(one, base_s) for one in said.orders)
     details = {one.lease: details_of(one) for one in said.orders}
-    return Desired(said.epoch, said.generation, orders, said.round_number), details
+    why_ended = {lease: " ".join(why.split()) for lease, why in said.why_ended.items()}
+    return Desired(said.epoch, said.generation, orders, said.round_number, why_ended), details
 
 
 def renewed_of(said: pb.Renewed, base_s: float) -> Renewed:

@@ -22,6 +22,7 @@ NODE_STYLES = {
     NodeState.DRAINING: "yellow",
     NodeState.SILENT: "yellow",
     NodeState.LOST: "red",
+    NodeState.FAULTY: "red",
 }
 NODES_SHOWN = 3
 
@@ -112,7 +113,7 @@ def job_where(job: Job) -> str:
 
 def job_why(job: Job) -> str:
     """Why it does not run, or how it failed."""
-    if job.blocked_by:
+    if job.blocked_by and not job.state.is_final:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:
         said = any(words in job.why for words in ("code", "killed by", "not be started"))

@@ -44,6 +44,7 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     SILENT = "silent"
     LOST = "lost"
+    FAULTY = "faulty"
 
 
 class Role(StrEnum):
@@ -237,6 +238,7 @@ class Node:
     drained: bool
     speed: float
     containment: str
+    back: datetime | None = None  # of a faulty node: when it is tried again by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,12 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
                 gpu for gpu in node.withheld if gpu < fact.spec.gpus
             }  # until its agent says otherwise
         node.spec, node.why, node.since_s = fact.spec, "", now_s
-        node.state = NodeState.DRAINING if node.drained else NodeState.UP
+        if node.drained:
+            node.state = NodeState.DRAINING
+        elif node.back_s is not None and node.back_s > now_s:  # its pause is not over
+            node.state, node.why = NodeState.FAULTY, "starts failed here in a row"
+        else:
+            node.state, node.back_s = NodeState.UP, None
     state.add_node(node)
     _cluster_changed(state)
 
@@ -84,9 +89,14 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node = state.nodes[fact.node]
     if fact.state in (NodeState.DRAINING, NodeState.UP):
         node.drained, node.left = fact.state == NodeState.DRAINING, fact.left
+        node.back_s = None
+    if fact.state == NodeState.FAULTY:
+        node.back_s = fact.back_s
+        node.pauses += fact.back_s is not None
     if fact.mended:
         node.broken.clear()
         node.withheld.clear()
+        node.failed_starts, node.pauses = [], 0
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):

@@ -68,7 +68,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         return  # taking turns is what an allocation is for; it needs no new one
     state.stale = True
     if how in _ANEW:
-        job.unstarted = 0
+        job.unstarted, job.failed_on, job.pauses, job.again_s = 0, (), 0, 0.0
     if job.state is JobState.HELD:
         state.on_hold.add(job.id)
     else:

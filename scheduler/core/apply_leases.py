@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from scheduler.core import credit as books
 from scheduler.core import facts as f
+from scheduler.core import failed_starts
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
 from scheduler.model.bounds import SUM_MAX
+from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.throughput import RateKey
@@ -27,7 +29,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
             _forget(state, now_s, holding)
         else:
             # planned ahead, it runs to the end of its round; at the boundary, that is now
-            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), "its turn is over")
+            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), _why_ended(state, holding))
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
@@ -39,6 +41,18 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     table.pass_round(settings.round_s, settings.decay)
     books.credit_round(state)
     table.note_skipped(fact.skipped)
+
+
+def _why_ended(state: SchedulerState, holding: Holding) -> str:
+    """Why a lease is not renewed: its node was taken away, or others have their turn."""
+    for name in nodes_of(holding.lease.gpus):
+        node = state.nodes.get(name)
+        if node is not None and node.state is NodeState.DRAINING:
+            _, by, who = node.why.partition(" by ")
+            return f"its node {name} was taken away" + (f" by {who}" if by else "")
+        if node is not None and node.state is NodeState.FAULTY:
+            return f"its node {name} is out of use: {node.why}"
+    return _ORDERLY["yielded"]
 
 
 def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None:
@@ -169,7 +183,7 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
             other.mixed = True
         holding.started_s = holding.reported_s = now_s
         job = state.jobs[holding.lease.job]
-        job.unstarted = 0
+        job.unstarted, job.failed_on = 0, ()
         if job.started_s is None:
             job.started_s = now_s
             if job.state not in TERMINAL:
@@ -229,6 +243,7 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
     holding.exited.add(fact.node)
     if end.outcome in ("failed", "node_failed") and not holding.died:
         holding.died, holding.code, holding.last_lines = end.outcome, end.code, end.detail
+        holding.died_on = fact.node
         _remember(state.jobs[holding.lease.job], end)
     if fact.node == nodes_of(holding.lease.gpus)[0]:
         holding.lead = LeadExit(end.outcome, end.steps, end.saved, end.stepping_s, end.ran_s)
@@ -269,6 +284,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     else:
         job.lease = None
         state.held.pop(job.id, None)
+    failed_starts.note_end(state, now_s, job, holding, end, lapsed=fact.lapsed)
     if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):
@@ -297,14 +313,15 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         elif holding.unasked and not _resized(state, job, holding.bundle.gpus):
             job.preemptions += 1
         if job.lease is None and job.state is RUNS:
-            move(state, now_s, job, PREEMPT, _ORDERLY.get(end.outcome, "its node is gone"))
+            why = holding.why if end.outcome == "yielded" else ""
+            move(state, now_s, job, PREEMPT, why or _ORDERLY.get(end.outcome, "its node is gone"))
 
 
 def _came_to_nothing(job: Job, holding: Holding) -> None:
     """Its nodes could not start it."""
     nodes = nodes_of(holding.lease.gpus)
     job.node_failures += 1
-    job.unstarted += len(nodes) > 1
+    job.unstarted += 1
     if holding.before is not None:
         holding.before = holding.before[0], f"nothing of it started on {', '.join(nodes)}"
 

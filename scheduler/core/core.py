@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from scheduler.core import forgetting, on_jobs, on_nodes, on_rounds, on_settings
+from scheduler.core import (
+    failed_starts,
+    forgetting,
+    on_jobs,
+    on_node_commands,
+    on_nodes,
+    on_rounds,
+    on_settings,
+)
 from scheduler.core.facts import EpochStarted, NodeMoved
 from scheduler.core.messages import (
     Configure,
@@ -46,7 +54,7 @@ class Core:
             NodeHello: on_nodes.on_hello,
             NodeReport: on_nodes.on_report,
             NodeSilent: on_nodes.on_silent,
-            NodeCommand: on_nodes.on_command,
+            NodeCommand: on_node_commands.on_command,
             Configure: on_settings.on_configure,
             GiveRates: on_settings.on_rates,
             SetPolicy: on_settings.on_set_policy,
@@ -98,6 +106,9 @@ class Core:
                 on_rounds.kick(out)  # the time of some job may have come
             case "lapse":
                 on_nodes.lapse(out)
+            case "nodes":
+                failed_starts.bring_back(out)
+                on_rounds.kick(out)
 
     def take_over(self, now_s: float, *, resync: bool = True) -> Outcome:
         """A process begins to speak for this state: a new epoch, and everything said again that may be lost.
@@ -131,6 +142,7 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
+        failed_starts.watch(out)
 
     # What only a world that outlives errors asks for: see `scheduler.live.rescue`.
 

@@ -26,6 +26,7 @@ class SendLeases(msgspec.Struct, frozen=True, gc=False):
     generation: int
     leases: tuple[Lease, ...]
     last: tuple[str, ...] = ()  # of these, the ones that will not be renewed
+    why_ended: tuple[tuple[str, str], ...] = ()  # why leases end that this node may still have processes of
 
 
 class RenewLeases(msgspec.Struct, frozen=True):

@@ -97,7 +97,10 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     state: NodeState
     why: str = ""
     left: bool = False  # by its own agent, which stops: the next one makes up for it
-    mended: bool = False  # a person has looked at it: GPUs that reported a fatal error are used again
+    mended: bool = False  # a person has looked at it: what was held against it and its GPUs is forgotten
+    back_s: float | None = (
+        None  # of a faulty node: when it is tried again; None: when its agent reports that it can
+    )
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True):

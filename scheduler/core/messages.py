@@ -107,6 +107,7 @@ class NodeHello(Message, frozen=True, kw_only=True):
 
     spec: NodeSpec
     held: tuple[HeldLease, ...] = ()
+    trouble: str = ""  # why its agent cannot run jobs now; empty: it can
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -142,6 +143,9 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     broken_gpus: tuple[int, ...] = ()
     withheld_gpus: tuple[int, ...] | None = (
         None  # all on which ended jobs may have left processes; None: not said
+    )
+    trouble: str | None = (
+        None  # why its agent cannot run jobs now; empty: it can; None: not reported this time
     )
 
 

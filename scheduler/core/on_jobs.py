@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 
 import msgspec
@@ -197,7 +198,7 @@ def on_command(out: Outcome, message: JobCommand) -> None:
         lease = job.lease
         out.fact(JobMoved(job=job.id, move=move, why=why, by=message.user))
         if lease is not None and move != Move.RELEASE:
-            recall(out, lease, why)
+            recall(out, lease, _DONE[message.action] + (f" by {message.user}" if message.user else ""))
     out.reply(message.call, jobs=[job.id for job in jobs])
     out.wants_review = True
     on_rounds.kick(out)
@@ -229,7 +230,7 @@ def review(out: Outcome) -> None:
     due = True
     while due:  # a job that fails can take others with it
         due = False
-        for job in list(state.watched.values()):
+        for job in sorted(state.watched.values(), key=attrgetter("order")):
             why = _hopeless(state, job) or _over_limit(state, job, now_s)
             if why and not job.is_terminal:
                 due = True
@@ -243,6 +244,8 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if starts_s > now_s:
         yield starts_s
+    if job.again_s > now_s:
+        yield job.again_s
     left_s = _time_left_s(state, job, now_s)
     if left_s is not None:
         yield now_s + left_s
@@ -270,8 +273,11 @@ def _hopeless(state: SchedulerState, job: Job) -> str:
     """A job it waits for has ended, and not the way it needs."""
     for name in sorted(job.blocked_by):
         other = state.jobs[name]
-        if other.is_terminal:
-            return f"it waits for job '{name}' to succeed, which is {other.state}"
+        if not other.is_terminal:
+            continue
+        called = f" ({other.spec.name})" if other.spec.name else ""
+        how = "failed" if other.state == JobState.FAILED else "was cancelled"
+        return f"job {name}{called}, which it depends on, {how}"
     return ""
 
 

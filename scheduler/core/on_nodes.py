@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler.core import on_jobs, on_rounds
+from scheduler.core import failed_starts, on_jobs, on_rounds
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
@@ -21,11 +21,10 @@ from scheduler.core.facts import (
     LeasesResumed,
     NodeJoined,
     NodeMoved,
-    NodeRemoved,
     ProgressMade,
     RanksExited,
 )
-from scheduler.core.messages import Exit, NodeCommand, NodeHello, NodeReport, NodeSilent, Progress
+from scheduler.core.messages import Exit, NodeHello, NodeReport, NodeSilent, Progress
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
@@ -35,7 +34,7 @@ from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
-STARTS_MAX = 10  # of a gang over several nodes, in a row, of which nothing came
+STARTS_MAX = 10  # starts of a job in a row of which nothing came, before it is held
 COULD_NOT_START = 127  # the exit code that agents report of what they could not start
 UNKNOWN_CODE = 255  # stands for an exit code that no process can have
 
@@ -61,6 +60,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.fact(NodeJoined(spec=spec))
         if broken and not state.nodes[spec.name].broken.issuperset(broken):  # to come back mends nothing
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
+    failed_starts.on_trouble(out, spec.name, message.trouble)
     held = {h.lease: h for h in message.held}
     resumed, started = [], []
     for holding in state.on_node(spec.name):
@@ -134,6 +134,9 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     changed = withheld != node.withheld
     if changed:
         out.fact(GpusWithheld(node=message.node, gpus=tuple(sorted(withheld))))
+    if message.trouble is not None and failed_starts.is_news(node, message.trouble):
+        failed_starts.on_trouble(out, message.node, message.trouble)
+        changed = True
     if old_news:
         out.dirty((message.node,))
     if message.exits or broken or changed:
@@ -274,6 +277,8 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
             out.untold.add(name)
     if job.state not in TERMINAL:
         _after_exit(out, job, end, nodes)
+    if end.outcome == "node_failed":
+        failed_starts.judge(out, job)
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
@@ -281,24 +286,27 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
     spec = job.spec
     if end.outcome == "failed":
         if job.failures > spec.retries:
-            again = "" if spec.retries == 0 else f", and {spec.retries} retries are used up"
+            again = "" if spec.retries == 0 else f" after {spec.retries} of {spec.retries} retries"
             on_jobs.fail(out, job, f"it {_ending(end)}{again}")
         elif job.state == JobState.RUNNING:
             why = f"attempt {job.attempt} {_ending(end)}"
             out.fact(JobMoved(job=job.id, move=Move.RETRY, why=why))
     elif end.outcome == "node_failed":
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
-            on_jobs.fail(out, job, f"its node failed for the {job.node_failures}. time")
+            on_jobs.fail(out, job, _limit_reached("its node failed", job.node_failures, "retries_node"))
         elif job.unstarted >= STARTS_MAX and job.state != JobState.HELD:
-            last = ", ".join(nodes)  # hardly the fault of all nodes; should it be, the work is not lost
-            why = f"{job.unstarted} starts in a row came to nothing, the last on {last}"
+            why = f"{job.unstarted} starts in a row came to nothing, the last on {', '.join(nodes)}"
             on_jobs.give_up(out, job, Move.HOLD, why)
     elif (
         end.outcome == "yielded"
         and spec.retries_preemption is not None
         and job.preemptions > spec.retries_preemption
     ):
-        on_jobs.fail(out, job, f"it was preempted for the {job.preemptions}. time")
+        on_jobs.fail(out, job, _limit_reached("it was preempted", job.preemptions, "retries_preemption"))
+
+
+def _limit_reached(what: str, times: int, limit: str) -> str:
+    return f"{what} {times} time{'s' if times > 1 else ''} ({limit} = {times - 1})"
 
 
 def _ending(end: Exit) -> str:
@@ -366,34 +374,4 @@ def lapse(out: Outcome) -> None:
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))
     out.leases_stop = True
     out.wants_review = True
-    on_rounds.kick(out)
-
-
-def on_command(out: Outcome, message: NodeCommand) -> None:
-    """Drain, resume or remove a node."""
-    state = out.state
-    try:
-        if message.action not in ("drain", "resume", "remove"):
-            raise InvalidSpec("action", f"is {bounds.shown(message.action)}, must be drain, resume or remove")
-        bounds.check_text("user", message.user)
-        node = state.node(message.node)
-        taken = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
-        if message.action == "remove" and (taken or node.state == NodeState.UP):
-            raise Refused(
-                f"node '{message.node}' is {node.state}; drain it first, and wait until it is empty"
-            )
-        if message.action != "remove" and node.state in (NodeState.SILENT, NodeState.LOST):
-            raise Refused(f"node '{message.node}' is {node.state}")
-    except (InvalidSpec, Refused) as error:
-        out.refuse(message.call, error)
-        return
-    if message.action == "remove":
-        out.fact(NodeRemoved(node=message.node))
-    else:
-        state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
-        why = f"{message.action} by {message.user}" if message.user else message.action
-        left = message.by_agent and message.action == "drain"
-        mended = message.action == "resume" and not message.by_agent and bool(node.broken or node.withheld)
-        out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left, mended=mended))
-    out.reply(message.call, node=message.node)
     on_rounds.kick(out)

@@ -100,10 +100,11 @@ def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
 
 
 def _time_has_come(state: SchedulerState, now_s: float) -> bool:
-    """Whether a job may run since the solver was last asked, only because its earliest start has passed."""
+    """Whether a job may run since the solver was last asked, only because its earliest start or a pause is over."""
+    asked_s = state.asked.at_s
     return any(
-        job.spec.earliest_start_s > 0
-        and state.asked.at_s < job.submitted_s + job.spec.earliest_start_s <= now_s
+        (job.spec.earliest_start_s > 0 and asked_s < job.submitted_s + job.spec.earliest_start_s <= now_s)
+        or asked_s < job.again_s <= now_s
         for job in state.watched.values()
     )
 

@@ -8,7 +8,7 @@ from scheduler.core.apply import apply
 from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, WakeAt
 from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
 
@@ -98,13 +98,7 @@ class Outcome:
         for name in dirty:
             node = nodes.get(name)
             if node is not None and node.state not in _UNREACHABLE:
-                leases, last = [], []
-                for holding in state.desired(name):
-                    leases.append(as_sent(state, holding))
-                    if holding.phase is STOPPING:
-                        last.append(holding.lease.id)
-                sent = SendLeases(name, state.epoch, node.generation, tuple(leases), tuple(last))
-                self.effects.append(sent)
+                self.effects.append(_set_of(state, node))
         if self._renewed:
             in_use = state.in_use()
             generations = {name: nodes[name].generation for name in in_use if name not in dirty}
@@ -116,6 +110,22 @@ class Outcome:
         """The nodes of this lease get their leases anew."""
         for name in nodes_of(holding.lease.gpus):
             self._dirty[name] = None
+
+
+def _set_of(state: SchedulerState, node: Node) -> SendLeases:
+    """What a node should be carrying out now, and why leases end that it may still carry out."""
+    leases, last, why_ended = [], [], []
+    for holding in state.on_node(node.spec.name):
+        if holding.phase is STOPPING:
+            name = holding.lease.id
+            why_ended.append((name, holding.why))
+            if state.lease_end_s(holding) <= state.now_s:
+                continue
+            last.append(name)
+        leases.append(as_sent(state, holding))
+    return SendLeases(
+        node.spec.name, state.epoch, node.generation, tuple(leases), tuple(last), tuple(why_ended)
+    )
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:

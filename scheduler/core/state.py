@@ -133,7 +133,9 @@ class SchedulerState:
         self.adopted_s = 0.0  # when the allocation in force was adopted
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
-        self.watched: dict[str, Job] = {}  # active ones with limits, an earliest start, or others to wait for
+        self.watched: dict[
+            str, Job
+        ] = {}  # active ones with limits, a time to wait for, or others to wait for
         self.picky: set[str] = set()  # active ones to which it matters which nodes they get
         self.clinging: set[str] = set()  # active ones that may keep their GPUs when their turn is over
         self.on_hold: set[str] = set()  # active ones that wait for a person
@@ -165,8 +167,8 @@ class SchedulerState:
         return found
 
     def eligible(self, job: Job, now_s: float) -> bool:
-        """Whether a job may be given GPUs: it is neither held nor blocked, and its time has come."""
-        if job.blocked_by or job.state in _KEPT_BACK:
+        """Whether a job may be given GPUs: it is neither held nor blocked nor pausing, and its time has come."""
+        if job.blocked_by or job.state in _KEPT_BACK or job.again_s > now_s:
             return False
         wait_s = job.spec.earliest_start_s
         return not wait_s or now_s >= job.submitted_s + wait_s
@@ -260,7 +262,7 @@ class SchedulerState:
     def reindex(self) -> None:
         """Rebuild what is derived."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
-        self.watched = {job.id: job for job in self.active.values() if job.spec.is_limited}
+        self.watched = {job.id: job for job in self.active.values() if job.is_watched}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
         self.clinging = {job.id for job in self.active.values() if job.clings}
         self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
@@ -367,14 +369,6 @@ class SchedulerState:
             for name, gpus in self._gpus_in_order
             if gpus[0] in holders or (len(gpus) > 1 and not is_idle(gpus))
         ]
-
-    def desired(self, node: str) -> list[Holding]:
-        """What a node should be carrying out now."""
-        here = self.on_node(node)
-        for holding in here:
-            if holding.phase is STOPPING:
-                return [h for h in here if h.phase is not STOPPING or self.lease_end_s(h) > self.now_s]
-        return here
 
 
 def _packed(table: Mapping[str, msgspec.Struct]) -> msgspec.Raw:

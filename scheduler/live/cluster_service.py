@@ -13,7 +13,14 @@ from protos.gavel.v1 import cluster_pb2_grpc
 from scheduler.core.facts import RoundPlanned
 from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices
 from scheduler.live.callers import Role, caller
-from scheduler.live.cluster_views import allocation_view, node_view, rate_rows, rates_of, round_view
+from scheduler.live.cluster_views import (
+    allocation_view,
+    node_view,
+    node_warnings,
+    rate_rows,
+    rates_of,
+    round_view,
+)
 from scheduler.live.feed import Feed
 from scheduler.live.job_changes import JobChanges
 from scheduler.live.limits import Places
@@ -91,7 +98,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
             gpus=sum(len(node.gpu_ids) for node in state.nodes.values()),
             gpus_busy=len(state.holders),
             stopping=self._world.stopping,
-            warnings=self._warnings(),
+            warnings=[*self._warnings(), *node_warnings(state, self._world.now_s())],
         )
         if state.round.number:
             wire.round_ends.CopyFrom(stamp(state.round.ends_s))

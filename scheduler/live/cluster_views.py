@@ -13,6 +13,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.live.log_source import GpuSeen, NodeSeen, NodeSource
 from scheduler.live.views import stamp
 from scheduler.model import bounds
+from scheduler.model.cluster import FAULTY
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.lease import Bundle, Phase
 from scheduler.model.throughput import RateKey
@@ -37,6 +38,8 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
         memory_gb=spec.memory_gb or 0.0,
         drained=node.drained,
     )
+    if node.state is FAULTY and node.back_s is not None:
+        wire.back.CopyFrom(stamp(node.back_s))
     if seen is not None:
         wire.heard.CopyFrom(stamp(seen.heard_s))
         wire.agent_version, wire.driver_version = seen.agent_version, seen.driver_version
@@ -70,6 +73,18 @@ def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
         for gpu in node_view(state, name, nodes.seen(name)).gpus
         if gpu.withheld
     ]
+
+
+def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
+    """A line for each node that is out of use for a fault."""
+    lines = []
+    for name, node in sorted(state.nodes.items()):
+        if node.state is FAULTY:
+            again = "until its agent reports that it is well"
+            if node.back_s is not None:
+                again = f"and is tried again in {max(node.back_s - now_s, 0.0):.0f} s"
+            lines.append(f"node {name} is out of use: {node.why}; it gets no jobs {again}")
+    return lines
 
 
 async def allocation_view(state: SchedulerState) -> pb.Allocation:

@@ -387,7 +387,7 @@ class Links:
                 link.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
 
 
-_EXPECTED = (NodeState.UP, NodeState.DRAINING)
+_EXPECTED = (NodeState.UP, NodeState.DRAINING, NodeState.FAULTY)
 
 
 def _who(link: NodeLink) -> dict[str, object]:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.failed_starts import is_news
 from scheduler.core.messages import NodeReport
 from scheduler.live.log_source import GpuSeen, NodeSeen
 from scheduler.live.outbox import Outbox
@@ -135,10 +136,19 @@ class NodeLink:
         withheld = tuple(
             sorted({said.index for said in health.gpus if said.withheld and said.index in self.gpus})
         )
-        if node is None or (node.broken.issuperset(broken) and node.withheld == set(withheld)):
+        trouble = health.trouble
+        if node is None or not (
+            not node.broken.issuperset(broken) or node.withheld != set(withheld) or is_news(node, trouble)
+        ):
             return None
         generation = self.generation if self.generation >= 0 else node.generation
-        return NodeReport(node=self.name, generation=generation, broken_gpus=broken, withheld_gpus=withheld)
+        return NodeReport(
+            node=self.name,
+            generation=generation,
+            broken_gpus=broken,
+            withheld_gpus=withheld,
+            trouble=trouble,
+        )
 
     def seen(self) -> NodeSeen:
         """For people."""

@@ -67,7 +67,7 @@ def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
 def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
     """A Hello for the core."""
     held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in hello.held)
-    return NodeHello(spec=spec_of(hello, storage), held=held)
+    return NodeHello(spec=spec_of(hello, storage), held=held, trouble=hello.trouble)
 
 
 def gpus_of(hello: pb.Hello) -> dict[int, GpuSeen]:
@@ -105,7 +105,11 @@ def desired_to(
     number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
     return pb.SchedulerMessage(
         desired=pb.Desired(
-            epoch=effect.epoch, generation=effect.generation, round_number=number, orders=orders
+            epoch=effect.epoch,
+            generation=effect.generation,
+            round_number=number,
+            orders=orders,
+            why_ended=dict(effect.why_ended),
         )
     )
 

@@ -24,9 +24,14 @@ class NodeState(StrEnum):
     DRAINING = "draining"  # finishes its round, gets nothing new
     SILENT = "silent"  # unreachable, which is not dead: its leases run to their end
     LOST = "lost"  # its leases have lapsed
+    FAULTY = "faulty"  # starts keep failing there, or its agent reports trouble: it gets nothing new for now
 
 
-UP, SILENT = NodeState.UP, NodeState.SILENT  # by names of their own, for what is asked of every node
+UP, SILENT, FAULTY = (
+    NodeState.UP,
+    NodeState.SILENT,
+    NodeState.FAULTY,
+)  # by names of their own, for what is asked of every node
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -87,6 +92,11 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     )  # GPUs on which an ended job may have left processes
     drained: bool = False  # somebody wants it empty, whatever else becomes of it
     left: bool = False  # it was its own agent, which stopped: the next one undoes that
+    failed_starts: list[str] = msgspec.field(
+        default_factory=list
+    )  # jobs, of starts in a row that failed here
+    pauses: int = 0  # how often in a row it was taken out of use for them
+    back_s: float | None = None  # when it is tried again; None where its agent has to report first
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:

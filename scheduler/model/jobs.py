@@ -253,7 +253,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     failures: int = 0  # of its own
     node_failures: int = 0
     preemptions: int = 0
-    unstarted: int = 0  # starts in a row of which nothing came, as a gang over several nodes
+    unstarted: int = 0  # starts in a row of which nothing came
     fruitless: int = 0  # turns that were over before it had done a step, though it tells steps
     cost_usd: float = 0.0
     checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere
@@ -265,11 +265,19 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)  # the same times the GPUs it held
     last_exit: int | None = None  # of the last attempt that failed
     last_lines: str = ""  # of what it printed
+    failed_on: tuple[str, ...] = ()  # nodes of starts in a row that failed, each once
+    pauses: int = 0  # failed attempts in a row, none of which ran for long
+    again_s: float = 0.0  # not to be started before, after a failed attempt
 
     @property
     def is_terminal(self) -> bool:
         """Whether its life is over."""
         return self.state in TERMINAL
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether time or other jobs decide about it, or did after a failed attempt."""
+        return self.spec.is_limited or self.again_s > 0
 
     @property
     def clings(self) -> bool:

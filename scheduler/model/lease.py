@@ -84,6 +84,7 @@ class Holding(msgspec.Struct, kw_only=True):
     unasked: bool = True  # when stopping: no person asked for it, so that its job is preempted
     exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
     died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did
+    died_on: str = ""  # the node of that rank
     code: int = 0  # its exit code
     last_lines: str = ""  # of what it printed
     lead: LeadExit | None = None  # of a gang whose first node is done before others are

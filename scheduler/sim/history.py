@@ -231,7 +231,7 @@ class History:
                     self._away.add(node)
                     self._happened.append((at_s, NodeEvent(at_s, node, "crash")))
             case f.NodeMoved(node=node, state=state):
-                action = cast(Any, "drain" if state == NodeState.DRAINING else "resume")
+                action = cast(Any, "resume" if state == NodeState.UP else "drain")
                 user = fact.why.partition(" by ")[2]
                 told = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
                 self._happened.append((at_s, told))

@@ -127,12 +127,14 @@ class LiveAgent:
             self.task = None
             self.agent.close()
 
-    def desire(self, *wanted: tuple[Order, Details], epoch: int = 1) -> None:
+    def desire(
+        self, *wanted: tuple[Order, Details], epoch: int = 1, why_ended: dict[str, str] | None = None
+    ) -> None:
         """The next full set."""
         self.generation += 1
         orders = tuple(order for order, _ in wanted)
         details = {order.lease: about for order, about in wanted}
-        self.agent.desire(Desired(epoch, self.generation, orders), details)
+        self.agent.desire(Desired(epoch, self.generation, orders, 0, why_ended or {}), details)
 
     def exits(self) -> dict[str, ProcessExited]:
         """Every exit that was reported, by lease."""

@@ -104,7 +104,7 @@ def test_evidence_is_told_per_way_to_run() -> None:
     first = running_job(desk)
     (way,) = explain(desk.core.state, "2" if first == "1" else "1", desk.now_s).evidence
     assert (way.worker_type, way.gpus, way.rate, way.share) == ("v100", 1, 10.0, 0.5)
-    assert (way.entitled_s, way.received_s) == (180.0, 0.0)
+    assert (way.entitled_s, way.received_s) == (0.5 * desk.now_s, 0.0)  # of the round, until now
     assert (way.gpus_total, way.gpus_free, way.gpus_fitting, way.holders) == (1, 0, 0, 1)
     assert way.price_per_gpu is not None
     assert [holder.job for holder in way.held_by] == [first]

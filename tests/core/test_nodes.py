@@ -89,7 +89,7 @@ def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> N
     end = desk.claim(LeaseClosed, lapsed=False).exit
     assert (end.outcome, end.steps, end.saved, end.ran_s) == ("node_failed", 60.0, 60.0, 12.0)
     desk.claim(SendLeases)
-    desk.wakes(fill=20)
+    desk.wakes(fill=20, review=21)  # it pauses for a second
     mine = desk.job("1")
     assert (mine.state, mine.steps_done, mine.failures, mine.node_failures) == (JobState.PREEMPTED, 60, 0, 1)
 
@@ -242,7 +242,7 @@ def test_who_drained_a_node_is_remembered(desk_of: DeskOf) -> None:
     ("before", "command", "code", "words"),
     [
         ([], ("n9", "drain"), "not_found", "there is no node 'n9'"),
-        ([], ("n1", "remove"), "refused", "'n1' is up; drain it first"),
+        ([], ("n1", "remove"), "refused", "'n1' is up: drain it first"),
         ([NodeSilent(node="n1")], ("n1", "drain"), "refused", "'n1' is silent"),
         ([NodeSilent(node="n1")], ("n1", "remove"), "refused", "wait until it is empty"),
     ],
@@ -301,7 +301,17 @@ def test_a_node_that_is_promised_to_somebody_is_not_removed(desk_of: DeskOf) -> 
     desk.tell(desk.now_s, NodeCommand(node=other, action="drain"))
     desk.settle()
     desk.tell(desk.now_s, NodeCommand(call="c", node=other, action="remove"))
-    assert "drain it first, and wait until it is empty" in desk.claim(Reply, code="refused").error
+    assert "promised to a job: wait until it is empty" in desk.claim(Reply, code="refused").error
+
+
+def test_who_still_runs_on_a_node_that_drains_is_named(desk_of: DeskOf) -> None:
+    """The operator knows what is waited for."""
+    desk = desk_of(node("n1"))
+    desk.run(job(), job())
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.tell(desk.now_s, NodeCommand(call="c", node="n1", action="remove"))
+    assert "still has jobs 1 and 2" in desk.claim(Reply, code="refused").error
 
 
 def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) -> None:

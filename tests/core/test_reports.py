@@ -237,15 +237,15 @@ def test_a_failure_of_its_own_is_tried_again_as_often_as_asked(desk_of: DeskOf) 
     assert again not in ("", lease)
     desk.report(exits=(exited(again, "failed", code=3),))
     desk.claim(LeaseClosed)
-    desk.claim(JobMoved, move=Move.FAIL, why="it exited with code 3, and 1 retries are used up")
+    desk.claim(JobMoved, move=Move.FAIL, why="it exited with code 3 after 1 of 1 retries")
     desk.settle()
 
 
 @pytest.mark.parametrize(
     ("outcome", "limit", "words"),
     [
-        ("node_failed", {"retries_node": 0}, "its node failed for the 1. time"),
-        ("yielded", {"retries_preemption": 0}, "it was preempted for the 1. time"),
+        ("node_failed", {"retries_node": 0}, "its node failed 1 time (retries_node = 0)"),
+        ("yielded", {"retries_preemption": 0}, "it was preempted 1 time (retries_preemption = 0)"),
     ],
 )
 def test_other_retries_are_counted_apart(

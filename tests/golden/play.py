@@ -5,6 +5,7 @@
     node NAME WORKER GPUS [storage=…] submit NAME [gpus=2] [steps=…] [after=NAME] [ended=NAME] [restart=…] …
     cancel|hold|release|requeue JOB   drain|resume|remove NODE
     lose|back|cut|mend NODE           reclaim NODE NOTICE_S                   fix JOB
+    jam|unjam NODE (nothing starts there)                                     trouble NODE TEXT (its agent reports)
     solver works|fails WHY            explain JOB                             kill (the scheduler, and start it again)
     at TIME                           run (to the end)
 
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 
 from scheduler.core.effects import Solve
 from scheduler.core.explain import explain
-from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, NodeCommand, Solved
+from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, NodeCommand, NodeReport, Solved
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.settings import Settings
@@ -187,6 +188,11 @@ class Play:
         """Whether the solver finds an answer."""
         self.failing = why if how == "fails" else ""
 
+    def do_trouble(self, name: str, trouble: str = "") -> None:
+        """A node's agent reports why it cannot run jobs; without a text, that it can."""
+        generation = self.stage.state.nodes[name].generation
+        self.send(NodeReport(node=name, generation=generation, trouble=trouble))
+
     def do_reclaim(self, name: str, notice_s: str) -> None:
         """A spot node will be taken away: it is told before."""
         self.send(NodeCommand(node=name, action="drain", user="spot"))
@@ -211,7 +217,11 @@ for _word in ("cancel", "hold", "release", "requeue"):
     setattr(Play, f"do_{_word}", _on_job(_word))
 for _word in ("drain", "resume", "remove"):
     setattr(Play, f"do_{_word}", _on_node(_word))
-for _word, _what in (("lose", "crash"), ("back", "repair"), ("cut", "cut"), ("mend", "mend")):
+for _word, _what in (
+    ("lose", "crash"),
+    ("back", "repair"),
+    *((w, w) for w in ("cut", "mend", "jam", "unjam")),
+):
     setattr(Play, f"do_{_word}", _on_machine(_what))
 
 

@@ -67,14 +67,16 @@ def test_leases_wait_for_the_welcome_and_questions_do_not():
 
 
 def test_an_agent_is_told_which_leases_are_their_last():
-    """The words of the core, on the wire and off it again."""
+    """The words of the core, on the wire and off it again; with them, why leases end."""
     jobs = {name: Job(id=name, spec=JobSpec(), submitted_s=0.0, order=0) for name in "ab"}
     leases = tuple(
         Lease(str(n), name, Bundle((name,), "v100", 1), 1, 1, (f"n1:{n}",), 7, 60.0)
         for n, name in enumerate("ab")
     )
-    message = desired_to(SendLeases("n1", 1, 4, leases, ("1",)), jobs.__getitem__, str, 50.0)
+    why_ended = (("1", "its turn is over"), ("2", "cancelled\nby ann"))
+    message = desired_to(SendLeases("n1", 1, 4, leases, ("1",), why_ended), jobs.__getitem__, str, 50.0)
     event, _ = desired_of(message.desired, 100.0)
+    assert event.why_ended == {"1": "its turn is over", "2": "cancelled by ann"}
     assert [(one.lease, one.last, one.ends_s) for one in event.orders] == [
         ("0", False, 110.0),
         ("1", True, 110.0),

@@ -22,15 +22,16 @@ from scheduler.core.state import SchedulerState
 from scheduler.drive import drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
-from scheduler.model.lease import HOLDING
+from scheduler.model.lease import HOLDING, Lease
 from scheduler.model.settings import Settings
 from scheduler.sim.faulty_link import FaultyLink
-from scheduler.sim.machines import Machines
+from scheduler.sim.machines import NEVER, Machines
+from scheduler.sim.node import Node
 from scheduler.sim.physics import JobTruth, Physics, Rates
 from scheduler.sim.world import Arrival, SimWorld
 from scheduler.solving import answer
 from traces.throughputs import Throughputs
-from worker_agent.orders import Limits
+from worker_agent.orders import Limits, ProcessExited
 
 LIMITS = Limits(report_interval_s=200.0, late_s=1e-3, ask_s=10.0, grace_s=5.0)
 WIDTHS = (1, 2, 3, 4)
@@ -124,6 +125,31 @@ class StageWorld(SimWorld):
         self._sent = sorted(event for event in self._sent if not isinstance(event[2], Solved))
 
 
+class Jammable(Machines):
+    """Machines of which some can start nothing, as with a full disk."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.jammed: set[str] = set()
+
+    def jam(self, now_s: float, name: str) -> list[Message]:
+        """Nothing starts there from now on."""
+        self.jammed.add(name)
+        return []
+
+    def unjam(self, now_s: float, name: str) -> list[Message]:
+        """Starts succeed again."""
+        self.jammed.remove(name)
+        return []
+
+    def _start(self, now_s: float, node: Node, lease: Lease) -> None:
+        if node.spec.name not in self.jammed:
+            return super()._start(now_s, node, lease)
+        saved = self.saved.get(lease.job, NEVER)[1]
+        self._exits.append((node, ProcessExited(lease.id, "node_failed", saved, saved, 0.0, 0.0)))
+        return None
+
+
 @dataclass
 class Stage:
     """Nodes, a scheduler with these settings, and a story to be told with `world.at`."""
@@ -142,7 +168,7 @@ class Stage:
     def __post_init__(self) -> None:
         """Everything is there, and nothing has happened."""
         self.physics = Physics(self.table, seed=self.seed)
-        self.real = Machines(self.physics, limits=self.limits, silence_s=self.silence_s)
+        self.real = Jammable(self.physics, limits=self.limits, silence_s=self.silence_s)
         self.machines: Any = self.real
         if self.link is not None:
             self.machines = FaultyLink(self.real, seed=self.seed, **self.link)

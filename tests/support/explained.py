@@ -202,6 +202,15 @@ def earliest_start() -> Case:
     return Case(desk, "1", ("earliest start, in about 2 h",), ("its time comes",), basis="earliest_start")
 
 
+def retry_pause() -> Case:
+    """Its last attempt failed, and it is not started again at once."""
+    desk = Desk(node())
+    (lease,) = desk.run(job(retries=9))
+    ended(desk, lease, "failed", 10.0)
+    words = ("last attempt failed (attempt 1 exited with code 1)", "starts again in about 1 s")
+    return Case(desk, "1", words, ("its pause ends",), basis="earliest_start")
+
+
 def no_nodes() -> Case:
     """The only node of the type that it wants is drained."""
     desk = Desk(node(), node("n2", worker_type="k80"))
@@ -377,10 +386,7 @@ def turn_of_others() -> Case:
     """Two jobs, one GPU."""
     desk = two_for_one()
     first = running_job(desk)
-    words = (
-        "It waits for its turn: it is due 50 % of the time on v100",
-        f"the 1 v100 are held by job {first}",
-    )
+    words = ("waits for its turn: it is due 50 % of the time on v100", f"the 1 v100 are held by job {first}")
     changes = ("1 more v100", f"job {first} ends")
     return Case(desk, "2" if first == "1" else "1", words, changes, (first,))
 
@@ -388,7 +394,7 @@ def turn_of_others() -> Case:
 CASES: Sequence[Callable[[], Case]] = (
     *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
     *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
-    checkpoint_elsewhere,
+    *(checkpoint_elsewhere, retry_pause),
     *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
     *(minimum_run_of_others, preemption_limit, turn_of_others),
 )

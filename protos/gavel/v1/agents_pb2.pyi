@@ -89,7 +89,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment")
+    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class Hello(_message.Message):
     LEASE_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent_version: str
     node: str
@@ -129,7 +130,8 @@ class Hello(_message.Message):
     lease_grace_s: float
     address: str
     containment: str
-    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class InventoryGpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb")
@@ -220,16 +222,25 @@ class Order(_message.Message):
     def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Desired(_message.Message):
-    __slots__ = ("epoch", "generation", "round_number", "orders")
+    __slots__ = ("epoch", "generation", "round_number", "orders", "why_ended")
+    class WhyEndedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
+    WHY_ENDED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     generation: int
     round_number: int
     orders: _containers.RepeatedCompositeFieldContainer[Order]
-    def __init__(self, epoch: _Optional[int] = ..., generation: _Optional[int] = ..., round_number: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
+    why_ended: _containers.ScalarMap[str, str]
+    def __init__(self, epoch: _Optional[int] = ..., generation: _Optional[int] = ..., round_number: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., why_ended: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Renewed(_message.Message):
     __slots__ = ("epoch", "generation", "round_number", "ends_in_s")
@@ -308,12 +319,14 @@ class Exit(_message.Message):
     def __init__(self, lease: _Optional[str] = ..., outcome: _Optional[_Union[Exit.Outcome, str]] = ..., steps: _Optional[float] = ..., saved: _Optional[float] = ..., stepping_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., code: _Optional[int] = ..., last_lines: _Optional[str] = ...) -> None: ...
 
 class Health(_message.Message):
-    __slots__ = ("gpus", "driver_version")
+    __slots__ = ("gpus", "driver_version", "trouble")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[GpuHealth]
     driver_version: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class GpuHealth(_message.Message):
     __slots__ = ("index", "memory_used_gb", "temperature_c", "broken", "withheld")

@@ -17,6 +17,7 @@ class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_STATE_DRAINING: _ClassVar[NodeState]
     NODE_STATE_SILENT: _ClassVar[NodeState]
     NODE_STATE_LOST: _ClassVar[NodeState]
+    NODE_STATE_FAULTY: _ClassVar[NodeState]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -31,6 +32,7 @@ NODE_STATE_UP: NodeState
 NODE_STATE_DRAINING: NodeState
 NODE_STATE_SILENT: NodeState
 NODE_STATE_LOST: NodeState
+NODE_STATE_FAULTY: NodeState
 ROLE_UNSPECIFIED: Role
 ROLE_VIEWER: Role
 ROLE_USER: Role
@@ -106,7 +108,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "worker_type", "state", "why", "since", "gpus", "labels", "cpus", "memory_gb", "agent_version", "storage", "heard", "driver_version", "drained", "speed", "containment")
+    __slots__ = ("name", "worker_type", "state", "why", "since", "gpus", "labels", "cpus", "memory_gb", "agent_version", "storage", "heard", "driver_version", "drained", "speed", "containment", "back")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +132,7 @@ class Node(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     SPEED_FIELD_NUMBER: _ClassVar[int]
     CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
+    BACK_FIELD_NUMBER: _ClassVar[int]
     name: str
     worker_type: str
     state: NodeState
@@ -146,7 +149,8 @@ class Node(_message.Message):
     drained: bool
     speed: float
     containment: str
-    def __init__(self, name: _Optional[str] = ..., worker_type: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., why: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., agent_version: _Optional[str] = ..., storage: _Optional[str] = ..., heard: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., driver_version: _Optional[str] = ..., drained: _Optional[bool] = ..., speed: _Optional[float] = ..., containment: _Optional[str] = ...) -> None: ...
+    back: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., worker_type: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., why: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., agent_version: _Optional[str] = ..., storage: _Optional[str] = ..., heard: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., driver_version: _Optional[str] = ..., drained: _Optional[bool] = ..., speed: _Optional[float] = ..., containment: _Optional[str] = ..., back: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb", "memory_used_gb", "temperature_c", "broken", "jobs", "withheld")

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     # waits
     DEPENDENCY = "dependency"
     EARLIEST_START = "earliest_start"
+    RETRY_PAUSE = "retry_pause"  # its last attempts failed, and the next one waits a while
     NO_NODES = "no_nodes"  # no usable node of a worker type that it may use
     NO_FITTING_NODE = "no_fitting_node"  # usable ones are there, none has what it asks for
     CHECKPOINT_ELSEWHERE = (

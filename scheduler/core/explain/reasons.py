@@ -83,12 +83,15 @@ def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
         return Finding(Reason.COMPLETED, f"It completed {ago} ago, {took} after its submission; {ran}{tail}.")
     if job.state == JobState.FAILED:
         others = tuple(
-            sorted(d.job for d in job.spec.after if d.job in state.jobs and f"'{d.job}'" in job.why)
+            one for one in sorted(job.blocked_by) if one in state.jobs and state.jobs[one].is_terminal
         )
         retried = (
             "" if job.spec.retries or not job.failures else "; with `retries` it is tried again by itself"
         )
         again = Change(what="submit_again", text=f"submit it again, with what was wrong put right{retried}")
+        if others:
+            first = f"see why {jobs(others)} did not succeed (`gavel explain {others[0]}`)"
+            again = Change(what="submit_again", text=f"{first}, then submit both again")
         text = f"It failed {ago} ago: {job.why or 'nothing more is known'}. In all, {ran}{tail}."
         return Finding(Reason.FAILED, text, others, (again,))
     again = Change(what="submit_again", text="submit it again")

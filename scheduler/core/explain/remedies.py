@@ -31,6 +31,12 @@ def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...
         kind = node.spec.worker_type
         if node.state == NodeState.DRAINING:
             changes.append(Change(what="resume_node", text=f"resume node {name} ({kind}), which is draining"))
+        elif node.state == NodeState.FAULTY:
+            back = "when its agent is well again"
+            if node.back_s is not None:
+                back = f"by itself {when(node.back_s, state.now_s)}"
+            text = f"node {name} ({kind}), which is out of use: {node.why}; it is tried again {back}"
+            changes.append(Change(what="node_back", text=text, at_s=node.back_s))
         else:
             changes.append(
                 Change(what="node_back", text=f"node {name} ({kind}), which is {node.state}, is back")

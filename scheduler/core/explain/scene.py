@@ -70,7 +70,7 @@ class Scene:
         self.state, self.job, self.now_s = state, job, now_s
         self.places = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
         self.pools = _pools(state, job, self.places)
-        self.columns = _columns(state, job, self.pools)
+        self.columns = _columns(state, job, self.pools, now_s)
 
     @property
     def is_newcomer(self) -> bool:
@@ -242,7 +242,7 @@ def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
     return free
 
 
-def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool]) -> list[Column]:
+def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: float) -> list[Column]:
     """Those of the share table, and those that rates and nodes allow beside them."""
     spec, table = job.spec, state.shares
     may_fill = state.allocation is None or bool(table.backfill.all())
@@ -253,9 +253,11 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool]) -> list[Co
             bundle = table.bundles[row]
             if all(one in state.active for one in bundle.jobs):
                 rate, guessed = rate_in(state, job, bundle, pools)
+                share = float(table.share[row])
+                entitled_s, received_s = _until_now(state, bundle, now_s, row)
                 found[bundle] = Column(
-                    *(bundle, rate, guessed, row, float(table.share[row]), float(table.entitled_s[row])),
-                    *(float(table.received_s[row]), bool(table.backfill[row])),
+                    *(bundle, rate, guessed, row, share, entitled_s, received_s),
+                    bool(table.backfill[row]),
                 )
     for kind, pool in sorted(pools.items()):
         if spec.may_use(kind):
@@ -266,6 +268,21 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool]) -> list[Co
                     fills = may_fill and mine is None and gpus == spec.gpus
                     found[bundle] = Column(bundle, rate, guessed, None, backfill=fills)
     return sorted(found.values(), key=lambda c: (-c.share, -c.rate, c.bundle))
+
+
+def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
+    """What a column was due and got until now: both are booked to the end of the round when it begins."""
+    table = state.shares
+    ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
+    entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s
+    booked = [
+        holding.credit_s
+        for name in bundle.jobs
+        if (holding := state.leases.get(state.jobs[name].lease or "")) is not None
+        and holding.bundle == bundle
+    ]
+    unused_s = max(max(booked, default=0.0) - max(now_s, state.round.starts_s), 0.0)
+    return max(entitled_s, 0.0), max(float(table.received_s[row]) - unused_s, 0.0)
 
 
 def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Pool]) -> tuple[float, bool]:

@@ -1,6 +1,6 @@
 """Why a job waits: the first of these questions that has an answer is the dominant reason.
 
-may it run at all?          dependency, earliest_start
+may it run at all?          dependency, earliest_start, retry_pause
 can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
 are GPUs held back for it?  gang_reserved
 is there room for it now?   fragmented, reserved_for_other, waiting_for_round
@@ -18,6 +18,7 @@ from scheduler.core.explain.answer import Change, Reason
 from scheduler.core.explain.claims import Claims, higher_claims
 from scheduler.core.explain.finding import Finding, due_and_received
 from scheduler.core.explain.forecast import boundary_s
+from scheduler.core.explain.not_before import waits_for_its_time
 from scheduler.core.explain.scene import Column, Pool, Scene
 from scheduler.core.explain.start import (
     UNKNOWN,
@@ -42,9 +43,9 @@ def why_it_waits(scene: Scene) -> Finding:
     """The dominant reason of a job that is queued or preempted."""
     if scene.job.blocked_by:
         return _dependency(scene)
-    starts_s = scene.job.submitted_s + scene.job.spec.earliest_start_s
-    if scene.now_s < starts_s:
-        return _earliest_start(scene, starts_s)
+    later = waits_for_its_time(scene)
+    if later is not None:
+        return later
     possible = [column for column in scene.columns if scene.possible(column)]
     if not possible:
         return _nowhere(scene)
@@ -73,25 +74,6 @@ def _dependency(scene: Scene) -> Finding:
             Change(what="job_ends", text=f"job {name} {'ends' if ended else 'succeeds'}{about}", at_s=at_s)
         )
     return Finding(Reason.DEPENDENCY, text, tuple(open_[:NAMED]), tuple(changes), start)
-
-
-def _earliest_start(scene: Scene, starts_s: float) -> Finding:
-    now_s = scene.now_s
-    text = f"It is not to start before its earliest start, {when(starts_s, now_s)}."
-    change = Change(what="earliest_start", text=f"its time comes ({when(starts_s, now_s)})", at_s=starts_s)
-    fills = scene.state.settings.fill_mid_round and any(
-        (pool := scene.pools.get(column.bundle.worker_type)) is not None and pool.room >= column.bundle.gpus
-        for column in scene.columns
-        if column.share > 0 or column.backfill
-    )
-    at_s = starts_s if fills else boundary_s(scene.state, now_s, starts_s)
-    return Finding(
-        Reason.EARLIEST_START,
-        text,
-        (),
-        (change,),
-        Start(at_s, "earliest_start", "likely" if fills else "rough"),
-    )
 
 
 def _nowhere(scene: Scene) -> Finding:

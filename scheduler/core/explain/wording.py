@@ -13,7 +13,7 @@ _BASIS = {
     "lease_granted": "it has its lease already",
     "next_round": "when the next round begins",
     "next_allocation": "its share is worked out first",
-    "earliest_start": "its earliest start",
+    "earliest_start": "it is not to start before",
     "dependency_ends": "when the jobs it waits for have done their steps",
     "shares": "from its share and those with a higher claim",
     "jobs_end": "when running jobs have done their steps",
