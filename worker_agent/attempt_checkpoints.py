@@ -1,7 +1,7 @@
 """A checkpoint directory for each attempt (`checkpoints: per_attempt`), begun as a copy of the last one's.
 
-    DIR/e00000003-a00000001/    what attempt 1 had saved when attempt 2 began
-    DIR/e00000003-a00000002/    GAVEL_CHECKPOINT_DIR of attempt 2
+    DIR/e00000003-a00000012/    what the attempt under lease 12 had saved when the next one began
+    DIR/e00000003-a00000017/    GAVEL_CHECKPOINT_DIR of that one, under lease 17
 
 For scripts that know nothing of Gavel: one that was suspended past its lease, and wakes up while a newer attempt runs,
 writes in a directory that nobody reads any more. Files are copied, or cloned where the file system can: with links to
@@ -30,9 +30,12 @@ _UNFINISHED = re.compile(r"\.(e\d{8,18}-a\d{8,18})\.[0-9a-f]{12}\.new")
 _BLOCK_BYTES = 1 << 24
 
 
-def attempt_name(epoch: int, attempt: int) -> str:
-    """Return the name of an attempt's directory; `gavel.training` names attempts in the same way."""
-    return f"e{epoch:08d}-a{attempt:08d}"
+def attempt_name(epoch: int, lease: int) -> str:
+    """Return the name of an attempt's directory; `gavel.training` names attempts in the same way.
+
+    By the number of its lease, which no other job has: a job may go on in the directory that an earlier one has left.
+    """
+    return f"e{epoch:08d}-a{lease:08d}"
 
 
 def begin(directory: str, own: str) -> None:

@@ -274,7 +274,7 @@ def own_checkpoints(launch: Launch, node: NodeFacts, order: Order) -> dict[str, 
     """What the shim has to make first, where each attempt has a directory of its own."""
     if launch.checkpoints == "per_job":
         return None
-    name = attempt_name(order.epoch, order.attempt)
+    name = attempt_name(order.epoch, int(order.lease) if order.lease.isdecimal() else order.attempt)
     return {"directory": _checkpoints_of_job(launch, node, order), "name": name}
 
 

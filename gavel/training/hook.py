@@ -16,7 +16,7 @@ from pathlib import Path
 from gavel.training import atomic, pacing, session
 from gavel.training.environment import ranks_of, run_of, steps_of
 from gavel.training.gate import GO_ON, Due, Gate
-from gavel.training.store import Store, Token, entries, token_of
+from gavel.training.store import Store, entries, token_of, token_of_run
 
 MARK = ".complete"
 
@@ -79,7 +79,7 @@ class Places:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         run = run_of()
         self.rank, world = ranks_of()
-        self._token = None if run is None else Token(run.epoch, run.attempt)
+        self._token = None if run is None else token_of_run(run)
         root = (
             Path(os.environ.get("GAVEL_CHECKPOINT_DIR") or directory) if run is not None else Path(directory)
         )

@@ -1,6 +1,6 @@
 """Single files in which a script with a loop of its own keeps its state: whole, and never set back.
 
-    DIR/state.txt.e00000003-a00000002    what attempt 2 saved last; the file of the newest attempt counts
+    DIR/state.txt.e00000003-a00000017    what the attempt under lease 17 saved last; the newest one counts
 
 Under a lease DIR is the job's checkpoint directory for a relative path. Outside Gavel the file is `state.txt`; and a
 script that kept its state there before it used these functions goes on from it.
@@ -22,7 +22,7 @@ from pathlib import Path
 from gavel.training import atomic, session
 from gavel.training.environment import run_of
 from gavel.training.errors import StaleAttempt
-from gavel.training.store import Token, entries, token_of
+from gavel.training.store import Token, entries, token_of, token_of_run
 
 
 def save_text(path: str | os.PathLike[str], text: str) -> None:
@@ -75,7 +75,7 @@ class _File:
         run = run_of()
         directory = os.environ.get("GAVEL_CHECKPOINT_DIR", "") if run is not None else ""
         self.plain = Path(directory, path).absolute()
-        self._token = None if run is None else Token(run.epoch, run.attempt)
+        self._token = None if run is None else token_of_run(run)
         self.own = self.plain if self._token is None else self._of(self._token)
 
     def check(self) -> None:
@@ -86,8 +86,8 @@ class _File:
         newest = max(self._tokens(), default=self._token)
         if newest > self._token:
             raise StaleAttempt(
-                f"attempt {newest.attempt} (epoch {newest.epoch}) has saved {self.plain} already; this is attempt "
-                f"{self._token.attempt} (epoch {self._token.epoch}), which must not save any more and ends here"
+                f"attempt {newest} has saved {self.plain} already; this is attempt {self._token}, which must not save "
+                "any more and ends here"
             )
 
     def newest(self) -> Path:

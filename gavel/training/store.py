@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gavel.training import atomic
+from gavel.training.environment import Run
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
 
 log = logging.getLogger("gavel.training")
@@ -46,7 +47,10 @@ POLL_S_MAX = 0.2
 
 
 class Token(NamedTuple):
-    """Which attempt: by the scheduler's epoch, then by number."""
+    """Which attempt: by the scheduler's epoch, then by the number of its lease.
+
+    Leases are numbered over all jobs, attempts are not: a job may go on in the directory that an earlier one has left.
+    """
 
     epoch: int
     attempt: int
@@ -108,8 +112,8 @@ class Store:
         )
         if newest is not None and newest > self._token:
             raise StaleAttempt(
-                f"attempt {newest.attempt} (epoch {newest.epoch}) has taken over {self.root}; this is attempt "
-                f"{self._token.attempt} (epoch {self._token.epoch}), which must not save any more and ends here"
+                f"attempt {newest} has taken over {self.root}; this is attempt {self._token}, which must not save "
+                "any more and ends here"
             )
 
     def _make(self, directory: Path) -> None:
@@ -269,6 +273,11 @@ class Store:
                 return
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_S_MAX)
+
+
+def token_of_run(run: Run) -> Token:
+    """The attempt that runs here."""
+    return Token(run.epoch, int(run.lease) if run.lease.isdecimal() else run.attempt)
 
 
 def token_of(name: str) -> Token | None:

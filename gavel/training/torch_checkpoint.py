@@ -14,7 +14,7 @@ from typing import Any
 from gavel.training import rng, session, torch_state
 from gavel.training.environment import ranks_of, run_of
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
-from gavel.training.store import Found, Store, Token
+from gavel.training.store import Found, Store, token_of_run
 
 _RNG = "rng"
 
@@ -49,7 +49,7 @@ class TorchCheckpoint:
             )
         self._rank, world = ranks_of()
         self._wait_s = wait_s
-        token = None if run is None else Token(run.epoch, run.attempt)
+        token = None if run is None else token_of_run(run)
         self._store = Store(Path(place).absolute(), token, self._rank, world)
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:

@@ -137,7 +137,7 @@ def test_a_checkpoint_directory_per_attempt() -> None:
     """Below the job's own, or below the one that the user names; the shim is told to make it first."""
     for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
         said = start({"command": ["x"], "checkpoints": "per_attempt", **named})
-        name = "e00000003-a00000002"
+        name = "e00000003-a00000017"
         assert said["own_checkpoints"] == {"directory": directory, "name": name}
         assert said["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == f"{directory}/{name}"
     assert start()["own_checkpoints"] is None

@@ -58,7 +58,7 @@ class RunDirectory:
             "LOCAL_RANK": rank,
             "WORLD_SIZE": world,
             "GAVEL_JOB_ID": "12",
-            "GAVEL_LEASE": "17",
+            "GAVEL_LEASE": self.attempt,
             "GAVEL_EPOCH": self.epoch,
             "GAVEL_ATTEMPT": self.attempt,
             "GAVEL_RUN_DIR": self.path,

@@ -17,7 +17,7 @@ from tests.training.leases import RunDirectory
 def test_a_rank_knows_who_it_is(tmp_path: Path) -> None:
     """All of it from the variables of docs/job-directory.md."""
     environ = RunDirectory(tmp_path).environ(1, 2, GAVEL_STEPS="50", GAVEL_COORDINATOR="[::1]:29400")
-    assert run_of(environ) == Run(tmp_path, "12", "17", 3, 2, 1, 2, 50, ("::1", 29400))
+    assert run_of(environ) == Run(tmp_path, "12", "2", 3, 2, 1, 2, 50, ("::1", 29400))
 
 
 def test_without_a_run_directory_there_is_no_gavel() -> None:

@@ -103,6 +103,6 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
             run.lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
-        with pytest.raises(StaleAttempt, match="attempt 2"):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has taken over"):
             tiny.train(tmp_path, 14, tiny.At(3, taken_over))
     assert not list((tmp_path / "job").rglob("checkpoint-*"))

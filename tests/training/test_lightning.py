@@ -103,6 +103,6 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
             run.lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
-        with pytest.raises(StaleAttempt, match="attempt 2"):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has taken over"):
             tiny.fit(tmp_path, tiny.Model(3, taken_over), max_steps=13)
     assert not list((tmp_path / "job").rglob("*.ckpt"))

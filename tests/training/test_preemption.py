@@ -266,7 +266,7 @@ def test_a_stale_attempt_cannot_save(job: Job) -> None:
     old_run.lease(ask_in_s=0.0)
     old.popen.send_signal(signal.SIGCONT)
     assert old.wait() == 1
-    assert "StaleAttempt: attempt 2 (epoch 3) has taken over" in old.said()
+    assert "StaleAttempt: attempt e00000003-a00000002 has taken over" in old.said()
     assert old_run.progress()["state"] == "running"
     assert not list((job.place / "job").rglob("COMPLETE"))
     job.run.lease(ask_in_s=0.0)

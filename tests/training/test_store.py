@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gavel.training import CheckpointError, IncompleteCheckpoint, StaleAttempt, atomic
-from gavel.training.store import Store, Token
+from gavel.training.environment import run_of
+from gavel.training.store import Store, Token, token_of_run
 
 
 def store(root: Path, attempt: int = 1, rank: int = 0, world: int = 1, epoch: int = 1) -> Store:
@@ -62,8 +63,20 @@ def test_epochs_go_before_attempts(tmp_path: Path) -> None:
     """The scheduler's epoch is the greater part of the token."""
     later = store(tmp_path, attempt=1, epoch=2)
     later.choose()
-    with pytest.raises(StaleAttempt, match=r"attempt 1 \(epoch 2\) has taken over"):
+    with pytest.raises(StaleAttempt, match="attempt e00000002-a00000001 has taken over"):
         store(tmp_path, attempt=7, epoch=1).choose()
+
+
+def test_a_later_job_goes_on_in_the_directory_of_an_earlier_one() -> None:
+    """Its first attempt is newer than the earlier job's fifth: leases are numbered over all jobs."""
+    fifth = {"GAVEL_RUN_DIR": "/run", "GAVEL_EPOCH": "3", "GAVEL_ATTEMPT": "5", "GAVEL_LEASE": "17"}
+    earlier, later = run_of(fifth), run_of({**fifth, "GAVEL_ATTEMPT": "1", "GAVEL_LEASE": "18"})
+    assert earlier is not None
+    assert later is not None
+    assert token_of_run(earlier) == Token(3, 17) < token_of_run(later) == Token(3, 18)
+    by_hand = run_of({**fifth, "GAVEL_LEASE": ""})
+    assert by_hand is not None
+    assert token_of_run(by_hand) == Token(3, 5)
 
 
 def cut(path: Path) -> None:
@@ -119,7 +132,7 @@ def test_a_stale_attempt_completes_nothing(tmp_path: Path) -> None:
     old.write(20, "rank-0.pt", lambda file: file.write(b"late"))
     new = store(tmp_path, 2)
     assert new.choose() is not None
-    with pytest.raises(StaleAttempt, match="this is attempt 1"):
+    with pytest.raises(StaleAttempt, match="this is attempt e00000001-a00000001"):
         old.commit(20, 1.0)
     save(new, 11)
     save(new, 12)

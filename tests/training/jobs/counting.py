@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gavel.training import LeasedIterator, pace, session, time_left_s
 from gavel.training.environment import ranks_of, run_of
-from gavel.training.store import Store, Token
+from gavel.training.store import Store, token_of_run
 
 
 class Count:
@@ -21,7 +21,7 @@ class Count:
     def __init__(self) -> None:
         run = run_of()
         place = Path(os.environ.get("GAVEL_CHECKPOINT_DIR", "checkpoints"))
-        token = None if run is None else Token(run.epoch, run.attempt)
+        token = None if run is None else token_of_run(run)
         self.rank, world = ranks_of()
         self.store = Store(place, token, self.rank, world)
 
