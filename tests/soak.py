@@ -159,10 +159,14 @@ class Soak:
 
 def main() -> int:
     """Run it; 0 if nothing grows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--disturb-every-s", type=float, default=0.0, help="kill a process so often; 0: never")
+    parser.add_argument(
+        "--disturb-every-s", type=float, default=0.0, help="kill a process so often; 0: never"
+    )
     parser.add_argument("--set", action="append", default=[], help="a setting of the scheduler")
     options = parser.parse_args()
     settings = ("scheduler.round_s=6", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5", *options.set)
@@ -182,7 +186,8 @@ def main() -> int:
                 if now_s >= next_s:
                     next_s = now_s + SAMPLE_S
                     figures = "  ".join(
-                        f"{name} {it.rss_mib:.0f}M {it.descriptors}fd {it.threads}t" for name, it in soak.look()
+                        f"{name} {it.rss_mib:.0f}M {it.descriptors}fd {it.threads}t"
+                        for name, it in soak.look()
                     )
                     print(
                         f"{(now_s - started_s) / 60:5.1f} min  {soak.submitted:6} jobs  {figures}  "

@@ -58,6 +58,8 @@ def _portable(value: Any, folder: Path, now_s: float, key: str = "") -> Any:
         return {name: _portable(part, folder, now_s, name) for name, part in kept.items()}
     if isinstance(value, list):
         return [_portable(part, folder, now_s, key) for part in value]
+    if key == "group":  # a control group is made for one run of one machine
+        return None
     if key in _MOMENTS:
         return round(value - now_s, 1)
     if isinstance(value, str):

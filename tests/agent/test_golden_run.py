@@ -67,5 +67,9 @@ def _shape(value: Any, at: str = "") -> set[str]:
         return {line for name, part in value.items() for line in _shape(part, f"{at}.{name}")}
     if isinstance(value, list):
         return {line for part in value for line in _shape(part, f"{at}[]")} | {f"{at} list"}
-    kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+    if value is None:  # says nothing of its kind
+        return set()
+    kind = (
+        "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+    )
     return {f"{at} {kind}"}

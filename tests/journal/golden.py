@@ -115,7 +115,9 @@ def main() -> None:
     lines: list[dict[str, Any]] = [{"fact": fact["type"], "payload": fact} for fact in every_fact()]
     launched = json.loads(encode_facts([every_launch()]))[0]
     lines += [{"fact": "launch", "payload": launched}, *stories()]
-    PATH.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8")
+    PATH.write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
