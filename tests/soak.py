@@ -2,11 +2,12 @@
 
     python -m tests.soak [--minutes 60] [--seed 0]
 
-A real scheduler and three real agents carry out a steady stream of short jobs: some fail, some are cancelled or held, some
-print a lot, some come as arrays or wait for others. Clients list, explain and read logs all the while, the policy changes,
-an agent and the scheduler are killed now and then. Every half minute a line says how much memory, how many descriptors and
-threads each process has, and how large its files are. At the end the first and the last quarter are compared; the exit
-status is 1 if memory grew by more than 5 % and 4 MiB, or descriptors by more than 8.
+A real scheduler and three real agents carry out a steady stream of short jobs: some fail, some are cancelled or
+held, some print a lot, some come as arrays or wait for others. Clients list, explain and read logs all the while, the
+policy changes, and with --disturb-every-s an agent or the scheduler is killed now and then. Every half minute a line
+says how much memory, how many descriptors and threads each process has, and how large its files are. At the end the
+first and the last quarter are compared; the exit status is 1 if memory grew by more than 5 % and 4 MiB, or descriptors
+by more than 8.
 """
 
 from __future__ import annotations
@@ -80,6 +81,25 @@ class Soak:
         """The one that everything goes through."""
         return self.cluster.client
 
+    def run(self, for_s: float, disturb_every_s: float) -> None:
+        """Go on for so long, and print a line every half minute."""
+        started_s = next_s = time.monotonic()
+        disturb_s, pause = started_s + disturb_every_s, threading.Event()
+        while (now_s := time.monotonic()) < started_s + for_s:
+            self.turn()
+            pause.wait(TURN_S)
+            if now_s >= disturb_s:
+                self.disturb()
+                disturb_s = now_s + disturb_every_s
+            if now_s >= next_s:
+                next_s = now_s + SAMPLE_S
+                figures = "  ".join(
+                    f"{name} {it.rss_mib:.0f}M {it.descriptors}fd {it.threads}t" for name, it in self.look()
+                )
+                files = f"files {size_mib(self.cluster.folder):.0f}M"
+                minutes = (now_s - started_s) / 60
+                print(f"{minutes:5.1f} min  {self.submitted:6} jobs  {figures}  {files}", flush=True)
+
     def turn(self) -> None:
         """One moment: fill up with jobs, then do one of the things that people do."""
         alive = [job for job in self.client.list() if not job.state.is_final]
@@ -150,7 +170,7 @@ class Soak:
                 [statistics.median(figure) for figure in zip(*part, strict=True)]
                 for part in (settled[:quarter], settled[-quarter:])
             )
-            grew = last[0] > first[0] * 1.05 and last[0] > first[0] + 4 or last[1] > first[1] + 8
+            grew = (last[0] > first[0] * 1.05 and last[0] > first[0] + 4) or last[1] > first[1] + 8
             flat &= not grew
             mark = "  grows" if grew else ""
             print(f"{name:12}{first[0]:10.1f}{last[0]:10.1f}{first[1]:10.0f}{last[1]:10.0f}{mark}")
@@ -170,31 +190,13 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], help="a setting of the scheduler")
     options = parser.parse_args()
     settings = ("scheduler.round_s=6", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5", *options.set)
-    with tempfile.TemporaryDirectory(prefix="gavel-soak-") as folder:
-        with Cluster(Path(folder), NODES, settings) as cluster:
-            soak = Soak(cluster, options.seed)
-            started_s = next_s = time.monotonic()
-            disturb_s = started_s + (options.disturb_every_s or float("inf"))
-            end_s = started_s + options.minutes * 60
-            pause = threading.Event()
-            while (now_s := time.monotonic()) < end_s:
-                soak.turn()
-                pause.wait(TURN_S)
-                if now_s >= disturb_s:
-                    soak.disturb()
-                    disturb_s = now_s + options.disturb_every_s
-                if now_s >= next_s:
-                    next_s = now_s + SAMPLE_S
-                    figures = "  ".join(
-                        f"{name} {it.rss_mib:.0f}M {it.descriptors}fd {it.threads}t"
-                        for name, it in soak.look()
-                    )
-                    print(
-                        f"{(now_s - started_s) / 60:5.1f} min  {soak.submitted:6} jobs  {figures}  "
-                        f"files {size_mib(Path(folder)):.0f}M",
-                        flush=True,
-                    )
-            return 0 if soak.verdict() else 1
+    with (
+        tempfile.TemporaryDirectory(prefix="gavel-soak-") as folder,
+        Cluster(Path(folder), NODES, settings) as cluster,
+    ):
+        soak = Soak(cluster, options.seed)
+        soak.run(options.minutes * 60, options.disturb_every_s or float("inf"))
+        return 0 if soak.verdict() else 1
 
 
 if __name__ == "__main__":
