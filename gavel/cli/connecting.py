@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -137,8 +138,12 @@ def job_id(client: Client, said: str) -> str:
     if not said.strip():  # a variable of a script that is not set: no name, though there are jobs without one
         raise e.Invalid("the id of a job is empty")
     escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
-    for states in (ACTIVE, ()):
-        page = client.page(JobFilter(name=escaped, states=states), size=100, brief=True)
+    for which in (
+        JobFilter(states=ACTIVE),
+        JobFilter(),
+        JobFilter(ended=True),
+    ):  # the last: forgotten ones, too
+        page = client.page(replace(which, name=escaped), size=100, brief=True)
         ids = sorted({_whole(job) for job in page.jobs if job.spec.name == said}, key=int)
         if len(ids) > 1:
             some = ", ".join(ids[:5])

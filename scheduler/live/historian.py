@@ -121,8 +121,11 @@ class Historian:
         old: list[str] = []
         async for jobs in in_slices(list(state.jobs.values())):
             old += [job.id for job in jobs if job.ended_s is not None and job.ended_s <= until_s]
+        before = len(state.jobs)
         async for names in in_slices(old, FORGET_MAX):
             await self._tell(Forget(jobs=tuple(await self._written(names))))
+        if before > len(state.jobs):
+            log.info("%(jobs)d ended jobs are in history.db alone now", {"jobs": before - len(state.jobs)})
         until_s = self._world.now_s() - self._keeping.keep_keys_s
         async for some in in_slices(list(state.requests.items())):
             keys = [

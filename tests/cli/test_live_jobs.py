@@ -11,6 +11,7 @@ from gavel.client import Client
 from gavel.client.results import Job, LogChunk
 from gavel.client.transport import user_name
 from protos.gavel.v1 import jobs_pb2
+from scheduler.core.messages import Forget
 from tests.cli.conftest import Gavel
 from tests.cli.live import finish, live  # noqa: F401
 from tests.support.live_thread import LiveThread
@@ -53,6 +54,25 @@ def test_the_queue(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     assert lines[3].split()[5:] == ["waited", "ran", "ended", "cost", "where,", "why"]
     assert (lines[4].split()[:4], len(lines)) == (["3", "gone", user_name(), "cancelled"], 5)
     assert all(len(line) <= 80 and "\x1b" not in line for line in lines)
+
+
+def test_a_forgotten_job_is_found_by_its_name(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """P14: the scheduler has it no more, and `show`, `wait`, `explain` and `queue --ended` go on to know it."""
+    gavel("submit", "-n", "gone", "--start", "1d", *HELD)
+    gavel("cancel", "gone")
+
+    async def forget() -> None:
+        await live.daemon.people.historian.catch_up()
+        live.daemon.world.tell(Forget(jobs=("1",)))
+        await live.daemon.until(lambda: not live.daemon.world.state.jobs)
+
+    live.do(forget())
+    assert gavel("show", "gone").stdout.startswith("job 1 'gone' cancelled")
+    assert gavel("explain", "gone").stdout.startswith("job 1: cancelled")
+    assert gavel("wait", "gone").exit_code == 1
+    assert [job["id"] for job in json.loads(gavel("queue", "--ended", "--json").stdout)] == ["1"]
+    said = gavel("cancel", "1")
+    assert (said.exit_code, "ended long ago (cancelled)" in said.stderr) == (6, True)
 
 
 def test_the_queue_for_programs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
