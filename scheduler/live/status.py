@@ -28,6 +28,7 @@ TEXT_CHARS_MAX = 2000  # a status travels in headers, which are small
 
 INVALID, NOT_FOUND, KEY_REUSED, REFUSED = "invalid", "not_found", "key_reused", "refused"
 STOPPING, INTERNAL, SLOW_READER, UNAVAILABLE = "stopping", "internal", "slow_reader", "unavailable"
+UNIMPLEMENTED = "unimplemented"
 UNAUTHENTICATED, FORBIDDEN, TOO_MANY = "unauthenticated", "forbidden", "too_many"
 
 _CODES: dict[str, int] = {
@@ -38,6 +39,7 @@ _CODES: dict[str, int] = {
     STOPPING: code_pb2.UNAVAILABLE,
     UNAVAILABLE: code_pb2.UNAVAILABLE,
     INTERNAL: code_pb2.INTERNAL,
+    UNIMPLEMENTED: code_pb2.UNIMPLEMENTED,
     SLOW_READER: code_pb2.ABORTED,
     UNAUTHENTICATED: code_pb2.UNAUTHENTICATED,
     FORBIDDEN: code_pb2.PERMISSION_DENIED,
@@ -81,6 +83,8 @@ def failure(error: Exception) -> CallFailed:
             return CallFailed(INVALID, str(error), "policy")
         case LogUnavailable():
             return CallFailed(UNAVAILABLE, str(error), retry_s=5.0)
+        case NotImplementedError():  # of a service that is not ours, such as Health.List
+            return CallFailed(UNIMPLEMENTED, "this release does not serve this method")
         case Fell():
             return CallFailed(SLOW_READER, "you read too slowly and have missed something: begin again")
     number = secrets.token_hex(4)

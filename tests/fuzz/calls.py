@@ -1,0 +1,151 @@
+"""One call after the other to the services for people: any method, any caller, any body, any end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
+from scheduler.live.callers import Role
+from tests.fuzz.values import Values
+from tests.support import http2
+from tests.support.served import ROLES, Served
+
+CALL_S = 5.0
+ANSWERS_MAX = 20
+ODD_METADATA = (
+    ("x-gavel-user", "x" * 200),
+    ("x-gavel-user", "a b"),
+    ("authorization", "Bearer"),
+    ("authorization", "Bearer gavel_1_2_3"),
+    ("authorization", "Basic " + "A" * 3000),
+    ("grpc-timeout", "1n"),
+    ("x-odd-bin", b"\xff\xfe\x00"),
+    ("te", "x"),
+)
+ODD_PATHS = (
+    b"/",
+    b"/gavel.v1.Jobs/",
+    b"/gavel.v1.Jobs/\xff\xfe",
+    b"/" + b"a" * 120,
+    b"/gavel.v1.Jobs/submitjobs",
+    b"",
+)
+
+
+class Method(NamedTuple):
+    """What can be called."""
+
+    path: str
+    request: type[Message]
+
+
+METHODS = [
+    Method(f"/{service.full_name}/{method.name}", message_factory.GetMessageClass(method.input_type))
+    for module in (jobs_pb2, cluster_pb2, agents_pb2, health_pb2, reflection_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if method.name not in ("Link",)  # agents.py has it
+]
+BUSY = ("SubmitJobs", "PreviewJobs", "CommandJob", "CommandNode", "GiveRates", "SetPolicy", "SetPrices")
+OFTEN = [one for one in METHODS if one.path.rpartition("/")[2] in BUSY]
+
+
+def valid(request: type[Message], lots: random.Random) -> Message:
+    """A request as people send it, where there is one to begin with."""
+    name = request.DESCRIPTOR.name
+    if name in ("SubmitJobsRequest", "PreviewJobsRequest"):
+        launch = jobs_pb2.Launch(command=["true"])
+        spec = jobs_pb2.JobSpec(
+            name="job", gpus=lots.choice((0, 1, 1, 2)), steps=lots.choice((0.0, 100.0)), launch=launch
+        )
+        return request(specs=[spec] * lots.choice((1, 1, 2)))
+    if name == "SetPolicyRequest":
+        return request(policy=lots.choice(("las", "fifo", "max_throughput", "finish_time_fairness")))
+    return request()
+
+
+def made(values: Values, request: type[Message]) -> Message:
+    """A request: mutated from a valid one, or random from the beginning."""
+    lots = values.lots
+    if lots.random() < 0.6:
+        message = valid(request, lots)
+        for _ in range(lots.choice((0, 1, 1, 2, 4))):
+            values.mutate(message)
+        return message
+    return values.fill(request())  # type: ignore[no-any-return]
+
+
+async def one_call(
+    served: Served, channels: Sequence[aio.Channel], lots: random.Random, known: list[str]
+) -> Any:
+    """Make one call; the method, and the status and the words that it ended with."""
+    values = Values(lots, known)
+    if lots.random() < 0.02 and not served.tls:
+        path = lots.choice(ODD_PATHS)
+        await asyncio.to_thread(http2.answer, served.address, http2.request(path, body=lots.randbytes(30)))
+        return "odd path", "", ""
+    method = lots.choice(OFTEN if lots.random() < 0.4 else METHODS)
+    role = lots.choice((None, *ROLES, Role.ADMIN, Role.USER, Role.USER))
+    metadata: Any = served.metadata(role)
+    if lots.random() < 0.03:
+        metadata = (*metadata, lots.choice(ODD_METADATA))
+    messages = [made(values, method.request) for _ in range(lots.choice((1, 1, 1, 1, 0, 2, 5)))]
+    ask = lots.choice(channels).stream_stream(method.path)
+    call = ask(metadata=metadata, timeout=CALL_S)
+    code, text = await _played(call, [values.body(one) for one in messages], lots, known)
+    return method.path.removeprefix("/gavel.v1."), code, text
+
+
+async def _played(
+    call: Any, bodies: Sequence[bytes], lots: random.Random, known: list[str]
+) -> tuple[str, str]:
+    try:
+        for body in bodies:
+            await call.write(body)
+        if lots.random() < 0.9:
+            await call.done_writing()
+        elif lots.random() < 0.5:
+            call.cancel()
+        for _ in range(ANSWERS_MAX):
+            answer = await asyncio.wait_for(call.read(), 2.0)
+            if answer is aio.EOF:
+                break
+            if len(known) < 2000 and len(answer) < 200:
+                known.extend(_texts_in(answer))
+        else:
+            call.cancel()
+        status = await call.code()
+        return status.name, await call.details() or ""
+    except TimeoutError:
+        call.cancel()
+        return "left alone", ""
+    except asyncio.CancelledError:
+        if not call.cancelled():
+            raise
+        return "CANCELLED", ""
+    except aio.AioRpcError as error:
+        return error.code().name, error.details() or ""
+    except grpc.RpcError as error:
+        return type(error).__name__, str(error)
+    except asyncio.InvalidStateError:  # written to after the end
+        return (await call.code()).name, await call.details() or ""
+
+
+def _texts_in(answer: bytes) -> list[str]:
+    """Ids of jobs in the answer to a submission: field 1, texts."""
+    response = jobs_pb2.SubmitJobsResponse()
+    try:
+        response.ParseFromString(answer)
+    except Exception:  # of another method
+        return []
+    return [job for job in response.jobs if job.isprintable()][:5]

@@ -1,0 +1,176 @@
+"""Agents that keep to no protocol: messages in any order, twice, of old epochs, or no messages at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.live.callers import Role
+from tests.fuzz.values import Values
+from tests.support.served import Served
+
+NODES = ("n1", "n2", "n3", "n4", "n5")
+LINK_S = 20.0
+BODIES = [field.name for field in pb.AgentMessage.DESCRIPTOR.oneofs_by_name["body"].fields]
+
+
+class Heard:
+    """What the scheduler has told us, to be said again in the wrong place."""
+
+    def __init__(self) -> None:
+        self.leases: list[str] = []
+        self.calls: list[str] = []
+        self.checks: list[str] = []
+        self.generation = 0
+        self.sent: list[bytes] = []
+
+    def hear(self, data: bytes) -> str:
+        """Note a message; which it is."""
+        message = pb.SchedulerMessage()
+        try:
+            message.ParseFromString(data)
+        except Exception:  # of another method
+            return ""
+        match kind := message.WhichOneof("body") or "":
+            case "desired":
+                self.generation = message.desired.generation
+                self.leases = (self.leases + [order.lease for order in message.desired.orders])[-50:]
+            case "logs_wanted":
+                self.calls = [*self.calls, message.logs_wanted.call][-20:]
+            case "storage_check":
+                self.checks = [*self.checks, message.storage_check.check][-20:]
+        return kind
+
+
+def hello(lots: random.Random, node: str) -> pb.Hello:
+    """As a good agent says it."""
+    gpus = [pb.InventoryGpu(index=index, memory_gb=16.0) for index in range(lots.choice((1, 1, 2, 4)))]
+    return pb.Hello(
+        protocol=1,
+        node=node,
+        incarnation=lots.choice(("i1", "i1", "i2", str(lots.random()))),
+        worker_type=lots.choice(("v100", "v100", "k80")),
+        gpus=gpus,
+        storage_id=lots.choice(("", "", "s1")),
+        cpus=lots.choice((0.0, 8.0)),
+    )
+
+
+def message(values: Values, heard: Heard) -> pb.AgentMessage:
+    """Anything that an agent can say; often about leases that there are."""
+    lots = values.lots
+    kind = lots.choice((*BODIES, "report", "report", "report", "gang_ready", "storage_checked"))
+    said = pb.AgentMessage(sent_s=lots.choice((0.0, 1.0, 1e9)))
+    getattr(said, kind).SetInParent()
+    if kind == "report" and heard.leases and lots.random() < 0.7:
+        lease = lots.choice(heard.leases)
+        report = said.report
+        report.number = lots.randrange(100)
+        report.generation = max(heard.generation - lots.choice((0, 0, 0, 1, -1)), 0)
+        match lots.randrange(3):
+            case 0:
+                report.started.append(lease)
+            case 1:
+                report.progress.add(
+                    lease=lease, steps=lots.uniform(0, 100), saved=1.0, stepping_s=lots.uniform(0, 9)
+                )
+            case 2:
+                report.exits.add(lease=lease, outcome=lots.randrange(5), steps=5.0, ran_s=1.0)  # type: ignore[arg-type]
+        if lots.random() < 0.4:
+            values.mutate(said)
+    elif kind == "storage_checked" and heard.checks and lots.random() < 0.7:
+        said.storage_checked.check, said.storage_checked.found = (
+            lots.choice(heard.checks),
+            lots.random() < 0.5,
+        )
+    else:
+        values.fill(getattr(said, kind))
+    return said
+
+
+async def one_link(
+    served: Served, channels: dict[str, aio.Channel], lots: random.Random, heard: Heard
+) -> Any:
+    """One link from Hello to some end; what it was, and how it ended."""
+    node = lots.choice(NODES)
+    values = Values(lots, [*heard.leases[-5:], *heard.calls[-5:], *NODES])
+    own = channels[lots.choice(NODES)] if served.tls and lots.random() < 0.1 else channels[node]
+    metadata = served.metadata(lots.choice((Role.AGENT,) * 9 + (Role.USER, Role.ADMIN, None)))
+    if lots.random() < 0.25:
+        return await _beside(own, metadata, values, heard)
+    call = own.stream_stream("/gavel.v1.Agents/Link")(metadata=metadata, timeout=LINK_S)
+    reading = asyncio.create_task(_read(call, heard))
+    try:
+        first = pb.AgentMessage(hello=hello(lots, node), sent_s=1.0)
+        if lots.random() < 0.3:
+            values.mutate(first)
+        if lots.random() < 0.95:
+            await call.write(first.SerializeToString())
+        await asyncio.sleep(lots.choice((0.0, 0.0, 0.05, 0.3)))
+        for _ in range(lots.choice((0, 1, 3, 10, 30))):
+            data = values.body(message(values, heard))
+            if heard.sent and lots.random() < 0.1:
+                data = lots.choice(heard.sent)
+            heard.sent = [*heard.sent[-50:], data]
+            await call.write(data)
+            await asyncio.sleep(lots.choice((0.0, 0.0, 0.0, 0.02, 0.5)))
+        match lots.randrange(4):
+            case 0:
+                await call.done_writing()
+            case 1:
+                call.cancel()
+        await asyncio.wait([reading], timeout=lots.choice((0.0, 0.2, 2.0)))
+    except (aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+    finally:
+        left = not call.done()
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    if left:
+        return "Link", "left alone", ""
+    return "Link", *await _end(call)
+
+
+async def _end(call: Any) -> tuple[str, str]:
+    try:
+        return (await call.code()).name, await call.details() or ""
+    except asyncio.CancelledError:
+        return "CANCELLED", ""
+
+
+async def _read(call: Any, heard: Heard) -> None:
+    try:
+        while (data := await call.read()) is not aio.EOF:
+            heard.hear(data)
+    except (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError):
+        pass
+
+
+async def _beside(channel: aio.Channel, metadata: Any, values: Values, heard: Heard) -> Any:
+    """Logs that nobody asked for, packages that are not there, joining again."""
+    lots = values.lots
+    kind: Any
+    name, kind = lots.choice(
+        (("SendLogs", pb.SentLogs), ("FetchPackage", pb.FetchPackageRequest), ("Join", pb.JoinRequest))
+    )
+    bodies: Sequence[bytes] = [values.body(values.fill(kind())) for _ in range(lots.choice((0, 1, 1, 3)))]
+    if name == "SendLogs" and heard.calls:
+        bodies = [pb.SentLogs(call=lots.choice(heard.calls)).SerializeToString(), *bodies]
+    call = channel.stream_stream(f"/gavel.v1.Agents/{name}")(metadata=metadata, timeout=LINK_S)
+    try:
+        for body in bodies:
+            await call.write(body)
+        await call.done_writing()
+        await asyncio.wait_for(_read(call, Heard()), 2.0)
+    except (aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+        pass
+    if not call.done():
+        call.cancel()
+        return name, "left alone", ""
+    return name, *await _end(call)
