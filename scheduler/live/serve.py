@@ -45,6 +45,7 @@ from scheduler.live.daemon_config import Address, DaemonConfig, address_of
 from scheduler.live.durable_state import DurableState
 from scheduler.live.event_lines import EventLines
 from scheduler.live.feed import Feed
+from scheduler.live.grpc_log import CoreLines
 from scheduler.live.guard import Guard
 from scheduler.live.joining import joining
 from scheduler.live.limits import CallPlaces
@@ -355,9 +356,11 @@ def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
 
 def serve(config: DaemonConfig) -> int:
     """Run a daemon until it is told to stop; the exit status."""
-    log_to(None, config.log_level, config.log_json)
+    # Whoever has put something in the place of standard error, a test say, wants to read it there.
+    lines = CoreLines() if sys.stderr is not None and sys.stderr is sys.__stderr__ else None
+    log_to(lines.stream if lines else None, config.log_level, config.log_json)
     try:
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(config, lines))
     except (JournalError, CannotOpen, PortTaken, PortClosed, ConfigError, OSError) as error:
         log.debug("stopped", exc_info=True)
         what = str(error)
@@ -368,10 +371,12 @@ def serve(config: DaemonConfig) -> int:
     return 0
 
 
-async def _serve(config: DaemonConfig) -> None:
+async def _serve(config: DaemonConfig, lines: CoreLines | None) -> None:
     starting = Daemon(config)
     for number in (signal.SIGTERM, signal.SIGINT):  # before anybody is told that it runs
         asyncio.get_running_loop().add_signal_handler(number, starting.stop)
     async with starting as daemon:
+        if lines is not None:
+            lines.ports = tuple({at.port for at in (daemon.listen, daemon.agents_listen) if at is not None})
         await daemon.ended()
         log.info("stopping; running jobs go on until their leases end")

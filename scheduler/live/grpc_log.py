@@ -1,0 +1,151 @@
+"""What gRPC has to say, as lines of our log: its C++ core writes to standard error by itself, in a form of its own.
+
+Standard error becomes a pipe. A thread turns the lines of the core into records of the logger `grpc.core` and hands all
+other lines on as they are; our own log writes to where standard error was. A failed TLS handshake is said in words,
+with the addresses that it may have come from: the core does not tell whose it was, but a connection that the server
+ended is in the kernel's table for a minute.
+
+Nobody can fill the log: of each kind of line from gRPC one is written per minute, with the number of those left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TextIO
+
+log = logging.getLogger("grpc.core")
+EVERY_S = 60.0
+KINDS_MAX = 1000
+HOSTS_MAX = 3
+# How long to wait for the kernel to list a connection that has just been ended.
+SETTLE_S = 0.05
+_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+\s+\d+ (?P<place>[\w./]+:\d+)\] (?P<text>.*)")
+_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+_ENDED_BY_US = ("04", "05", "06", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING
+
+_HANDSHAKES = (
+    (
+        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"),
+        "it does not speak TLS, which this port asks for: a client needs GAVEL_CA, an agent its certificate",
+    ),
+    (
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE",),
+        "it shows no certificate: this is the port of agents, and people have another (`listen`)",
+    ),
+    (
+        ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE"),
+        "it does not trust our certificate: it needs a copy of tls/ca.pem (GAVEL_CA)",
+    ),
+    (("CERTIFICATE_VERIFY_FAILED",), "its certificate is not of our authority: have the node join again"),
+)
+
+
+def record_of(line: str) -> tuple[int, str] | None:
+    """Level and words of a line of the core; None for the line of anybody else."""
+    found = _LINE.match(line)
+    if found is None:
+        return None
+    text = found["text"]
+    if "Handshake failed" not in text:
+        return _LEVELS[found[1]], f"{text} ({found['place']})"
+    for signs, words in _HANDSHAKES:
+        if any(sign in text for sign in signs):
+            return logging.WARNING, f"a connection was refused: {words}"
+    return logging.WARNING, f"a connection was refused, its TLS handshake failed: {text}"
+
+
+def ended_lately(ports: Iterable[int], tables: Iterable[str]) -> list[str]:
+    """Hosts whose connections to these ports we have ended within the last minute, by the tables in /proc/net."""
+    wanted, hosts = {f"{port:04X}" for port in ports}, dict[str, None]()
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            _, local, remote, state = line.split()[:4]
+            if local.rpartition(":")[2] in wanted and state in _ENDED_BY_US:
+                hosts[_host(remote.rpartition(":")[0])] = None
+    return list(hosts)
+
+
+def _host(words: str) -> str:
+    """An address as the kernel writes it: words of 32 bits in the byte order of the machine."""
+    packed = b"".join(
+        int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8)
+    )
+    host = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+    return host.removeprefix("::ffff:")
+
+
+class CoreLines:
+    """Takes standard error over. `stream`: where it was. `ports`: ours, as soon as they are known."""
+
+    def __init__(self) -> None:
+        kept, (reading, writing) = os.dup(2), os.pipe()
+        os.set_blocking(writing, False)  # a line is lost rather than that the core waits for us
+        self.stream: TextIO = os.fdopen(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+        self.ports: tuple[int, ...] = ()
+        os.dup2(writing, 2)
+        os.close(writing)
+        sys.stderr = self.stream
+        threading.Thread(target=self._pump, args=(reading,), daemon=True, name="lines of gRPC").start()
+
+    def _pump(self, reading: int) -> None:
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                found = record_of(line)
+                if found is None:
+                    self.stream.write(line)
+                    continue
+                level, text = found
+                hosts = self._hosts() if text.startswith("a connection was refused") else []
+                if hosts:
+                    some = ", ".join(hosts[:HOSTS_MAX])
+                    log.log(level, "%(what)s; perhaps from %(from)s", {"what": text, "from": some})
+                else:
+                    log.log(level, "%(what)s", {"what": text})
+
+    def _hosts(self) -> list[str]:
+        time.sleep(SETTLE_S)
+        tables = [
+            path.read_text() for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()
+        ]
+        return ended_lately(self.ports, tables)
+
+
+class Sparing(logging.Filter):
+    """Of each kind of record from gRPC one per minute; tracebacks of texts that are not UTF-8 say nothing more."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._kinds: dict[str, tuple[float, int]] = {}  # → when one was written, and how many were not since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write it."""
+        if record.name != "grpc" and not record.name.startswith("grpc."):
+            return True
+        if record.exc_info and record.exc_info[0] is UnicodeDecodeError:
+            record.exc_info = None
+        kind, now_s = _kind(record), self._now_s()
+        written_s, left_out = self._kinds.get(kind, (-EVERY_S, 0))
+        if now_s - written_s < EVERY_S:
+            self._kinds[kind] = written_s, left_out + 1
+            return False
+        if len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
+        self._kinds[kind] = now_s, 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {left_out:,} more like it)", ()
+        return True
+
+
+def _kind(record: logging.LogRecord) -> str:
+    """What records have in common that differ in names and numbers only."""
+    text = re.sub(r"b?'[^']*'|perhaps from .*|[0-9a-fA-F:.]*\d[0-9a-fA-F:.]*", "", record.getMessage())
+    return f"{record.name} {record.levelno} {text[:60]}"
