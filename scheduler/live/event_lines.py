@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from scheduler.core import facts as f
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
-from scheduler.model.jobs import Move
+from scheduler.model.jobs import Job
 
 log = logging.getLogger("gavel.scheduler")
 
 
 class EventLines:
-    """Give `listen` to the Feed."""
+    """Give `listen` to the Feed, and `job_ended` to JobChanges."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -28,8 +28,6 @@ class EventLines:
         """Log what these facts tell."""
         for fact in facts:
             match fact:
-                case f.JobMoved(move=Move.COMPLETE | Move.FAIL | Move.CANCEL):
-                    self._job_ended(fact)
                 case f.NodeMoved() if fact.state is not NodeState.SILENT:
                     named = {"node": fact.node, "state": fact.state.value, "why": fact.why}
                     log.info("node %(node)s is %(state)s: %(why)s", named)
@@ -48,23 +46,26 @@ class EventLines:
                 case f.AllocationAdopted():
                     self._answered(fact, now_s)
 
-    def _job_ended(self, fact: f.JobMoved) -> None:
-        job = self._state.jobs.get(fact.job)
-        if job is None:
-            return
+    def job_ended(self, job: Job) -> None:
+        """Log how a job ended; give this to JobChanges."""
         named = {
             "job": job.id,
             "name": job.spec.name or job.spec.job_type,
             "user": job.spec.user,
             "state": job.state.value,
             "attempts": job.attempt,
-            "run_s": round(job.run_s, 1),
-            "why": fact.why or "no reason was given",
+            "run_s": round(self._ran_s(job), 1),
+            "why": job.why,
         }
-        log.info(
-            "job %(job)s (%(name)s of %(user)s) %(state)s after %(run_s)s s in attempt %(attempts)d: %(why)s",
-            named,
-        )
+        text = "job %(job)s (%(name)s of %(user)s) %(state)s after %(run_s)s s in attempt %(attempts)d"
+        log.info(f"{text}: %(why)s" if job.why else text, named)
+
+    def _ran_s(self, job: Job) -> float:
+        """How long it ran, with the attempt that is still being stopped."""
+        holding = self._state.leases.get(job.lease or job.leaving or "")
+        if holding is None or holding.started_s is None or job.ended_s is None:
+            return job.run_s
+        return job.run_s + max(job.ended_s - holding.started_s, 0.0)
 
     def _configured(self, fact: f.Configured) -> None:
         old, self._policy = self._policy, fact.settings.policy

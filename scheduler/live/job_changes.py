@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.core import facts as f
 from scheduler.core.messages import Progress
 from scheduler.core.state import SchedulerState
-from scheduler.model.jobs import JobState
+from scheduler.model.jobs import Job, JobState
 
 
 class Pending:
@@ -54,6 +54,8 @@ class JobChanges:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
+        # Called once for each job that ends, however it ends.
+        self.on_end: Callable[[Job], object] = lambda job: None
         self._job_of = {name: holding.lease.job for name, holding in state.leases.items()}
         self._known_as = {job.id: job.state for job in state.jobs.values()}
         self.states: Counter[JobState] = Counter(self._known_as.values())
@@ -155,3 +157,5 @@ class JobChanges:
             if before is not None:
                 self.states[before] -= 1
             self.unfinished[job.spec.user] += (not job.is_terminal) - (before is not None)
+            if job.is_terminal:
+                self.on_end(job)

@@ -105,7 +105,7 @@ class Daemon:
             log.warning("journal: %s", line)
         self.feed = Feed(journal, troubles := Troubles())
         core = Core(recovered.state)
-        self.feed.listen(EventLines(core.state).listen)
+        self.feed.listen((lines := EventLines(core.state)).listen)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
         self.feed.listen((durable := DurableState(journal)).hear)
         self.rescue = rescue = Rescue(world, self.feed, durable, troubles)
@@ -116,6 +116,7 @@ class Daemon:
         closing.push_async_callback(_cancelled, asyncio.create_task(solver.run(), name="solver"))
         closing.push_async_callback(self._drain)  # after the ports: calls in flight get their answers first
         await self._open_ports(closing)
+        self.people.changes.on_end = lines.job_ended
         perform(world, outcome.effects, rescue)
         keeper = Keeper(
             journal,

@@ -23,10 +23,12 @@ from scheduler.core.messages import (
     SubmitJobs,
     Woke,
 )
+from scheduler.core.outcome import Outcome
 from scheduler.live.event_lines import EventLines
+from scheduler.live.job_changes import JobChanges
 from scheduler.live.log_lines import log_to
 from scheduler.solving import answer
-from tests.support.desk import Desk, job, node
+from tests.support.desk import Desk, exited, job, node
 from tests.support.linked import Scheduler, story
 from worker_agent.live_run import LiveRun, Moments
 from worker_agent.orders import Order
@@ -109,13 +111,15 @@ def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest
 def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
     """A line with fields for each end of a job, each change by a person, each answer that came too late."""
     desk, questions = Desk(node("n1")), list[Solve]()
-    lines = EventLines(desk.core.state)
+    lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
+    changes.on_end = lines.job_ended
     caplog.set_level(logging.INFO, "gavel.scheduler")
 
     def after(now_s: float, *messages: Message) -> list[dict[str, Any]]:
         caplog.clear()
         out = desk.tell(now_s, *messages)
         lines.listen(now_s, out.facts)
+        changes.hear(now_s, out.facts)
         questions.extend(effect for effect in out.effects if isinstance(effect, Solve))
         desk.settle()
         return [record.args for record in caplog.records if record.getMessage()]  # type: ignore[misc]
@@ -137,6 +141,31 @@ def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -
     caplog.clear()
     lines.listen(70.0, [NodeRemoved(node="n1")])
     assert [record.args for record in caplog.records] == [{"node": "n1"}]
+
+
+def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """One that completed, too; and one that is cancelled while it runs, with the time of that attempt."""
+    desk = Desk(node("n1"))
+    first, second = desk.run(job(name="chat"), job(name="vision"))
+    lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
+    changes.on_end = lines.job_ended
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+    ran_s = desk.now_s - (desk.holding(second).started_s or 0.0) + 20.0
+    done = exited(first, "finished", steps=1000.0, ran_s=7.0, stepping_s=7.0)
+
+    def happen(out: Outcome) -> None:
+        lines.listen(desk.now_s, out.facts)
+        changes.hear(desk.now_s, out.facts)
+        desk.settle()
+
+    happen(desk.report(exits=(done,)))
+    happen(desk.tell(desk.now_s + 20.0, JobCommand(job="2", action="cancel", user="ada")))
+    happen(desk.report(exits=(exited(second, ran_s=ran_s),)))
+    told: list[Any] = [record.args for record in caplog.records]
+    assert [(line["job"], line["state"], line["run_s"]) for line in told] == [
+        ("1", "completed", 7.0),
+        ("2", "cancelled", ran_s),
+    ]
 
 
 def test_an_answer_in_time_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
