@@ -127,7 +127,9 @@ def _known(said: Said, prefix: str = "") -> Said:
         for name, (key, _) in said.items()
         if name not in BY_NAME
     ]
-    raise_first(unknown)
+    if unknown:
+        known = {name: value for name, (_, value) in said.items() if name in BY_NAME}
+        raise_first(sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0))
     return said
 
 
@@ -171,6 +173,12 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
 
 def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]:
     """What goes into a JobSpec. Wrong names the field."""
+    values, faults = _values_and_faults(nodes, now_s)
+    raise_first(faults)
+    return values
+
+
+def _values_and_faults(nodes: Mapping[str, yaml.Node], now_s: float) -> tuple[dict[str, Any], list[Wrong]]:
     values: dict[str, Any] = {}
     faults: list[Wrong] = []
     for name, node in nodes.items():
@@ -185,8 +193,7 @@ def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]
             faults.append(wrong)
             continue
         values |= value if field.name == "gpus" else {field.target: value}
-    raise_first(faults)
-    return values
+    return values, faults
 
 
 def _read(field: Field, node: yaml.Node, now_s: float) -> Any:

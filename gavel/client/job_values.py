@@ -86,15 +86,11 @@ def _whole(least: int, most: int = WHOLE_MAX) -> Read:
     return read
 
 
-def _number(*, zero: bool) -> Read:
-    def read(node: yaml.Node) -> float:
-        value = scalar(node)
-        right = type(value) in (int, float) and math.isfinite(value) and (value > 0 or (zero and value == 0))
-        if not right or value > 1e300:
-            raise Wrong(node, f"must be a number {'from 0 up' if zero else 'above 0'}, got {shown(node)}")
-        return float(value)
-
-    return read
+def _above_0(node: yaml.Node) -> float:
+    value = scalar(node)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise Wrong(node, f"must be a number above 0, got {shown(node)}")
+    return float(value)
 
 
 _AMOUNT = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -341,7 +337,7 @@ PATH = Kind("path", _name_of, _TEXT)
 LINES = Kind("lines of shell", _lines_of, _TEXT)
 BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
 COUNT = Kind("whole number", _whole(0), {"type": "integer", "minimum": 0})
-ABOVE_0 = Kind("number above 0", _number(zero=False), {"type": "number", "exclusiveMinimum": 0})
+ABOVE_0 = Kind("number above 0", _above_0, {"type": "number", "exclusiveMinimum": 0})
 SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+ *[kKMGTP]?i?B?$"})
 DURATION = Kind("duration", _duration, _TEXT)
 INSTANT = Kind("duration or time", _instant, _TEXT)
@@ -393,7 +389,7 @@ LABELS = Kind("mapping of names to text", _map(_said), _SCALARS)
 VARIABLES = Kind("mapping of variables to text", _map(_said, variables=True), _SCALARS)
 RATES = Kind(
     "mapping of worker types to numbers",
-    _map(_number(zero=False)),
+    _map(_above_0),
     {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
 )
 RANKS = _choice("per_gpu", "per_node")

@@ -48,6 +48,7 @@ def test_common_slips_are_told_in_our_own_words(text: str, words: str) -> None:
             [("gpus", 2), ("memory", 3), ("time_limit", 4)],
         ),
         ("command: [a]\ngpu: 1\nmem: 64\n", [("gpu", 2), ("mem", 3)]),
+        ("command: a\ngpu: 1\nmemory: 64\n", [("command", 1), ("gpu", 2), ("memory", 3)]),
     ],
 )
 def test_all_faults_of_a_job_are_told_at_once(text: str, places: list[tuple[str, int]]) -> None:
