@@ -35,9 +35,16 @@ from worker_agent.wire import desired_of, renewed_of
 
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
+
+# Where time does not help, because a setting is wrong: the wait grows on.
+REFUSED_BACKOFF_MAX_S = 120.0
 FIRST_SIGN_S = 5.0  # for which the scheduler is let speak first
 _CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")  # as by a port with TLS
 WELCOME_S = 45.0  # a proof of shared storage, or another agent of this name, may have to be waited for
+
+
+class Refusal(str):
+    """Why there is no link, where only a person can mend it."""
 
 
 class Dismissed(Exception):
@@ -92,7 +99,7 @@ class GrpcLink:
         self._outgoing: Outgoing | None = None
         self._stub: agents_pb2_grpc.AgentsStub | None = None
         self._silence_s, self._heard_s = WELCOME_S, 0.0
-        self._welcomed = self._leaving = False
+        self._welcomed = self._was_linked = self._leaving = False
         self._health: pb.Health | None = None
         self._gangs: dict[str, pb.AgentMessage] = {}  # said again on a new link, until the order is gone
 
@@ -164,10 +171,13 @@ class GrpcLink:
         while True:
             self._welcomed = False
             why = await self._once(node)
-            if not self._welcomed and self._target.is_plain and why.lower().endswith(_CUT_OFF):
-                why += "; if it wants certificates, `gavel agent join` gets one (then --state-dir as there)"
+            if not self._welcomed:
+                why = _with_remedy(why, self._target)
             failures = 0 if self._welcomed else failures + 1
-            ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), BACKOFF_MAX_S)
+            self._was_linked |= self._welcomed
+            patient = isinstance(why, Refusal) and not self._was_linked  # jobs may hang on one that was
+            most_s = REFUSED_BACKOFF_MAX_S if patient else BACKOFF_MAX_S
+            ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), most_s)
             wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)
             LOG.warning(
                 "no link to the scheduler at %(scheduler)s: %(why)s; again in %(wait_s).1f s",
@@ -350,13 +360,35 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
     """For the log, with what to do where that is known."""
     text = (details or status.name.lower()).splitlines()[0][:500]
     if status is grpc.StatusCode.UNAUTHENTICATED:
-        return f"the token is refused: {text}; see --token-file"
+        return Refusal(f"the token is refused: {text}; see --token-file")
     if status is grpc.StatusCode.PERMISSION_DENIED:
-        return f"refused: {text}"
+        return Refusal(f"refused: {text}")
     if "Failed to connect to remote host: " in text:
         return text.rpartition(": ")[2].lower()
     if text.startswith("Internal error from Core"):  # gRPC's, for a word that came after the end
         return "the scheduler ended the link"
+    if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:
+        return Refusal(
+            "what answers there does not speak TLS: is --scheduler the address of its port for agents?"
+        )
     if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
-        return f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
+        why = f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
+        return Refusal(why) if "CERTIFICATE_VERIFY_FAILED" in text else why
     return text
+
+
+def _with_remedy(why: str, target: Target) -> str:
+    """What is known of the two ports of a scheduler, where the target looks like the wrong one."""
+    if target.certificates is not None and why.startswith("the token is refused"):
+        return Refusal(
+            "this is the port for people, where certificates do not count; agents link at another, which `agent join` "
+            f"printed: {_next_port(target.address)} unless `agents_listen` is set there"
+        )
+    if target.is_plain and why.lower().endswith(_CUT_OFF):
+        return f"{why}; if it wants certificates, `gavel agent join` gets one (then --state-dir as there)"
+    return why
+
+
+def _next_port(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}" if port.isdecimal() else address

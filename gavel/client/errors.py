@@ -30,6 +30,10 @@ UNAVAILABLE = (
 )
 
 
+# Somebody answers, and wants to be called another way: asking again does not help.
+TLS = "tls"
+
+
 class GavelError(Exception):
     """Anything that a call can end with."""
 
@@ -115,10 +119,14 @@ _KINDS: dict[Any, type[GavelError]] = {
 }
 
 
-def error_of(code: Any, text: str, metadata: Iterable[tuple[str, Any]], address: str) -> GavelError:
-    """What a gRPC status says, as one of ours. `metadata`: what came behind the answer."""
+def error_of(
+    code: Any, text: str, metadata: Iterable[tuple[str, Any]], address: str, *, tls: bool = False
+) -> GavelError:
+    """What a gRPC status says, as one of ours. `metadata`: what came behind the answer. `tls`: how we connected."""
     reason, field, retry_s = _details(metadata)
     kind = Refused if reason == UNAVAILABLE else _KINDS.get(code, ServerError)
+    if kind is NotReachable and not reason and (wrong := _wrong_setup(text, address, tls)):
+        return NotReachable(wrong, reason=TLS)
     if kind is NotReachable and not reason:  # nobody of ours said this: the network did
         return NotReachable(_unreachable(code, text, address), reason="unreachable")
     if code is _Code.UNIMPLEMENTED:
@@ -126,6 +134,40 @@ def error_of(code: Any, text: str, metadata: Iterable[tuple[str, Any]], address:
     if code is _Code.RESOURCE_EXHAUSTED and not reason:  # gRPC's own: a message beyond its limit
         return Invalid(f"too large for one call: {text}", reason="too_large")
     return kind(text or str(code), reason=reason or "unknown", field=field, retry_s=retry_s)
+
+
+_CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream", "broken pipe")
+
+
+def _wrong_setup(text: str, address: str, tls: bool) -> str:
+    """What is wrong with how we connect, where somebody answers who wants it another way; empty: nothing we know of."""
+    lowered = text.lower()
+    if "certificate_verify_failed" in lowered:
+        return (
+            f"no secure connection to {address}: its certificate is not of an authority that we trust; is the CA file "
+            "that of this scheduler? GAVEL_CA has to name a copy of its tls/ca.pem"
+        )
+    if "is not in peer certificate" in lowered or "hostname verification" in lowered:
+        return (
+            f"no secure connection to {address}: its certificate is for other names; call it by one of those, or make "
+            "one for this name there (`gavel init --renew --host NAME`)"
+        )
+    if tls and ("wrong_version_number" in lowered or "http_request" in lowered):
+        return (
+            f"no secure connection to {address}: what answers there does not speak TLS; is the port right? A scheduler "
+            "without TLS is called without GAVEL_CA"
+        )
+    if "failed to connect" in lowered and any(sign in lowered for sign in _CUT_OFF):
+        if tls:
+            return (
+                f"no secure connection to {address}: it hangs up; is that the port for agents? People have another, "
+                "the one before it unless it was set (`listen`)"
+            )
+        return (
+            f"something answers at {address}, and hangs up on a connection without TLS: set GAVEL_CA to a copy of the "
+            "scheduler's tls/ca.pem, or `gavel login --ca`"
+        )
+    return ""
 
 
 def _unreachable(code: Any, text: str, address: str) -> str:

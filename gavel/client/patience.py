@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gavel.client.errors import UNAVAILABLE, Conflict, GavelError, NotReachable, Refused, TooMany
+from gavel.client.errors import TLS, UNAVAILABLE, Conflict, GavelError, NotReachable, Refused, TooMany
 
 WAIT_S, WAIT_S_MAX = 0.1, 5.0
 STOPPING, SLOW_READER = "stopping", "slow_reader"
@@ -55,5 +55,7 @@ class Patience:
         if isinstance(error, TooMany):
             return error.retry_s is not None
         if isinstance(error, NotReachable):
+            if error.reason == TLS:
+                return self._lasting and safe
             return safe or error.reason == STOPPING
         return isinstance(error, Conflict) and error.reason == SLOW_READER and safe

@@ -72,10 +72,11 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def raised(error: grpc.RpcError, call: Call[Any], address: str) -> GavelError:
+def raised(error: grpc.RpcError, call: Call[Any], connection: Connection) -> GavelError:
     """As one of our errors, placed where it belongs."""
     said: Any = error  # what gRPC raises is a call too, and knows how it ended
-    found = error_of(said.code(), said.details() or "", said.trailing_metadata() or (), address)
+    behind = said.trailing_metadata() or ()
+    found = error_of(said.code(), said.details() or "", behind, connection.address, tls=connection.uses_tls)
     return call.place(found)
 
 
@@ -104,7 +105,7 @@ class SyncTransport:
                 try:
                     answer = self._once(call, limit_s)
                 except grpc.RpcError as error:
-                    failed = raised(error, call, self.connection.address)
+                    failed = raised(error, call, self.connection)
                 else:
                     trouble.works()
                     return answer
@@ -145,7 +146,7 @@ class SyncTransport:
             for answer in answers:
                 yield call.read(answer)
         except grpc.RpcError as error:
-            raise raised(error, call, self.connection.address) from None
+            raise raised(error, call, self.connection) from None
         finally:
             answers.cancel()
 
@@ -167,7 +168,7 @@ class SyncTransport:
                     yield answer
                 return
             except grpc.RpcError as error:
-                failed = raised(error, calls.status(), self.connection.address)
+                failed = raised(error, calls.status(), self.connection)
             except GavelError as error:
                 failed = error
             wait_s = _wait_s(patience, failed, until_s)
@@ -212,7 +213,7 @@ class AsyncTransport:
                 try:
                     answer = await self._once(call, limit_s)
                 except grpc.RpcError as error:
-                    failed = raised(error, call, self.connection.address)
+                    failed = raised(error, call, self.connection)
                 else:
                     trouble.works()
                     return answer
@@ -251,7 +252,7 @@ class AsyncTransport:
             async for answer in answers:
                 yield call.read(answer)
         except grpc.RpcError as error:
-            raise raised(error, call, self.connection.address) from None
+            raise raised(error, call, self.connection) from None
         finally:
             answers.cancel()
 
@@ -273,7 +274,7 @@ class AsyncTransport:
                     yield answer
                 return
             except grpc.RpcError as error:
-                failed = raised(error, calls.status(), self.connection.address)
+                failed = raised(error, calls.status(), self.connection)
             except GavelError as error:
                 failed = error
             wait_s = _wait_s(patience, failed, until_s)

@@ -5,6 +5,7 @@ import pytest
 
 from gavel.client import errors as e
 from gavel.client.job_errors import file_field, placed
+from gavel.client.patience import Patience
 from gavel.client.specs import JobSpec, Source
 from scheduler.live import status as live_status
 from scheduler.live.status import CallFailed, status_of
@@ -61,6 +62,27 @@ def test_what_gprc_itself_says(code: Code, text: str, kind: type[e.GavelError], 
     error = e.error_of(code, text, (), HERE)
     assert type(error) is kind
     assert words in str(error)
+
+
+CONNECTING = "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7070: Socket closed"
+
+
+@pytest.mark.parametrize(
+    ("text", "tls", "words"),
+    [
+        (CONNECTING, False, "GAVEL_CA"),
+        (CONNECTING, True, "port for agents"),
+        ("Tls handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", True, "does not speak TLS"),
+        ("Tls handshake failed: SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED: self signed", True, "tls/ca.pem"),
+        ("Hostname Verification Check failed: peer name x is not in peer certificate", True, "--host"),
+    ],
+)
+def test_who_connects_the_wrong_way_is_told_what_to_set(text: str, tls: bool, words: str) -> None:
+    """Its reason is `tls`, and asking again is no use but for whoever waits for what will come."""
+    error = e.error_of(Code.UNAVAILABLE, text, (), HERE, tls=tls)
+    assert (type(error), error.reason, words in str(error)) == (e.NotReachable, e.TLS, True)
+    assert Patience(60.0, lambda: 0.0).wait_s(error, safe=True) is None
+    assert Patience(60.0, lambda: 0.0, lasting=True).wait_s(error, safe=True) is not None
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff\xff", "text", b""])

@@ -224,7 +224,7 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
 @pytest.mark.parametrize("shown", ["", "gavel_0_wrong", "revoked"])
 def test_an_agent_that_is_refused_says_nothing_and_tells_why(shown, tmp_path, caplog, monkeypatch):
     """Twenty times over its log has the scheduler's own words: a Hello to a refused call would drown them."""
-    monkeypatch.setattr("worker_agent.link.BACKOFF_MAX_S", 0.001)
+    monkeypatch.setattr("worker_agent.link.REFUSED_BACKOFF_MAX_S", 0.001)
     access = Access(tmp_path / "access.db", lambda: 0.0)
     token, secret = access.create("x", Role.AGENT, 60.0)
     access.revoke(token.id)

@@ -27,6 +27,7 @@ from grpc import aio
 from scheduler.live.callers import Role
 from scheduler.live.tls import Keys
 from scheduler.live.tokens import Access
+from worker_agent.targets import CA, CERTIFICATE, KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0
@@ -133,12 +134,27 @@ class Served:
             return ()
         return (("authorization", f"Bearer {self._secrets[role]}"),)
 
+    def secret(self, role: Role) -> str:
+        """The token of this role."""
+        return self._secrets[role]
+
+    def certify(self, node: str, folder: Path) -> None:
+        """Keep there what a node has after it has joined."""
+        key_pem, certificate_pem = self._certificate(node)
+        folder.mkdir()
+        for name, data in ((KEY, key_pem), (CERTIFICATE, certificate_pem), (CA, self.keys.ca_pem)):
+            (folder / name).write_bytes(data)
+
     def credentials(self, node: str = "") -> grpc.ChannelCredentials | None:
         """Trust in this scheduler, with the certificate of a node if one is named."""
         if not self.tls:
             return None
         if not node:
             return grpc.ssl_channel_credentials(self.keys.ca_pem)
+        return grpc.ssl_channel_credentials(self.keys.ca_pem, *self._certificate(node))
+
+    def _certificate(self, node: str) -> tuple[bytes, bytes]:
+        """A key, and a certificate for it."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}")])
         request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
@@ -146,7 +162,7 @@ class Served:
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return grpc.ssl_channel_credentials(self.keys.ca_pem, pem, signed.certificate_pem)
+        return pem, signed.certificate_pem
 
     def channel(self, node: str = "") -> aio.Channel:
         """A connection of its own: to the port for people, or with the certificate of a node to the agents' port."""
