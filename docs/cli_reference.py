@@ -53,7 +53,7 @@ They are stable.
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | a job that was waited for did not succeed; `doctor` and `fsck` found something |
+| 1 | a job that was waited for did not succeed; `doctor`, `fsck` or `status --check` found something |
 | 2 | wrong input: an option, a job file, a job that can never run |
 | 3 | there is no such job, node, token or context |
 | 4 | no scheduler answers, or it has a fault |

@@ -107,6 +107,7 @@ def policy_set(**given: Any) -> None:
 
 
 @click.command()
+@click.option("--check", is_flag=True, help="Exit with 1 if there is any warning: for monitoring.")
 @LIVE
 def status(**given: Any) -> None:
     """Show how the scheduler is, and who you are to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,16 +15,18 @@ from gavel.cli.wording import count_of, printable
 from gavel.client.results import Identity, Status
 
 
-def status(as_json: bool, address: str | None, context: str | None) -> None:
+def status(check: bool, as_json: bool, address: str | None, context: str | None) -> None:
     """The command's body."""
     with scheduler(address, context) as client:
         found, who, where = client.status(), client.who_am_i(), client.connection
     if as_json:
         print_json({"address": where.address, "status": found, "identity": who})
-        return
-    console = out()
-    for line in lines(found, who, where.address, datetime.now(UTC)):
-        console.print(line)
+    else:
+        console = out()
+        for line in lines(found, who, where.address, datetime.now(UTC)):
+            console.print(line)
+    if check and found.warnings:
+        sys.exit(1)
 
 
 def lines(found: Status, who: Identity, address: str, now: datetime) -> Iterator[Text]:

@@ -113,6 +113,15 @@ def test_status(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     assert told["identity"]["role"] == "admin"
 
 
+def test_status_alerts(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
+    """With --check, a warning is an exit code that monitoring understands; what is printed stays the same."""
+    assert gavel("status", "--check").exit_code == 0
+    live.do(live.daemon.report("n1", trouble="its disk is full"))
+    assert [gavel("status", "--check").exit_code, gavel("status").exit_code] == [1, 0]
+    assert gavel("status", "--check").stdout.count("its disk is full") == 1
+    assert len(json.loads(gavel("status", "--check", "--json").stdout)["status"]["warnings"]) == 1
+
+
 def test_a_round_that_is_over(live: LiveThread) -> None:  # noqa: F811
     """Where nothing is to be done no round follows: it has ended, and does not end in the past."""
     with Client(live.address) as client:

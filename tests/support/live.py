@@ -292,12 +292,20 @@ class Live:
         started: tuple[str, ...] = (),
         progress: tuple[Progress, ...] = (),
         exits: tuple[Exit, ...] = (),
+        trouble: str | None = None,
     ) -> None:
         """A node reports; returns when that is durable."""
         durable = asyncio.Event()
         generation = self.world.state.nodes[node].generation
-        said = NodeReport(node=node, generation=generation, started=started, progress=progress, exits=exits)
-        self.world.tell(said, durable.set)
+        report = NodeReport(
+            node=node,
+            generation=generation,
+            started=started,
+            progress=progress,
+            exits=exits,
+            trouble=trouble,
+        )
+        self.world.tell(report, durable.set)
         await asyncio.wait_for(durable.wait(), DEADLINE_S)
 
     async def run_job(self, job: str, node: str = "n1") -> str:
