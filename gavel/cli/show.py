@@ -17,6 +17,7 @@ from gavel.cli.live_words import (
     few,
     job_on,
     job_progress,
+    job_ran_s,
     short_number,
     span,
     state_text,
@@ -122,11 +123,10 @@ def _done(job: Job) -> str:
 
 def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
     """How long it ran over all attempts, and on which worker types; the present attempt counts up to now."""
-    run_s, time_s, place = job.run_s, dict(job.time_s), job.placement
-    if place is not None and place.since is not None and place.phase in ("running", "stopping"):
-        now_s = max(0.0, (now - place.since).total_seconds())
-        run_s += now_s
-        time_s[place.worker_type] = time_s.get(place.worker_type, 0.0) + now_s
+    run_s, time_s = job_ran_s(job, now), dict(job.time_s)
+    if job.placement is not None and run_s > job.run_s:
+        kind = job.placement.worker_type
+        time_s[kind] = time_s.get(kind, 0.0) + run_s - job.run_s
     return run_s, time_s
 
 
