@@ -22,14 +22,11 @@ from worker_agent.process_tree import Process, look_up
 from worker_agent.run_directory import directory_name
 
 SUBREAPER = "subreaper"
-WANTED = (
-    "auto",
-    "cgroup",
-    SUBREAPER,
-)  # settings: the best there is; control groups or nothing; no control groups
+# What can be asked for: the best there is; control groups or nothing; no control groups.
+WANTED = ("auto", "cgroup", SUBREAPER)
 _REMOVALS, _REMOVAL_S = 50, 0.01
 _TIMEOUT_S = 30.0
-# prints who becomes the parent of an orphan
+# Prints who becomes the parent of an orphan.
 _WHO_ADOPTS = (
     "import os, signal\n"
     "heard, said = os.pipe()\n"

@@ -141,9 +141,8 @@ class Custody:
     def _keep(self, record: Record) -> None:
         path = self._path(record.order.lease)
         aside = path.with_suffix(".new")
-        aside.write_bytes(
-            msgspec.json.encode(record)
-        )  # not flushed: after a power cut nothing is left of any run
+        # It need not be flushed to disk: after a power cut nothing is left of any run.
+        aside.write_bytes(msgspec.json.encode(record))
         aside.replace(path)
         self._records[record.order.lease] = record
 
@@ -159,9 +158,8 @@ class Custody:
             return Left()
         if record.group and not ControlGroup(record.group).kill():
             return Left(dying=True)
-        adopts = (
-            self._me.pid != 1 and process_tree.adopts_orphans()
-        )  # the first process adopts those of others, too
+        # The first process adopts the orphans of all others, too, which are none of ours.
+        adopts = self._me.pid != 1 and process_tree.adopts_orphans()
         if adopts and process_tree.kill_all(self._adopted):
             return Left(dying=True)
         if record.group or (adopts and record.agent == self._me):

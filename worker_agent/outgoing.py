@@ -98,9 +98,8 @@ class Outgoing:
             return pb.AgentMessage(leaving=pb.Leaving())
         if self._gangs:
             return self._gangs.pop(next(iter(self._gangs)))
-        if (
-            self._health is not None
-        ):  # before reports: a node in trouble shall get no jobs for those that ended
+        # Before reports: a node in trouble must not get new jobs for those that ended.
+        if self._health is not None:
             health, self._health = self._health, None
             return pb.AgentMessage(health=health)
         if self._sends and not self._packed:

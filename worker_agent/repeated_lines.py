@@ -18,9 +18,8 @@ class RepeatedLines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[
-            str, tuple[float, int]
-        ] = {}  # by text: when it was last written, and how often since
+        # By text: when it was last written, and how often it came since.
+        self._seen: dict[str, tuple[float, int]] = {}
 
     def count(self, text: str) -> int | None:
         """0: write it in full; a number: write that it came so often since; None: write nothing."""

@@ -138,11 +138,8 @@ def job_id(client: Client, said: str) -> str:
     if not said.strip():  # a variable of a script that is not set: no name, though there are jobs without one
         raise e.Invalid("the id of a job is empty")
     escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
-    for which in (
-        JobFilter(states=ACTIVE),
-        JobFilter(),
-        JobFilter(ended=True),
-    ):  # the last: forgotten ones, too
+    # The last finds jobs that the scheduler has forgotten, too.
+    for which in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
         page = client.page(replace(which, name=escaped), size=100, brief=True)
         ids = sorted({_whole(job) for job in page.jobs if job.spec.name == said}, key=int)
         if len(ids) > 1:

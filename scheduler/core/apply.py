@@ -71,9 +71,8 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
             node.broken.clear()  # those of the same machine are said again by the next fact
-            node.withheld = {
-                gpu for gpu in node.withheld if gpu < fact.spec.gpus
-            }  # until its agent says otherwise
+            # Its agent may still find processes of ended jobs: it reports when there are none.
+            node.withheld = {gpu for gpu in node.withheld if gpu < fact.spec.gpus}
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         if node.drained:
             node.state = NodeState.DRAINING

@@ -98,9 +98,8 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     why: str = ""
     left: bool = False  # by its own agent, which stops: the next one makes up for it
     mended: bool = False  # a person has looked at it: what was held against it and its GPUs is forgotten
-    back_s: float | None = (
-        None  # of a faulty node: when it is tried again; None: when its agent reports that it can
-    )
+    # When a faulty node is tried again; None: when its agent reports that it can run jobs.
+    back_s: float | None = None
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True):

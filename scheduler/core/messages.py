@@ -29,9 +29,8 @@ class SubmitJobs(Message, frozen=True, kw_only=True):
     specs: tuple[JobSpec, ...]
     key: str = ""
     user: str = ""
-    past: dict[
-        str, JobState
-    ] = {}  # how jobs and arrays ended that the core has forgotten, where `after` names them
+    # How jobs and arrays ended that `after` names and the core has forgotten.
+    past: dict[str, JobState] = {}
 
 
 class JobCommand(Message, frozen=True, kw_only=True):
@@ -141,12 +140,10 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     progress: tuple[Progress, ...] = ()
     exits: tuple[Exit, ...] = ()
     broken_gpus: tuple[int, ...] = ()
-    withheld_gpus: tuple[int, ...] | None = (
-        None  # all on which ended jobs may have left processes; None: not said
-    )
-    trouble: str | None = (
-        None  # why its agent cannot run jobs now; empty: it can; None: not reported this time
-    )
+    # All GPUs on which ended jobs may have left processes; None: not reported this time.
+    withheld_gpus: tuple[int, ...] | None = None
+    # Why its agent cannot run jobs now; empty: it can; None: not reported this time.
+    trouble: str | None = None
 
 
 class NodeSilent(Message, frozen=True, kw_only=True):

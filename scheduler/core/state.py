@@ -133,9 +133,8 @@ class SchedulerState:
         self.adopted_s = 0.0  # when the allocation in force was adopted
         # derived
         self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
-        self.watched: dict[
-            str, Job
-        ] = {}  # active ones with limits, a time to wait for, or others to wait for
+        # Active ones with limits, with a time to wait for, or with other jobs to wait for.
+        self.watched: dict[str, Job] = {}
         self.picky: set[str] = set()  # active ones to which it matters which nodes they get
         self.clinging: set[str] = set()  # active ones that may keep their GPUs when their turn is over
         self.on_hold: set[str] = set()  # active ones that wait for a person

@@ -12,10 +12,8 @@ from scheduler.live.tokens import Access, BadToken, id_of
 
 USER_HEADER = "x-gavel-user"
 FAILURES_BURST, FAILURES_PER_S = 10.0, 0.1  # wrong tokens, by address and the token's id
-WAITING_MAX, WAITING_EACH_MAX = (
-    1000,
-    32,
-)  # calls with wrong tokens that are held up, in all and from one address
+# How many calls with wrong tokens are held up, in all and from one address.
+WAITING_MAX, WAITING_EACH_MAX = 1000, 32
 _NAME_CHARS_MAX = 64
 
 

@@ -87,14 +87,12 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     generation: int = 0  # of its set of leases; an older one is refused by the agent
     broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
-    withheld: set[int] = msgspec.field(
-        default_factory=set
-    )  # GPUs on which an ended job may have left processes
+    # GPUs on which an ended job may have left processes.
+    withheld: set[int] = msgspec.field(default_factory=set)
     drained: bool = False  # somebody wants it empty, whatever else becomes of it
     left: bool = False  # it was its own agent, which stopped: the next one undoes that
-    failed_starts: list[str] = msgspec.field(
-        default_factory=list
-    )  # jobs, of starts in a row that failed here
+    # The jobs of the starts in a row that failed here.
+    failed_starts: list[str] = msgspec.field(default_factory=list)
     pauses: int = 0  # how often in a row it was taken out of use for them
     back_s: float | None = None  # when it is tried again; None where its agent has to report first
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 JOBS_MAX = 5_000_000
 NODES_MAX = 100_000  # which take a quarter of a minute to join
-TIME_S_MAX = (
-    7 * 86_400.0
-)  # of rounds, restarts, checkpoints, answers: beyond a week nothing would ever happen
+# The longest round, restart, checkpoint or answer: beyond a week nothing would ever happen.
+TIME_S_MAX = 7 * 86_400.0
 SIGMA_MAX = 3.0  # of lognormal factors; e³ is twenty times
 TIMES = (
     "round_s",
