@@ -55,8 +55,11 @@ class ByToken:
             self._failures.take(about)
             self._failures.take(f"{host_of(peer)} *")
             crowd_s = self._failures.wait_s(f"{host_of(peer)} *")
-            with self._waiting.place(host_of(peer)):
+            self._waiting.enter(host_of(peer))
+            try:
                 await asyncio.sleep(min(crowd_s, 1.0))
+            finally:
+                self._waiting.leave(host_of(peer))
             raise CallFailed(UNAUTHENTICATED, str(error)) from None
         return Caller(token.user, token.role, token.id, peer, token.expires_s)
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import ExitStack, aclosing, nullcontext
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import grpc
 from grpc import aio
 
 from scheduler.live.callers import CHANGES, LEAST_ROLE, Caller, Role, call_as, deed
-from scheduler.live.limits import CallPlaces, host_of
+from scheduler.live.limits import CallPlaces, Crowd, host_of
 from scheduler.live.status import (
     FORBIDDEN,
     INVALID,
@@ -115,7 +115,7 @@ class _Call:
         self._least = LEAST_ROLE.get(method, Role.ADMIN)
         self._who = Caller("", Role.NOBODY)
         self._request: Any = None  # of calls with one request
-        self._places = ExitStack()
+        self._place: tuple[Crowd, str] | None = None  # of this call in flight
 
     def guarded(self, handler: Any) -> Any:
         """The same handler, which looks who calls first, and reads only then."""
@@ -135,11 +135,11 @@ class _Call:
         peer, places = context.peer(), self._guard.places
         self._who = Caller("", Role.NOBODY, peer=peer)
         if self._least is Role.NOBODY:
-            self._places.enter_context(places.strangers.place(host_of(peer)))
+            self._take_place(places.strangers, host_of(peer))
         else:
             self._who = await self._guard.door.recognise(self._metadata, peer)
             if self._least is not Role.AGENT:  # a node has one link, which lasts
-                self._places.enter_context(places.users.place(self._who.user))
+                self._take_place(places.users, self._who.user)
         if self._one_request:
             request = self._request = await self._read_one(context)
             self._check_role()
@@ -149,20 +149,31 @@ class _Call:
         call_as(self._who)
         return request
 
+    def _take_place(self, crowd: Crowd, name: str) -> None:
+        crowd.enter(name)
+        self._place = crowd, name
+
+    def _leave(self) -> None:
+        if self._place is not None:
+            crowd, name = self._place
+            self._place = None
+            crowd.leave(name)
+
     def _check_role(self) -> None:
         if not self._who.may(self._least):
             needs = f"{deed(self._method)} needs the role {self._least.word}"
             raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
 
     async def _read_one(self, context: Context) -> Any:
-        stranger = self._least is Role.NOBODY
-        limit_s = STRANGER_READ_S if stranger else CALL_S
-        async with self._guard.places.reading_strangers if stranger else nullcontext():
+        if self._least is not Role.NOBODY:
+            return self._parsed(await context.read())
+        async with self._guard.places.reading_strangers:
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(STRANGER_READ_S):
                     return self._parsed(await context.read())
             except TimeoutError:
-                raise CallFailed(UNAVAILABLE, f"the request did not come within {limit_s:g} s") from None
+                text = f"the request did not come within {STRANGER_READ_S:g} s"
+                raise CallFailed(UNAVAILABLE, text) from None
 
     async def _messages(self, context: Context) -> AsyncGenerator[Any, None]:
         while (message := self._parsed(await context.read(), last=None)) is not None:
@@ -189,48 +200,60 @@ class _Call:
     # -------------------------------------------------------------------------------------------------- answering
 
     def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        played = self._timely if self._one_request else self._upload
+
         async def call(raw: Any, context: Context) -> Any:
-            with self._places:
-                try:
-                    request = await self._enter(context)
-                    answer = await self._timely(inner, request, context)
-                except Exception as error:
-                    await self._fail(context, error)
-                    raise
-                self._note("ok")
-                return answer
+            try:
+                answer = await played(inner, context)
+            except Exception as error:
+                await self._fail(context, error)
+                raise
+            finally:
+                self._leave()
+            self._note("ok")
+            return answer
 
         return call
 
-    async def _timely(self, inner: Any, request: Any, context: Context) -> Any:
-        """The answer. An upload takes as long as it takes."""
-        if not self._one_request:
-            async with aclosing(request):
-                return await _answer(inner, request, context)
+    async def _timely(self, inner: Any, context: Context) -> Any:
+        """The answer to one request, both within a time."""
         try:
             async with asyncio.timeout(CALL_S):
-                return await _answer(inner, request, context)
+                return await _answer(inner, await self._enter(context), context)
         except TimeoutError:
             text = f"no answer within {CALL_S:g} s; what was asked may still be done"
             raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
 
+    async def _entered_in_time(self, context: Context) -> Any:
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await self._enter(context)
+        except TimeoutError:
+            raise CallFailed(UNAVAILABLE, f"the request did not come within {CALL_S:g} s") from None
+
+    async def _upload(self, inner: Any, context: Context) -> Any:
+        """The answer to a stream of requests, which takes as long as it takes."""
+        async with aclosing(await self._enter(context)) as requests:
+            return await _answer(inner, requests, context)
+
     def _streaming(self, inner: Any) -> Callable[[Any, Context], Awaitable[None]]:
         async def call(raw: Any, context: Context) -> None:
-            with self._places:
-                try:
-                    request = await self._enter(context)
-                    if self._least is not Role.NOBODY:
-                        self._places.close()  # how many may watch or follow is limited by itself
-                    answer = inner(request, context)
-                    work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
-                    await self._guard.streams.run(work)
-                except Exception as error:
-                    await self._fail(context, error)
-                    raise
-                except asyncio.CancelledError:
-                    self._note(BROKEN_OFF)
-                    raise
-                self._note("ok")
+            try:
+                request = await self._entered_in_time(context)
+                if self._least is not Role.NOBODY:
+                    self._leave()  # how many may watch or follow is limited by itself
+                answer = inner(request, context)
+                work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
+                await self._guard.streams.run(work)
+            except Exception as error:
+                await self._fail(context, error)
+                raise
+            except asyncio.CancelledError:
+                self._note(BROKEN_OFF)
+                raise
+            finally:
+                self._leave()
+            self._note("ok")
 
         return call
 

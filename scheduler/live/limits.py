@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import msgspec
 
@@ -131,9 +130,8 @@ class Crowd:
         """How many users or addresses have calls now."""
         return len(self._each)
 
-    @contextmanager
-    def place(self, name: str) -> Iterator[None]:
-        """A place for one call of this user or address; CallFailed where there is none."""
+    def enter(self, name: str) -> None:
+        """Take a place for one call of this user or address, to be given back by `leave`; CallFailed: there is none."""
         if self.taken >= self._most:
             text = f"the scheduler is busy with {self._most:,} calls; try again in a second"
             raise CallFailed(TOO_MANY, text, retry_s=1.0)
@@ -142,13 +140,13 @@ class Crowd:
             raise CallFailed(TOO_MANY, text, retry_s=0.5)
         self.taken += 1
         self._each[name] += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
-            self._each[name] -= 1
-            if not self._each[name]:
-                del self._each[name]
+
+    def leave(self, name: str) -> None:
+        """A call is over."""
+        self.taken -= 1
+        self._each[name] -= 1
+        if not self._each[name]:
+            del self._each[name]
 
 
 def host_of(peer: str) -> str:

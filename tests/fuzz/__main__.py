@@ -118,7 +118,9 @@ class Fuzz:
             await channel.close()
 
     def _count(self, case: str, name: str, code: str, text: str) -> None:
-        if text.startswith("Internal error from Core"):  # what grpc.aio says of a write to a call that has ended
+        if text.startswith(
+            "Internal error from Core"
+        ):  # what grpc.aio says of a write to a call that has ended
             code = "ended before we did"
         self.codes[name, code] += 1
         if code == "UNKNOWN":
@@ -206,8 +208,9 @@ class Fuzz:
             lines.append(f"{name:44} {own.total():8,}  {said}")
         cases = ", ".join(f"{count:,} cases of {face}" for face, count in self.cases.items())
         lines.append(
-            f"{cases}; longest status call {self.longest_s:.2f} s beside {self.slowest}; at most {self.most_mb:,.0f} MB and "
-            f"{self.most_files:,} descriptors; log {self.served.log.stat().st_size:,} bytes; "
+            f"{cases}; longest status call {self.longest_s:.2f} s beside {self.slowest}; "
+            f"at most {self.most_mb:,.0f} MB and {self.most_files:,} descriptors; "
+            f"log {self.served.log.stat().st_size:,} bytes; "
             f"{len(self.numbered)} numbered internal errors {dict(list(self.numbered.items())[:20])}"
         )
         return "\n".join(lines)

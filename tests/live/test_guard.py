@@ -124,14 +124,17 @@ async def test_calls_in_flight_are_limited_by_user_and_in_all(live: Live) -> Non
     assert served.total == 0
 
 
-def test_a_place_is_free_again_whatever_becomes_of_the_call() -> None:
-    """Also after an error; and names that have no call are not remembered."""
+def test_names_without_calls_are_not_remembered() -> None:
+    """Places are counted by name and in all, and a name that has no call takes no memory."""
     crowd = Crowd(5, 1)
-    with crowd.place("a"), pytest.raises(CallFailed), crowd.place("a"):
-        pass
+    crowd.enter("a")
+    crowd.enter("b")
+    with pytest.raises(CallFailed):
+        crowd.enter("a")
+    assert (crowd.taken, crowd.names) == (2, 2)
+    crowd.leave("a")
+    crowd.leave("b")
     assert (crowd.taken, crowd.names) == (0, 0)
-    with crowd.place("a"), crowd.place("b"):
-        assert (crowd.taken, crowd.names) == (2, 2)
 
 
 def test_callers_without_a_token_may_send_little(tmp_path) -> None:
