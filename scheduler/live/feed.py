@@ -36,7 +36,7 @@ class Feed:
             try:
                 listener(now_s, facts)
             except Exception as error:  # the facts are durable: who only watches must not end the scheduler
-                self.troubles.note(f"{listener.__qualname__} could not take note of new facts", error, facts)
+                self.troubles.note("passing on what was recorded failed", error, facts)
         for reader in list(self._readers):
             if reader.qsize() >= WAITING_MAX:
                 self._readers.discard(reader)

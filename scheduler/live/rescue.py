@@ -29,7 +29,8 @@ from scheduler.drive import Journal
 from scheduler.journal.errors import CannotReplay, JournalError, Unwritable
 from scheduler.live.blame import Blame, blame, next_round_s, plan_a_round
 from scheduler.live.durable_state import DurableState
-from scheduler.live.troubles import Troubles
+from scheduler.live.trouble_words import effect_words, message_words, step_words
+from scheduler.live.troubles import WARNED_MAX, Troubles
 from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Rescue:
 
     def not_performed(self, effect: Effect, error: Exception) -> None:
         """An effect could not be carried out: that is logged, and the next set or timer makes up for it."""
-        self.troubles.note(f"{type(effect).__name__} could not be carried out", error, effect)
+        self.troubles.note(f"{effect_words(effect)} failed", error, effect)
 
     def _tried(self, step: Callable[[], Outcome]) -> Outcome | Exception:
         """What a step comes to, durable; or what it raised, with the state as it was."""
@@ -117,7 +118,7 @@ class Rescue:
 
     async def _despite(self, now_s: float, message: Message, error: Exception) -> AsyncIterator[Outcome]:
         """Go on after a message that raised by itself."""
-        number = self.troubles.note(f"{type(message).__name__} was not handled", error, message)
+        number = self.troubles.note(f"{message_words(message)} failed", error, message)
         if isinstance(message, _UNSENT):
             async for outcome in self._unblocked(now_s, message, number):
                 yield outcome
@@ -154,7 +155,9 @@ class Rescue:
             or name not in self._world.state.nodes
         ):
             return
-        yield from self._put_out(now_s, Blame(nodes=(name,)), f"{type(message).__name__}s of it fail", number)
+        which = "reports" if isinstance(message, NodeReport) else "requests to join"
+        why = f"its {which} cannot be handled"
+        yield from self._put_out(now_s, Blame(nodes=(name,)), why, number)
 
     # ------------------------------------------------------------------------------------- what nobody sent
 
@@ -166,7 +169,7 @@ class Rescue:
             before = (self._jobs_held, self._nodes_drained)
             guilty = await asyncio.to_thread(_guilty, self._world.state.snapshot(), now_s, message, before)
             for outcome in self._put_out(
-                now_s, guilty, f"{_WORDS.get(what, what)} failed because of it", number
+                now_s, guilty, f"{step_words(message)} failed because of it", number
             ):
                 yield outcome
             again = self._tried(lambda: self._core.handle(now_s, message)) if guilty else None
@@ -251,23 +254,15 @@ class Rescue:
         for name in sorted(held)[:WARNED_MAX]:
             yield f"job {name} is {state.jobs[name].why}: cancel it, or release it once the cause is mended"
         if len(held) > WARNED_MAX:
-            yield f"{len(held) - WARNED_MAX} more jobs are {HELD}"
+            more = len(held) - WARNED_MAX
+            yield f"{more:,} more {'job is' if more == 1 else 'jobs are'} {HELD}"
         for name, node in sorted(state.nodes.items()):
             if node.drained and node.why.startswith(DRAINED):
                 yield f"node {name} is {node.why}: look at it, then `gavel resume {name}`"
         if self.refused:
-            yield f"{self.refused:,} messages were refused since the start because the scheduler failed on them"
+            messages = "1 message was" if self.refused == 1 else f"{self.refused:,} messages were"
+            yield f"{messages} refused since the start, because handling failed"
         yield from self.troubles.warnings()
-
-
-WARNED_MAX = 10
-_WORDS = {
-    "tick": "stating the problem",
-    "plan": "planning",
-    "fill": "filling idle GPUs",
-    "review": "checking limits",
-    "Solved": "adopting an allocation",
-}
 
 
 def _guilty(snapshot: bytes, now_s: float, message: Message, before: tuple[int, int]) -> Blame:

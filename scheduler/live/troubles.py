@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 TRACEBACKS_MAX = 5  # of one error at one place
 KINDS_MAX = 1000  # errors that are told apart; beyond them, counting starts anew
-WARNED_MAX = 10  # kinds of trouble that the status shows
+# How many jobs or kinds of trouble the status lists before it leaves out the rest.
+WARNED_MAX = 10
 REPR_MAX = 300  # characters of an error or of a message in the log
 
 
@@ -66,7 +67,7 @@ class Troubles:
         for kind, number in list(reversed(self._last.items()))[:WARNED_MAX]:
             times = self._times[kind]
             often = "" if times == 1 else f" ({times:,} times)"
-            yield f"error {number}: {kind.what}: {kind.error}{often}; the scheduler's log has its story"
+            yield f"error {number}: {kind.what}: {kind.error}{often}; the scheduler's log has the details"
 
 
 def short(thing: object) -> str:
