@@ -314,6 +314,18 @@ def test_who_still_runs_on_a_node_that_drains_is_named(desk_of: DeskOf) -> None:
     assert "still has jobs 1 and 2" in desk.claim(Reply, code="refused").error
 
 
+def test_jobs_of_a_node_that_is_taken_away_are_told_so(desk_of: DeskOf) -> None:
+    """Not that their turn is over: whoever reads the job's log learns who took the node."""
+    desk = desk_of(node("n1"))
+    (lease,) = desk.run(job())
+    desk.tell(desk.now_s, NodeCommand(node="n1", action="drain", user="ada"))
+    desk.until(desk.core.state.round.ends_s - 3.0)
+    desk.tell(desk.core.state.round.ends_s - 2.0, Woke(what="plan"))
+    sent = desk.claim(SendLeases, node="n1", last=(lease,))
+    assert dict(sent.why_ended) == {lease: "its node n1 was taken away by ada"}
+    desk.settle()
+
+
 def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) -> None:
     """Another worker type, or fewer GPUs than are taken there: it waits until its leases are over."""
     for changed in ({"worker_type": "k80"}, {"gpus": 1}):
