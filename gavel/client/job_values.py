@@ -5,11 +5,15 @@ A kind that is given a node returns a plain value, or raises Wrong with words th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import yaml
@@ -20,7 +24,8 @@ from gavel.client.yaml_nodes import Wrong, pairs, scalar, shown
 Schema = dict[str, Any]
 Read = Callable[[yaml.Node], Any]
 NAME_CHARS_MAX, TEXT_BYTES_MAX, ENTRIES_MAX = 256, 120_000, 10_000
-WHOLE_MAX = 1_000_000
+# These equal the scheduler's (a test compares them). All other numbers are sent, and the scheduler names its limits.
+GPUS_MAX, COUNT_MAX, INDEX_MAX, ARRAY_MAX = 1_000_000, 1_000_000_000, 1_000_000_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ def _text_of(node: yaml.Node, what: str) -> str:
     if "\0" in text:
         raise Wrong(node, "has a NUL character in it")
     return text
+
+
+_argument = partial(_text_of, what="text")
+_when = partial(_text_of, what="succeeded or ended")
 
 
 def _name_of(node: yaml.Node, what: str = "a name") -> str:
@@ -74,7 +83,7 @@ def _boolean(node: yaml.Node) -> bool:
     raise Wrong(node, f"must be true or false, got {shown(node)}" + (f"; say {hint}" if hint else ""))
 
 
-def _whole(least: int, most: int = WHOLE_MAX) -> Read:
+def _whole(least: int, most: int) -> Read:
     def read(node: yaml.Node) -> int:
         value = scalar(node)
         if type(value) is float and value.is_integer():
@@ -95,29 +104,29 @@ def _above_0(node: yaml.Node) -> float:
 
 _AMOUNT = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")  # as Slurm has it
-_SIZE = re.compile(rf"{_AMOUNT}\s*([kKMGTP]i?)?B?", re.ASCII)
-_SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_SIZES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("kMGTP", 1)} | {"K": 1e3, "Ki": 1024.0}
+_SIZE = re.compile(rf"({_AMOUNT}(?:[eE][-+]?[0-9]{{1,4}})?)\s*([kKMGTP]i?)?B?", re.ASCII)
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)} | {"K": 10**3, "Ki": 1024}
 
 
 def _size_gb(node: yaml.Node) -> float:
     """`16GB`, `512MiB`: in GB, of 10⁹ bytes."""
     value = scalar(node)
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or (found[2] is None and not value.strip().endswith("B")):
+    if found is None or (found[3] is None and not value.strip().endswith("B")):
         hint = (
             f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
         )
         raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {shown(node)}{hint}")
-    size = float(found[1]) * _SIZES[found[2] or ""] / 1e9
-    if not 0 < size < 1e12:
-        raise Wrong(node, f"must be a size above 0 that exists, got {shown(node)}")
-    return size
+    # Decimals, because a product of floats could overflow before it is divided.
+    size = float(Decimal(found[1]) * _SIZES[found[3] or ""] / 10**9)
+    if not size:
+        raise Wrong(node, f"must be a size above 0, got {shown(node)}")
+    return _finite(node, size)
 
 
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(rf"\s*{_AMOUNT}\s*(sec|s|min|m|h|d|w)\b|\s*{_AMOUNT}(s|m|h|d|w)(?=[0-9])", re.ASCII)
-DURATION_S_MAX = 100 * 366 * 86_400.0
 
 
 def duration_s(text: str) -> float | None:
@@ -129,7 +138,7 @@ def duration_s(text: str) -> float | None:
             return None
         total += float(found[1] or found[3]) * _UNITS[found[2] or found[4]]
         at = found.end()
-    return total if at and total <= DURATION_S_MAX else None
+    return total if at else None
 
 
 def _duration(node: yaml.Node) -> float:
@@ -137,7 +146,13 @@ def _duration(node: yaml.Node) -> float:
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
         raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
-    return length_s
+    return _finite(node, length_s)
+
+
+def _finite(node: yaml.Node, value: float) -> float:
+    if math.isinf(value):
+        raise Wrong(node, f"is larger than any number that can be sent ({sys.float_info.max:.1e})")
+    return value
 
 
 def _meant(node: yaml.Node) -> str:
@@ -155,19 +170,15 @@ def _instant(node: yaml.Node) -> float | datetime:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is not None and length_s > 0:
-        return length_s
-    try:
-        return datetime.fromisoformat(value).astimezone() if isinstance(value, str) else _no_time()
-    except (ValueError, OverflowError):
-        wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
-        raise Wrong(node, f"{wanted}, got {_meant(node)}") from None
+        return _duration(node)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.fromisoformat(value).astimezone()
+    wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
+    raise Wrong(node, f"{wanted}, got {_meant(node)}")
 
 
-def _no_time() -> datetime:
-    raise ValueError
-
-
-_RANGE = re.compile(r"([0-9]{1,7})\s*-\s*([0-9]{1,7})", re.ASCII)
+_RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
 def _gpus(node: yaml.Node) -> dict[str, int]:
@@ -181,25 +192,26 @@ def _gpus(node: yaml.Node) -> dict[str, int]:
         for name in ("min", "max"):
             if name not in said:
                 raise Wrong(node, f"{name} is missing: {{min: 2, max: 8}}")
-        least, most = [nested(name, _whole(1), said[name][1]) for name in ("min", "max")]
+        least, most = [nested(name, _whole(1, GPUS_MAX), said[name][1]) for name in ("min", "max")]
     elif isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
         least, most = int(found[1]), int(found[2])
-    elif type(value) is int and 1 <= value <= WHOLE_MAX:
+    elif type(value) is int and 1 <= value <= GPUS_MAX:
         return {"gpus": value}
     else:
-        raise Wrong(node, f"must be a whole number from 1 up, or a range such as 2-8, got {shown(node)}")
-    if not 1 <= least <= most <= WHOLE_MAX:
-        raise Wrong(node, f"must be a range from at least 1 upward, such as 2-8, got {least}-{most}")
+        wanted = f"must be a whole number from 1 to {GPUS_MAX:,}, or a range such as 2-8"
+        raise Wrong(node, f"{wanted}, got {shown(node)}")
+    if not 1 <= least <= most <= GPUS_MAX:
+        raise Wrong(node, f"must be a range such as 2-8, within 1 to {GPUS_MAX:,}, got {shown(node)}")
     return {"gpus": least, "gpus_min": least, "gpus_max": most}
 
 
-_INDICES = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", re.ASCII)
+_INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?", re.ASCII)
 
 
 def _array(node: yaml.Node) -> tuple[int, ...]:
     """`0-9`, `1,3,5`, `0-100:10`, `[1, 3]`."""
     if isinstance(node, yaml.SequenceNode):
-        indices = [nested(f"[{at}]", _whole(0, 10**9), part) for at, part in enumerate(node.value)]
+        indices = [nested(f"[{at}]", _whole(0, INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
         text = _text_of(node, "indices such as 0-9")
         if "%" in text:
@@ -214,13 +226,13 @@ def _array(node: yaml.Node) -> tuple[int, ...]:
             if found is None:
                 raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {shown(node)}")
             first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-            if last < first or step < 1:
-                raise Wrong(node, f"must count upward, got {part.strip()}")
-            if (last - first) // step >= ENTRIES_MAX:
-                raise Wrong(node, f"must be at most {ENTRIES_MAX:,} indices")
+            if last < first or step < 1 or last > INDEX_MAX:
+                raise Wrong(node, f"must count upward, to at most {INDEX_MAX:,}, got {part.strip()[:60]}")
+            if (last - first) // step >= ARRAY_MAX:
+                raise Wrong(node, f"must be at most {ARRAY_MAX:,} indices")
             indices += range(first, last + 1, step)
-    if not indices or len(indices) > ENTRIES_MAX:
-        raise Wrong(node, f"must be from 1 to {ENTRIES_MAX:,} indices")
+    if not indices or len(indices) > ARRAY_MAX:
+        raise Wrong(node, f"must be from 1 to {ARRAY_MAX:,} indices")
     if len(set(indices)) < len(indices):
         twice = next(index for index in indices if indices.count(index) > 1)
         raise Wrong(node, f"index {twice} stands twice")
@@ -245,7 +257,7 @@ def _one_after(node: yaml.Node) -> After:
         if "job" not in said:
             raise Wrong(node, "job is missing: {job: 17, when: ended}")
         job = nested("job", _name_of, said["job"][1])
-        when = nested("when", _text_when, said["when"][1]) if "when" in said else "succeeded"
+        when = nested("when", _when, said["when"][1]) if "when" in said else "succeeded"
     else:
         job, colon, when = _name_of(node, "the id of a job").rpartition(":")
         if not colon:
@@ -257,10 +269,6 @@ def _one_after(node: yaml.Node) -> After:
     return After(job, when)  # type: ignore[arg-type]  # just checked
 
 
-def _text_when(node: yaml.Node) -> str:
-    return _text_of(node, "succeeded or ended")
-
-
 def _command(node: yaml.Node) -> tuple[str, ...]:
     if not isinstance(node, yaml.SequenceNode):
         raise Wrong(
@@ -270,10 +278,6 @@ def _command(node: yaml.Node) -> tuple[str, ...]:
     if not node.value or not node.value[0].value:
         raise Wrong(node, "must begin with a program, such as [python, train.py]")
     return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
-
-
-def _argument(node: yaml.Node) -> str:
-    return _text_of(node, "text")
 
 
 def _said(node: yaml.Node) -> str:
@@ -336,9 +340,9 @@ NAME = Kind("name", _name_of, {"type": ["string", "number"], "maxLength": NAME_C
 PATH = Kind("path", _name_of, _TEXT)
 LINES = Kind("lines of shell", _lines_of, _TEXT)
 BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
-COUNT = Kind("whole number", _whole(0), {"type": "integer", "minimum": 0})
+COUNT = Kind("whole number", _whole(0, COUNT_MAX), {"type": "integer", "minimum": 0})
 ABOVE_0 = Kind("number above 0", _above_0, {"type": "number", "exclusiveMinimum": 0})
-SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+ *[kKMGTP]?i?B?$"})
+SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)? *[kKMGTP]?i?B?$"})
 DURATION = Kind("duration", _duration, _TEXT)
 INSTANT = Kind("duration or time", _instant, _TEXT)
 WIDTH = Kind(

@@ -16,11 +16,10 @@ import yaml
 
 from gavel.client.errors import InvalidJob
 from gavel.client.job_errors import objection
-from gavel.client.job_values import AFTER, duration_s
+from gavel.client.job_values import AFTER, COUNT_MAX, GPUS_MAX, INDEX_MAX, duration_s
 from gavel.client.specs import After, JobSpec
 from gavel.client.yaml_nodes import Wrong
 
-WHOLE_MAX = 2**31 - 1
 Read = Callable[[Any], Any]
 
 
@@ -70,14 +69,15 @@ def _path(value: Any) -> str:
     return _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
-def _whole(least: int) -> Read:
+def _whole(least: int, most: int) -> Read:
     def read(value: Any) -> int:
         try:
             number = operator.index(value) if not isinstance(value, bool) else -1
         except TypeError:
             number = -1
-        if not least <= number <= WHOLE_MAX:
-            raise _Unfit(f"must be a whole number from {least} up, got {_shown(value)}" + _as_number(value))
+        if not least <= number <= most:
+            wanted = f"must be a whole number from {least} to {most:,}"
+            raise _Unfit(f"{wanted}, got {_shown(value)}" + _as_number(value))
         return number
 
     return read
@@ -195,8 +195,8 @@ def _as_number(value: Any) -> str:
 _READERS: dict[str, Read] = {
     **dict.fromkeys(("name", "script", "job_type", "tenant", "user", "setup", "package"), _text),
     **dict.fromkeys(("venv", "workdir", "checkpoint_dir"), _path),
-    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), _whole(1)),
-    **dict.fromkeys(("retries", "retries_node", "retries_preemption"), _whole(0)),
+    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), _whole(1, GPUS_MAX)),
+    **dict.fromkeys(("retries", "retries_node", "retries_preemption"), _whole(0, COUNT_MAX)),
     **dict.fromkeys(("steps", "weight", "cpus", "max_cost"), _number("")),
     **{one.name: _number("seconds") for one in fields(JobSpec) if one.name.endswith("_s")},
     **{one.name: _number("GB") for one in fields(JobSpec) if one.name.endswith("_gb")},
@@ -204,7 +204,7 @@ _READERS: dict[str, Read] = {
     **dict.fromkeys(("worker_types", "excluded_worker_types", "nodes"), _names),
     "command": _command,
     "after": _after,
-    "array": _listed(_whole(0), "whole numbers", "range(10)"),
+    "array": _listed(_whole(0, INDEX_MAX), "whole numbers", "range(10)"),
     **dict.fromkeys(("labels", "env", "env_from"), _mapped(_text, "{'KEY': 'value'}")),
     "rates": _mapped(_number("steps per second"), "{'a100': 12.5}"),
     "ranks": _word("per_gpu", "per_node"),

@@ -131,6 +131,7 @@ def test_where_nothing_fits_it_is_said_what_shows_more(
     ("options", "line"),
     [
         (("--since", "soon"), "--since: 'soon' is neither a duration such as 7d nor a time"),
+        (("--since", "99999999999h"), "--since: '99999999999h' is longer than the limit, 100 years"),
         (("--state", "sleeping"), "invalid value for '--state'"),
         (("--limit", "0"), "invalid value for '-l' / '--limit'"),
     ],

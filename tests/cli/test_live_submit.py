@@ -44,7 +44,10 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--gpus", "two", "--", "a"), "--gpus: must be a whole number from 1 up, or a range such as 2-8"),
+        (
+            ("--gpus", "two", "--", "a"),
+            "--gpus: must be a whole number from 1 to 1,000,000, or a range such as 2-8",
+        ),
         (("--memory", "16", "--", "a"), "--memory: must be a size such as 16GB"),
         (("--worker-type", "", "--", "a"), "--worker-type [0]: must be a name".replace(" [0]", "")),
         (("--rate", "a100=x", "--", "a"), "--rate a100: must be a number above 0"),
@@ -205,6 +208,27 @@ def test_what_the_scheduler_objects_to_is_shown_in_the_file(
         dry.exit_code,
         f"job: would be refused: {path}: line 3: gpus: asks for" in dry.stdout,
     ) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "least_and_most"),
+    [
+        ("--memory", "1e308GB", "0.001 and 10,000,000 GB"),
+        ("--memory", "1000000000000TB", "0.001 and 10,000,000 GB"),
+        ("--time-limit", "100000000000h", "0.001 and 10,000,000,000 s"),
+        ("--deadline", "100000000000h", "0 and 10,000,000,000 s"),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_with_the_limits(
+    live: LiveThread,  # noqa: F811
+    gavel: Gavel,
+    option: str,
+    value: str,
+    least_and_most: str,
+) -> None:
+    """The scheduler knows the limits, so the client sends what it can and shows the refusal."""
+    refused = gavel("submit", option, value, "--", "a")
+    assert (refused.exit_code, least_and_most in refused.stderr) == (2, True)
 
 
 def test_a_dry_run(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811

@@ -40,14 +40,17 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ([-1], "array[0]: must be a whole"),
     ],
     "gpus": [
-        ("2", "must be a whole number from 1 up, got '2' (str); say 2"),
+        ("2", "must be a whole number from 1 to 1,000,000, got '2' (str); say 2"),
         (True, "must be a whole"),
         (1.5, "must be"),
     ],
-    "gpus_min": [(0, "must be a whole number from 1 up, got 0")],
-    "gpus_max": [([2], "must be a whole number from 1 up")],
-    **{name: [(-1, "must be a whole number from 0 up, got -1")] for name in ("retries", "retries_node")},
-    "retries_preemption": [("many", "must be a whole number from 0 up, got 'many'")],
+    "gpus_min": [(0, "must be a whole number from 1 to 1,000,000, got 0")],
+    "gpus_max": [([2], "must be a whole number from 1 to 1,000,000")],
+    **{
+        name: [(-1, "must be a whole number from 0 to 1,000,000,000, got -1")]
+        for name in ("retries", "retries_node")
+    },
+    "retries_preemption": [("many", "must be a whole number from 0 to 1,000,000,000, got 'many'")],
     "time_limit_s": [("3h", "must be a number of seconds, got '3h' (str); say 10800")],
     "deadline_s": [("soon", "must be a number of seconds, got 'soon'")],
     **{

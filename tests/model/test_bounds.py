@@ -8,10 +8,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.client import job_values
+from gavel.client.yaml_nodes import Wrong
 from scheduler.live.daemon_config import DaemonConfig, Keeping
 from scheduler.live.limits import PeopleConfig
 from scheduler.live.pace import Pace
@@ -94,8 +96,31 @@ def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
 
 
 def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
-    """Where a job file has limits of its own, they are the scheduler's, or tighter."""
+    """Where a job file has limits of its own, they are the scheduler's."""
     assert job_values.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
     assert job_values.ENTRIES_MAX == bounds.ENTRIES_MAX
-    assert min(bounds.GPUS.most, bounds.COUNT.most) >= job_values.WHOLE_MAX
-    assert bounds.TIME_S.most >= job_values.DURATION_S_MAX
+    assert bounds.GPUS.most == job_values.GPUS_MAX
+    assert bounds.COUNT.most == job_values.COUNT_MAX
+    assert bounds.INDEX.most == job_values.INDEX_MAX
+    assert bounds.ARRAY_MAX == job_values.ARRAY_MAX
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "limit"),
+    [
+        (job_values.WIDTH, "2-99999999", "1,000,000"),
+        (job_values.WIDTH, "99999999", "1,000,000"),
+        (job_values.COUNT, "99999999999", "1,000,000,000"),
+        (job_values.INDICES, "0-9999999999:99999", "1,000,000,000"),
+        (job_values.SIZE, "1e400GB", "1.8e+308"),
+        (job_values.DURATION, "9" * 400 + "w", "1.8e+308"),
+        (job_values.INSTANT, "9" * 400 + "w", "1.8e+308"),
+    ],
+)
+def test_a_job_file_with_a_number_too_large_is_told_the_limit(
+    kind: job_values.Kind, text: str, limit: str
+) -> None:
+    """Not what a number looks like."""
+    with pytest.raises(Wrong) as refused:
+        kind.read(yaml.ScalarNode("", text))
+    assert limit in refused.value.problem
