@@ -26,17 +26,17 @@ SUBREAPER = "subreaper"
 WANTED = ("auto", "cgroup", SUBREAPER)
 _REMOVALS, _REMOVAL_S = 50, 0.01
 _TIMEOUT_S = 30.0
-# Prints who becomes the parent of an orphan.
+# Prints the pid of the process that becomes the parent of an orphan.
 _WHO_ADOPTS = (
     "import os, signal\n"
-    "heard, said = os.pipe()\n"
+    "read_end, write_end = os.pipe()\n"
     "parent = os.fork()\n"
     "if parent == 0:\n"
     "    orphan = os.fork()\n"
     "    if orphan == 0: signal.pause()\n"
-    "    os.write(said, str(orphan).encode())\n"
+    "    os.write(write_end, str(orphan).encode())\n"
     "    os._exit(0)\n"
-    "orphan = int(os.read(heard, 20))\n"
+    "orphan = int(os.read(read_end, 20))\n"
     "os.waitpid(parent, 0)\n"
     "print(open(f'/proc/{orphan}/stat').read().rpartition(')')[2].split()[1])\n"
     "os.kill(orphan, signal.SIGKILL)\n"
@@ -55,7 +55,7 @@ class Containment(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether no process leaves it by mere forking, whoever is killed."""
+        """Whether no process leaves it by forking, even after the agent or a shim was killed."""
         return bool(self.home)
 
     @property
@@ -95,9 +95,9 @@ def find_containment(wanted: str = "auto", root: Path = Path("/")) -> Containmen
 
 
 def who_adopts() -> Process | None:
-    """Who becomes the parent of orphans of this process when it is gone; None where that cannot be found out.
+    """Return the process that adopts this one's orphans when it is gone; None where that cannot be found out.
 
-    To be asked before this process adopts orphans itself.
+    Call it before this process adopts orphans itself.
     """
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         done = subprocess.run(
@@ -125,7 +125,7 @@ def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
             own[V2] = path
         elif "freezer" in controllers.split(","):
             own[V1] = path
-    found = {}
+    homes = {}
     for line in mounts:
         before, _, after = line.partition(" - ")
         within, point = before.split()[3:5]
@@ -134,10 +134,10 @@ def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
         if kind in own and ".." not in PurePosixPath(own[kind]).parts:
             place = PurePosixPath(own[kind])
             inside = place.relative_to(within) if place.is_relative_to(within) else place.relative_to("/")
-            found[kind] = str(root / point.lstrip("/") / inside)
+            homes[kind] = str(root / point.lstrip("/") / inside)
     for kind in (V2, V1):
-        if kind in found:
-            yield kind, found[kind]
+        if kind in homes:
+            yield kind, homes[kind]
 
 
 def _is_freezer(filesystem: str, options: list[str]) -> bool:

@@ -4,7 +4,7 @@ Standard library only: the shim uses it too. A run's group is made by the agent,
 (v2) or in that of the freezer (v1). Rules:
 - what a rank starts is in the group from its first instruction, and leaves it only if it may write to another group;
 - a run is over when its group is empty: a process is in it until the kernel has closed its files, GPUs among them;
-- a group that is not empty is frozen or killed as a whole, so that nobody can fork his way out.
+- a group that is not empty is frozen or killed as a whole, so that no process in it can escape by forking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 V2, V1 = "cgroup v2", "cgroup v1 freezer"
 _PROCESSES = "cgroup.procs"
-_LOOKS, _LOOK_S = 20, 0.001  # for what was killed to be gone
+# How often we look whether killed processes are gone, and how long we wait between two looks.
+_LOOKS, _LOOK_S = 20, 0.001
 
 
 class ControlGroup:
@@ -40,7 +41,8 @@ class ControlGroup:
                 return "populated 0" in file.read().splitlines()
         except FileNotFoundError:
             return not any(_pids(folder, "tasks") for folder in self._folders())
-        except OSError:  # removed while it was read: it was empty
+        except OSError:
+            # It was removed while we read it, so it was empty.
             return not os.path.isdir(self.path)
 
     def kill(self) -> bool:
@@ -60,7 +62,8 @@ class ControlGroup:
 
     def _kill_once(self) -> None:
         try:
-            _write(f"{self.path}/cgroup.kill", "1")  # Linux 5.14
+            # Linux 5.14 and later have this file.
+            _write(f"{self.path}/cgroup.kill", "1")
         except OSError:
             self._set_frozen(True)
             for folder in self._folders():
@@ -90,7 +93,8 @@ def enter(entrance: int) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never makes a file where there is none
+    # Without O_CREAT: the file is one of the kernel's, or it is not there.
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
     finally:
@@ -100,6 +104,7 @@ def _write(path: str, text: str) -> None:
 def _pids(folder: str, name: str) -> list[int]:
     try:
         with open(f"{folder}/{name}") as file:
-            return [pid for pid in map(int, file.read().split()) if pid > 0]  # 0: of another pid namespace
+            # The kernel lists processes of other pid namespaces as 0.
+            return [pid for pid in map(int, file.read().split()) if pid > 0]
     except OSError:
         return []

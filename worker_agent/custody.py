@@ -3,8 +3,8 @@
 A record per run in STATE/custody, from before its shim is started until its end is certain. Rules:
 - a run with a control group is gone when the group is empty;
 - without one, orphans of a killed shim become children of the agent that started it, which kills them;
-- where that agent is gone too, its orphans are among the children of whoever adopts them: while there is one of which
-  it cannot be said where it comes from, the run is not gone, and nothing is killed on suspicion;
+- where that agent is gone too, another process adopts its orphans (its adopter): while that has a child of unknown
+  origin, the run is not gone, and nothing is killed on suspicion;
 - nothing of a run is left when the machine was started since.
 """
 
@@ -30,8 +30,10 @@ from worker_agent.process_tree import Process
 from worker_agent.run_directory import RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
-_MPS = "nvidia-cuda-mps"  # its daemons are started by the agent, and outlive their jobs
-_NOBODY = Process(0, 0)
+# The agent starts the daemons of MPS, and they outlive their jobs.
+_MPS = "nvidia-cuda-mps"
+# Stands for a process that is not known.
+_UNKNOWN = Process(0, 0)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,18 +41,24 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     order: Order
     boot_id: str
-    agent: Process  # that started its shim; nobody: it is not known
-    adopter: Process = _NOBODY  # of the agent's orphans
-    since_ticks: int = 0  # nothing of the run was started before
-    groups: str = ""  # /proc/PID/cgroup of the shim: also of its orphans
-    group: str = ""  # the run's own control group; empty: there is none
+    # The agent that started the shim.
+    agent: Process
+    # The process that adopts orphans of that agent.
+    adopter: Process = _UNKNOWN
+    # Every process of the run was started at this time or later.
+    since_ticks: int = 0
+    # /proc/PID/cgroup of the shim; its orphans have the same.
+    groups: str = ""
+    # The run's own control group; empty where there is none.
+    group: str = ""
 
 
 class Left(msgspec.Struct, frozen=True):
     """What is left of a run. `dying`: it was killed, and is not gone yet."""
 
     dying: bool = False
-    suspects: tuple[Process, ...] = ()  # may be of the run
+    # Processes that may belong to the run.
+    suspects: tuple[Process, ...] = ()
 
     def __bool__(self) -> bool:
         return self.dying or bool(self.suspects)
@@ -64,11 +72,13 @@ class Custody:
         self._folder = state / "custody"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._boot_id = process_tree.boot_id()
-        self._me = process_tree.look_up(os.getpid()) or _NOBODY
-        self._adopter = _NOBODY if containment.is_certain else who_adopts() or _NOBODY
+        self._me = process_tree.look_up(os.getpid()) or _UNKNOWN
+        self._adopter = _UNKNOWN if containment.is_certain else who_adopts() or _UNKNOWN
         self._records: dict[str, Record] = {}
-        self._shims: set[int] = set()  # pids of those that we started, as long as their sessions last
-        self._starting = threading.Lock()  # held from the start of a shim until it is in that set
+        # Pids of the shims that we started, as long as their sessions last.
+        self._shims: set[int] = set()
+        # Held from the start of a shim until its pid is in that set.
+        self._starting = threading.Lock()
         for path in self._folder.glob("*.json"):
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=Record)
@@ -82,7 +92,8 @@ class Custody:
     def take(self, order: Order) -> Record:
         """Answer for a run whose shim is about to be started; OSError where that cannot be written down."""
         known = self._records.get(order.lease)
-        if known is not None:  # of a start that was broken off
+        if known is not None:
+            # An earlier start of this run was broken off.
             self.release(order.lease)
         record = Record(
             order=order,
@@ -102,8 +113,8 @@ class Custody:
             record = Record(
                 order=order,
                 boot_id=self._boot_id,
-                agent=_NOBODY,
-                adopter=process_tree.look_up(process_tree.parent_of(shim.pid)) or _NOBODY,
+                agent=_UNKNOWN,
+                adopter=process_tree.look_up(process_tree.parent_of(shim.pid)) or _UNKNOWN,
                 since_ticks=shim.start_ticks,
                 groups=_groups_of(shim.pid),
             )
@@ -117,7 +128,7 @@ class Custody:
         return shim
 
     def spare(self, shims: Iterable[Process]) -> None:
-        """These shims live, whoever started them: they are nobody's orphans."""
+        """Never take these living shims, or their children, for orphans."""
         self._shims.update(shim.pid for shim in shims)
 
     def orders(self) -> dict[str, Order]:
@@ -168,7 +179,7 @@ class Custody:
 
     def _adopted(self) -> list[Process]:
         """Orphans of our shims. Shims and what they left to write logs have sessions that no job can be in."""
-        found, sessions = [], set()
+        orphans, sessions = [], set()
         with self._starting:
             for pid in process_tree.children_of(os.getpid()):
                 try:
@@ -182,14 +193,15 @@ class Custody:
                 if process is None:
                     _reap(pid)
                 else:
-                    found += [process, *process_tree.descendants(pid)]
+                    orphans += [process, *process_tree.descendants(pid)]
             self._shims &= sessions
-        return found
+        return orphans
 
     def _suspects(self, record: Record) -> Iterator[Process]:
         """Processes that may be orphans of this run. Those of another user, or in other control groups, are too."""
         if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
-            return  # a container of its own: with its first process all others have ended
+            # The run was in a container of its own: all its processes ended with the first one.
+            return
         parents = (
             {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
         )
