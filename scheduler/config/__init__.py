@@ -57,7 +57,7 @@ def load_config(kind: type[M], path: str | Path | None, over: tuple[Said, ...] =
         what, advice = fault.what, fault.advice
         line = fault.line or line_of(lines, at)
     except InvalidSpec as error:
-        at, advice = tuple(error.field.split(".")), ""
+        at, advice = tuple(error.field.split(".")), error.advice
         what, line = f"{error.field} {error.problem}", line_of(lines, at)
     by = next((told_by[at[:n]] for n in range(len(at), 0, -1) if at[:n] in told_by), "")
     if not by and line is None:  # a table that nobody wrote, but for a key in it
@@ -119,4 +119,4 @@ def _check_values(value: msgspec.Struct, place: Place) -> None:
         try:
             value.checked()
         except InvalidSpec as error:
-            raise InvalidSpec(words((*place, error.field)), error.problem) from None
+            raise InvalidSpec(words((*place, error.field)), error.problem, error.advice) from None

@@ -75,13 +75,16 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bounds.check_each("prices", self.prices, bounds.PRICE)
         if self.tls and self.auth != "tokens":
             raise InvalidSpec(
-                "tls", "is on, and auth is 'none': with TLS, agents join by tokens; set auth = 'tokens'"
+                "tls",
+                "is on, but auth is 'none'",
+                "with TLS, agents join by tokens: set auth = 'tokens'",
             )
         if self.agents_listen and not self.tls:
             raise InvalidSpec(
                 "agents_listen",
-                f"is {self.agents_listen}, and tls is off: without TLS agents link at `listen`. Leave it out, or run "
-                "`gavel init` and set tls = true and auth = 'tokens'",
+                f"is {self.agents_listen}, but tls is off",
+                "without TLS, agents connect to `listen`: leave agents_listen out, or run `gavel init` and set "
+                "tls = true and auth = 'tokens'",
             )
         self._check_exposure()
         return self
@@ -100,8 +103,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 )
                 raise InvalidSpec(
                     field,
-                    f"is {text}, which others can reach, without {missing}: run `gavel init` to make keys and a "
-                    "first token and set both, or listen on 127.0.0.1",
+                    f"is {text}, which others can reach, without {missing}",
+                    "run `gavel init` to make keys and a first token and set both, or listen on 127.0.0.1",
                 )
 
     @property

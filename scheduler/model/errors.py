@@ -16,12 +16,13 @@ class SchedulerError(Exception):
 
 
 class InvalidSpec(SchedulerError, ValueError):
-    """A description that cannot be right. `field` is the one to mend."""
+    """A description that cannot be right. `field` is the one to mend, `advice` what may help."""
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+    def __init__(self, field: str, problem: str, advice: str = "") -> None:
+        super().__init__(f"{field}: {problem}{'; ' if advice else ''}{advice}")
         self.field = field
         self.problem = problem
+        self.advice = advice
 
 
 class Refused(SchedulerError):
