@@ -102,7 +102,7 @@ def _above_0(node: yaml.Node) -> float:
     return float(value)
 
 
-_AMOUNT = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_AMOUNT = r"([0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)"
 _CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")  # as Slurm has it
 _SIZE = re.compile(rf"({_AMOUNT}(?:[eE][-+]?[0-9]{{1,4}})?)\s*([kKMGTP]i?)?B?", re.ASCII)
 _SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
