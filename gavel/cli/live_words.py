@@ -116,9 +116,16 @@ def job_why(job: Job) -> str:
     if job.blocked_by and not job.state.is_final:
         return f"after {few(job.blocked_by)}"
     if job.state is JobState.FAILED and job.exit_code is not None:
-        said = any(words in job.why for words in ("code", "killed by", "not be started"))
-        return job.why if said else f"exit code {job.exit_code}; {job.why}".rstrip("; ")
+        return why_with_exit_code(job)
     return why_words(job)
+
+
+def why_with_exit_code(job: Job) -> str:
+    """Return the reason of the job's state, after its exit code where the reason does not tell how it exited."""
+    exits = (f"code {job.exit_code}", "killed by", "not be started")
+    if job.exit_code is None or any(words in job.why for words in exits):
+        return job.why
+    return "; ".join(filter(None, (f"exit code {job.exit_code}", job.why)))
 
 
 def why_words(job: Job) -> str:

@@ -16,7 +16,7 @@ import click
 
 from gavel.cli import Fault
 from gavel.cli.connecting import REFUSED, failure, job_id, members, print_line, scheduler
-from gavel.cli.live_words import few
+from gavel.cli.live_words import few, why_with_exit_code
 from gavel.cli.terminal_text import TerminalText
 from gavel.cli.wording import printable
 from gavel.client import Client, GavelError, Job, JobState, LogChunk
@@ -116,8 +116,7 @@ def _say_why_nothing(client: Client, found: Sequence[Job], heard: Set[str]) -> N
     for job in silent:
         if len(found) > 1 and job.state is not JobState.FAILED:
             continue
-        said = job.exit_code is None or "code" in job.why or "killed by" in job.why
-        why = "; ".join(filter(None, (job.why, "" if said else f"exit code {job.exit_code}")))
+        why = why_with_exit_code(job)
         so_far = "" if job.state.is_final else " so far"
         click.echo(
             printable(

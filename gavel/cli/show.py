@@ -73,12 +73,17 @@ def lines(job: Job, now: datetime) -> Iterator[Text]:
             yield Text(f"    {printable(line)}", style="dim")
 
 
+def _until(end: datetime | None, now: datetime) -> str:
+    """`in 12m`; `now` at the end of a round, when its leases are being renewed."""
+    return "now" if end and abs((end - now).total_seconds()) < 1 else ago(end, now)
+
+
 def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     place = job.placement
     if place is not None:
         shared = f", shared with job {place.with_job}" if place.with_job else ""
         yield "on", f"{job_on(job)}: {printable(few(place.gpus, 16))} ({place.phase}{shared})"
-        yield "lease", f"{place.lease}, since {age(place.since, now)}, until {ago(place.until, now)}"
+        yield "lease", f"{place.lease}, since {age(place.since, now)}, until {_until(place.until, now)}"
         if place.rate:
             yield "rate", f"{short_number(place.rate)} steps/s"
     if job.blocked_by:

@@ -183,7 +183,7 @@ def specs_from(
             f"give either job files or a command, not both ('{printable(files[0])}' stands before --)"
         )
     if command is not None and not (command and command[0]):
-        raise Fault("behind -- stands no command")
+        raise Fault("no command after --")
     if (
         files
         and not files[0].endswith((".yaml", ".yml"))

@@ -67,7 +67,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("--env-from", "T", "--", "a"), "--env-from T: must be VARIABLE=SECRET, the name of a secret"),
         (("--deadline", "2001-01-01", "--", "a"), "--deadline: is in the past"),
         ((), "give a job file, or a command behind --"),
-        (("--",), "behind -- stands no command"),
+        (("--",), "no command after --"),
         (("job.yaml", "--", "a"), "give either job files or a command, not both"),
         (("missing.yaml",), "missing.yaml: no such file or directory"),
         (("--follow", "--array", "0-1", "--", "a"), "--follow shows one job"),

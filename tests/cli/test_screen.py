@@ -204,6 +204,23 @@ def test_relative_times() -> None:
     assert [ago(NOW - minute, NOW), ago(NOW + minute, NOW), ago(None, NOW)] == ["1m ago", "in 1m", "never"]
 
 
+@pytest.mark.parametrize(
+    ("left_s", "until"),
+    [
+        (60.0, "until in 1m"),
+        (0.9, "until now"),
+        (0.0, "until now"),
+        (-0.9, "until now"),
+        (-3.0, "until 3s ago"),
+    ],
+)
+def test_the_end_of_a_lease_at_the_end_of_a_round(left_s: float, until: str) -> None:
+    """No lease runs until 0 s ago."""
+    placement = replace(placed("a:0"), until=NOW + timedelta(seconds=left_s))
+    (line,) = [line.plain for line in show_lines(job("1", placement=placement), NOW) if "lease" in line.plain]
+    assert line.endswith(until)
+
+
 def test_words_about_a_job() -> None:
     """Where, why, how far."""
     assert job_where(job("1", blocked_by=("7", "8", "9", "10"))) == "after 7, 8, 9 +1"
@@ -215,6 +232,8 @@ def test_words_about_a_job() -> None:
         job_where(job("1", JobState.FAILED, exit_code=3, why="it exited with code 3"))
         == "it exited with code 3"
     )
+    decoder = job("1", JobState.FAILED, exit_code=1, why="the decoder is gone")
+    assert job_where(decoder) == "exit code 1; the decoder is gone"
     killed = job("1", JobState.FAILED, exit_code=-11, why="it was killed by SIGSEGV")
     assert job_where(killed) == killed.why
     assert job_where(job("1", placement=placed("a:0", "a:1", "b:0", phase="sent"))) == "a, b (sent)"

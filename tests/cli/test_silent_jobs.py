@@ -17,14 +17,14 @@ def test_a_job_that_could_not_be_started(
     gavel: Gavel,
     option: tuple[str, ...],
 ) -> None:
-    """Why, which exit code, and the agent's own words, where somebody looks for them."""
+    """Why, as `gavel show` says it, and the agent's own words, where somebody looks for them."""
     gavel("submit", "--", "true")
     finish(live, "1", "failed", 127, NOT_STARTED)
     said = gavel("logs", "1", *option)
     assert (said.exit_code, said.stdout) == (0, "")
     shown = gavel("show", "1").stdout
     why = shown.splitlines()[0].partition("(")[2].rstrip(")")
-    assert said.stderr == f"-- job 1 has printed nothing: failed ({why}; exit code 127) --\n  {NOT_STARTED}\n"
+    assert said.stderr == f"-- job 1 has printed nothing: failed ({why}) --\n  {NOT_STARTED}\n"
     assert NOT_STARTED in shown
 
 
