@@ -11,6 +11,7 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 from grpc import aio
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -137,7 +138,7 @@ async def _played(
         return error.code().name, error.details() or ""
     except grpc.RpcError as error:
         return type(error).__name__, str(error)
-    except asyncio.InvalidStateError:  # written to after the end
+    except (asyncio.InvalidStateError, cygrpc.ExecuteBatchError):  # written to after the end
         return (await call.code()).name, await call.details() or ""
 
 
