@@ -39,6 +39,7 @@ def hello_fault(hello: pb.Hello) -> str:
     try:
         for field in ("incarnation", "agent_version", "address", "driver_version", "containment"):
             bounds.check_text(field, getattr(hello, field))
+        bounds.check("speed", hello.speed, bounds.SPEED)
         for gpu in hello.gpus:
             bounds.check(f"gpus[{gpu.index}].memory_gb", gpu.memory_gb, bounds.MEMORY_GB)
             for field in ("name", "uuid"):

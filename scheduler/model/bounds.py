@@ -47,6 +47,7 @@ GPUS = Bound(1, 1_000_000)
 COUNT = Bound(0, COUNT_MAX)
 CPUS = Bound(1e-3, 1e6, zero=True)
 MEMORY_GB = Bound(1e-3, 1e7, "GB", zero=True)
+SPEED = Bound(1e-3, 1e6, zero=True)  # of emulated GPUs; 0: they are real
 STEPS = Bound(1e-3, 1e15, "steps")
 RATE = Bound(1e-9, 1e9, "steps/s")
 TABLE_RATE = Bound(1e-9, 1e9, "steps/s", zero=True)  # 0: the job does not fit there

@@ -55,6 +55,8 @@ async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
         ({"lease_grace_s": -1.0}, "lease_margin_s"),
         ({"lease_grace_s": float("nan")}, "lease_margin_s"),
         ({"cpus": float("inf")}, "cpus"),
+        ({"speed": 1.7e308}, "speed"),
+        ({"speed": float("nan")}, "speed"),
         ({"labels": {"a": "x" * 257}}, "labels"),
         ({"labels": {str(n): "" for n in range(65)}}, "labels"),
         ({"agent_version": "1\n2026-01-01 INFO all is well"}, "agent_version"),

@@ -93,6 +93,8 @@ def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
     assert parse_gpus("v100=1024:memory=1e7").gpus[0].memory_gb == bounds.MEMORY_GB.most
     assert parse_gpus("v100=1:memory=0.001").gpus[0].memory_gb == bounds.MEMORY_GB.least
     assert len(parse_gpus("v100=1024").gpus) == bounds.NODE["gpus"].most
+    assert parse_gpus("v100=1:speed=1e6").speed == bounds.SPEED.most
+    assert parse_gpus("v100=1:speed=0.001").speed == bounds.SPEED.least
 
 
 def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
