@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -112,10 +113,13 @@ class CoreLines:
 
     def _hosts(self) -> list[str]:
         time.sleep(SETTLE_S)
-        tables = [
-            path.read_text() for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()
-        ]
-        return ended_lately(self.ports, tables)
+        # The peer is a guess: the line is worth more than it, whatever the tables hold.
+        with suppress(OSError, ValueError):
+            tables = [
+                path.read_text() for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()
+            ]
+            return ended_lately(self.ports, tables)
+        return []
 
 
 class Sparing(logging.Filter):

@@ -36,7 +36,9 @@ case "$1" in
     echo $! > "$SANDBOX/$unit.pid"
     word="listening on"; [ "$unit" = gavel-agent ] && word="linked to the scheduler"
     for _ in $(seq 1200); do tail -n 3 "$SANDBOX/$unit.log" | grep -q "$word" && exit 0; sleep 0.05; done; exit 1;;
-  stop) pid=$(cat "$SANDBOX/$2.pid"); kill "$pid"; while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done;;
+  stop) pid=$(cat "$SANDBOX/$2.pid"); kill "$pid"
+    # until it is gone, or a zombie that nobody here has to wait for
+    while grep -qs "^State:[[:space:]]*[^ZX[:space:]]" "/proc/$pid/status"; do sleep 0.05; done;;
 esac""",
 }
 
