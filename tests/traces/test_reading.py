@@ -117,9 +117,9 @@ def test_a_hundred_thousand_lines_are_read_in_seconds(tmp_path):
     """The limit is far above what it takes, so that only another order of growth fails."""
     some = islice(published_jobs("multi", rate_per_h=9, seed=0, throughputs=published()), 100_000)
     write_trace(tmp_path / "long.csv", some)
-    start = time.perf_counter()
+    start = time.process_time()  # what others do on the machine does not count
     assert len(read_trace(tmp_path / "long.csv")) == 100_000
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 # ----------------------------------------------------------------------------------------- published traces
