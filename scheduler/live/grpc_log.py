@@ -26,8 +26,12 @@ log = logging.getLogger("grpc.core")
 EVERY_S = 60.0
 KINDS_MAX = 1000
 HOSTS_MAX = 3
-# How long to wait for the kernel to list a connection that has just been ended.
-SETTLE_S = 0.05
+# How often the kernel's table is read: a flood of refused connections makes it long, and must not hold up their lines.
+TABLE_EVERY_S = 1.0
+TABLE_CHARACTERS_MAX = 1_000_000
+# The core writes its line before it ends the connection: how often, and how long apart, we look for it.
+LOOKS = 10
+LOOK_EVERY_S = 0.05
 _LINE = re.compile(r"([IWEF])\d{4} [\d:.]+\s+\d+ (?P<place>[\w./]+:\d+)\] (?P<text>.*)")
 _LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 _ENDED_BY_US = ("04", "05", "06", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING
@@ -91,6 +95,7 @@ class CoreLines:
         os.set_blocking(writing, False)  # a line is lost rather than that the core waits for us
         self.stream: TextIO = os.fdopen(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         self.ports: tuple[int, ...] = ()
+        self._table_read_s = -TABLE_EVERY_S
         os.dup2(writing, 2)
         os.close(writing)
         sys.stderr = self.stream
@@ -112,14 +117,27 @@ class CoreLines:
                     log.log(level, "%(what)s", {"what": text})
 
     def _hosts(self) -> list[str]:
-        time.sleep(SETTLE_S)
+        """Return the hosts that a refused connection may have come from; none if the table was read just now."""
+        if time.monotonic() - self._table_read_s < TABLE_EVERY_S:
+            return []
+        hosts: list[str] = []
         # The peer is a guess: the line is worth more than it, whatever the tables hold.
         with suppress(OSError, ValueError):
-            tables = [
-                path.read_text() for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()
-            ]
-            return ended_lately(self.ports, tables)
-        return []
+            for _ in range(LOOKS):
+                time.sleep(LOOK_EVERY_S)
+                if hosts := ended_lately(self.ports, _tables()):
+                    break
+        self._table_read_s = time.monotonic()
+        return hosts
+
+
+def _tables() -> list[str]:
+    """Return the kernel's tables of TCP connections, or as much of each as a line of the log is worth."""
+    tables = []
+    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with suppress(FileNotFoundError), path.open() as rows:
+            tables.append(rows.read(TABLE_CHARACTERS_MAX).rpartition("\n")[0])
+    return tables
 
 
 class Sparing(logging.Filter):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,3 +89,15 @@ def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
         os.kill(terminal.process.pid, signal.SIGINT)
         assert terminal.end() == 130
     assert "Traceback" not in terminal.text
+
+
+def test_only_the_command_itself_is_silent_about_grpc() -> None:
+    """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
+    script = "import os, gavel.cli.connecting; print(os.environ.get('GRPC_VERBOSITY'))"
+    without = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
+
+    def left(environ: dict[str, str]) -> str:
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert (left(without), left({**without, "GRPC_VERBOSITY": "INFO"})) == ("None", "INFO")

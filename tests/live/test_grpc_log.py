@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,25 +90,35 @@ def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
 
 
 def test_a_plain_client_at_a_port_with_tls_is_one_line_of_our_log(tmp_path: Path) -> None:
-    """However often it tries: one JSON object that says what is missing, and none of the core's.
-
-    Where it came from is said if the kernel still lists the connection.
-    """
-
-    def tried(address: str) -> None:
-        host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port)), TIMEOUT_S) as plain:
-            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            with suppress(OSError):
-                while plain.recv(1000):  # until the server has closed it
-                    pass
-
+    """However often it tries: one JSON object with what is missing and where it came from, and none of the core's."""
     with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
-        give_up_s = time.monotonic() + TIMEOUT_S
-        while "grpc.core" not in served.log.read_text() and time.monotonic() < give_up_s:
-            tried(served.address)
+        for _ in range(3):
+            _refused(served.address)
+        assert _written(served)
         served.stop()
         lines = [json.loads(line) for line in served.log.read_text().splitlines()]
     (about,) = [line for line in lines if line["logger"] == "grpc.core"]
-    assert "GAVEL_CA" in about["what"]
-    assert about.get("from", "127.0.0.1") == "127.0.0.1"
+    assert ("GAVEL_CA" in about["what"], about["from"]) == (True, "127.0.0.1")
+
+
+def test_a_flood_of_refused_connections_does_not_hold_up_its_line(tmp_path: Path) -> None:
+    """The first line is written while they still come, and the kernel's table is not read for each of them."""
+    with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
+        assert _written(served, meanwhile=lambda: [_refused(served.address) for _ in range(100)])
+
+
+def _written(served: Served, meanwhile: Callable[[], object] = lambda: time.sleep(0.05)) -> bool:
+    """Whether a line of gRPC's core reaches the log."""
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while "grpc.core" not in served.log.read_text() and time.monotonic() < give_up_s:
+        meanwhile()
+    return "grpc.core" in served.log.read_text()
+
+
+def _refused(address: str) -> None:
+    """Speak HTTP/2 without TLS, and wait until the server has closed the connection."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as plain, suppress(OSError):
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while plain.recv(1000):
+            pass
