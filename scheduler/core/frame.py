@@ -114,5 +114,5 @@ def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:
     """What each job loses when it starts or moves."""
     usual = state.settings.restart_cost_s
     costs = [job.spec.restart_cost_s for job in jobs]
-    most = bounds.TIME_S.most
-    return np.array([usual if cost is None else min(cost, most) for cost in costs], float)
+    stated = np.array([usual if cost is None else cost for cost in costs], float)
+    return np.asarray(np.minimum(stated, bounds.TIME_S.most))
