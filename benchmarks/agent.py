@@ -20,15 +20,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from worker_agent.launch import Details, NodeFacts
-from worker_agent.orders import Event, Limits, Order, ProcessExited, ProcessStarted
-from worker_agent.packages import Packages
-from worker_agent.preparing import Workshop
-from worker_agent.processes import Processes
-from worker_agent.rendezvous import HeldPorts, on_this_node
-from worker_agent.run_directory import EXIT, SHIM, RunDirectory
-from worker_agent.sharing import MpsDaemons
-from worker_agent.users import Users
+from worker_agent.core.messages import Event, Limits, Order, ProcessExited, ProcessStarted
+from worker_agent.node.mps import MpsDaemons
+from worker_agent.node.packages import Packages
+from worker_agent.node.users import Users
+from worker_agent.runs.launch import Details, NodeFacts
+from worker_agent.runs.prepare import Workshop
+from worker_agent.runs.rendezvous import HeldPorts, on_this_node
+from worker_agent.runs.supervisor import Processes
+from worker_agent.shim.run_directory import EXIT, SHIM, RunDirectory
 
 _JOB = [sys.executable, "-S", "-E", "-c", "import time; print(time.monotonic(), flush=True)"]
 _PARTS = ("files, shim's exec", "shim up, ranks started", "first line", "start noticed", "end noticed")

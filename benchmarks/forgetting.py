@@ -35,15 +35,15 @@ from scheduler.core.messages import (
 )
 from scheduler.core.state import SchedulerState
 from scheduler.drive import drive
-from scheduler.journal.keeping import Keeper
+from scheduler.journal.compaction import Keeper
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.attempts import Attempts
-from scheduler.live.callers import Caller, Role, call_as
-from scheduler.live.daemon_config import Keeping
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.roles import Caller, Role, call_as
+from scheduler.live.api.services import People
+from scheduler.live.config import Keeping
+from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.limits import PeopleConfig
-from scheduler.live.people import People
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings

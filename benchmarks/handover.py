@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import live
-from worker_agent.run_directory import EXIT, LEASE, START, directory_name
+from worker_agent.shim.run_directory import EXIT, LEASE, START, directory_name
 
 STEP_S = 0.05
 GOAL_S = 1.0

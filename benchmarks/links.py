@@ -27,12 +27,12 @@ from scheduler.core.effects import RenewLeases, Solve
 from scheduler.core.messages import SubmitJobs
 from scheduler.drive import drive
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.agents_service import AgentsService
-from scheduler.live.attempts import Attempts
+from scheduler.live.agents.links import Links
+from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.service import AgentsService
 from scheduler.live.clock import Clock
+from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.links import Links
-from scheduler.live.log_relay import LogRelay
 from scheduler.live.pace import Pace
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import PUBLISHED, add_pairs, cluster, published_rates, random_rates
-from policies import allox, filling, solvers, strategy_proof
+from policies import allox, strategy_proof
 from policies.audit import audit
-from policies.grouping import group
+from policies.engine import filling, solvers
+from policies.engine.grouping import group
 from policies.problem import Allocation, Problem
 from policies.registry import entry, resolve
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.published import INFORMATION, Cell, cells
+from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
-from scheduler.sim.summary import jct_hours, summarise
 from traces.named import workload
 from traces.throughputs import load_throughputs
 

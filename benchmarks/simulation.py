@@ -29,11 +29,11 @@ from typing import Any
 
 import msgspec
 
-from scheduler.core import problem, round_inputs
 from scheduler.core.core import Core
 from scheduler.core.effects import Effect, Solve
 from scheduler.core.messages import Configure, GiveRates, NodeHello, SubmitJobs, Woke
-from scheduler.core.problem import Kinds
+from scheduler.core.planning import problem, round_inputs
+from scheduler.core.planning.problem import Kinds
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
@@ -42,7 +42,7 @@ from scheduler.rounds.diff import diff
 from scheduler.rounds.inputs import RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.sim import simulate as simulation
-from scheduler.sim.machines import Machines
+from scheduler.sim.engine.machines import Machines
 from scheduler.sim.runs import RARE_REPORTS_S
 from scheduler.sim.simulate import SimOptions, simulate
 from scheduler.solving import answer

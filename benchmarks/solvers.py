@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.workloads import cluster
-from policies import solvers
+from policies.engine import solvers
+from policies.engine.solvers import Answer, LinearProgram
 from policies.program import SLACK, Program
 from policies.reference import proportional_rates
-from policies.solvers import Answer, LinearProgram
 
 LINKS = dict(solvers._CHAIN)
 REPEATS = 3

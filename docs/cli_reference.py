@@ -15,8 +15,8 @@ import click
 
 from gavel.cli import main
 from gavel.client import results as r
-from gavel.client.job_fields import FIELDS
-from gavel.client.specs import After, JobSpec
+from gavel.client.jobs.fields import FIELDS
+from gavel.client.jobs.spec import After, JobSpec
 from scheduler.model import bounds
 
 DOCS = Path(__file__).parent

@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from examples.four_jobs import FOUR_JOBS, with_facts, with_gpus
-from gavel.cli.answer import Answer
-from gavel.cli.plot import FAINT, INK, color_of, draw_shares, finish
-from policies.matching import shortest_schedule
+from gavel.cli.policies.answer import Answer
+from gavel.cli.policies.plot import FAINT, INK, color_of, draw_shares, finish
+from policies.engine.matching import shortest_schedule
 from policies.problem import Problem
 from policies.reference import best_rates, proportional_rates, rate_table
 from policies.registry import resolve

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from examples.day_demo import POLICIES, one_day
-from gavel.cli.run_plots import jct_figure
-from scheduler.sim.summary import jct_hours
+from gavel.cli.simulation.run_plots import jct_figure
+from scheduler.sim.figures.summary import jct_hours
 
 DAY = Path(__file__).parent / "images" / "day.png"
 DPI = 90

@@ -11,13 +11,13 @@ from pathlib import Path
 from msgspec import structs
 from rich.text import Text
 
-from gavel.cli.run_plots import jct_figure, timeline_figure, utilisation_figure
-from gavel.cli.run_table import cluster_words, runs_table
-from gavel.cli.terminal import print_all
-from scheduler.sim.metrics import Metrics
+from gavel.cli.io.terminal import print_all
+from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisation_figure
+from gavel.cli.simulation.run_table import cluster_words, runs_table
+from scheduler.sim.figures.metrics import Metrics
+from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.runs import Run, prepare
 from scheduler.sim.simulate import simulate
-from scheduler.sim.summary import jct_hours, summarise
 
 POLICIES = ("fifo", "las+blind", "las")
 DAY = Run(

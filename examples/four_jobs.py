@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gavel.cli.answer import Answer
-from gavel.cli.problem_file import read_problem
+from gavel.cli.policies.answer import Answer
+from gavel.cli.policies.problem_file import read_problem
 from policies.problem import ALONE, Problem
 from policies.registry import resolve
 

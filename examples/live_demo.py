@@ -22,10 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel import Client
-from gavel.cli.up import AGENTS_DEFAULT as AGENTS
-from gavel.cli.up import LocalCluster
+from gavel.cli.service.up import AGENTS_DEFAULT as AGENTS
+from gavel.cli.service.up import LocalCluster
 from gavel.client import GavelError, Job, JobSpec
-from scheduler.live.soundness import look_at
+from scheduler.live.data.fsck import look_at
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "out" / "demo"

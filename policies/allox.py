@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.engine.matching import Schedule, shortest_schedule
+from policies.engine.solvers import time_left_s
+from policies.engine.steps import known_steps
 from policies.errors import ProblemError, name_some
-from policies.matching import Schedule, shortest_schedule
 from policies.problem import ALONE, Allocation, Problem
 from policies.reference import rate_table
 from policies.registry import policy, unsolved
-from policies.solvers import time_left_s
-from policies.steps import known_steps
 
 
 @policy("allox", reads=("id",), also=("steps_left", "waited_s"), spread=False)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
+from policies.engine.sparse import stack
 from policies.errors import name_some
 from policies.problem import Allocation, Floats, Problem
-from policies.sparse import stack
 
 TOLERANCE = 1e-6
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from policies.engine.steps import deadline_floor
 from policies.errors import MissingFacts, ProblemError, name_some
 from policies.problem import Allocation, Bools, Floats, Problem
 from policies.program import SLACK, Program
 from policies.reference import best_rates
 from policies.registry import policy
-from policies.steps import deadline_floor
 
 
 @policy("throughput_per_cost", reads=("deadline_s",), also=("price_per_gpu_hour",), spread=False)

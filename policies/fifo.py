@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.chance import draw
+from policies.engine.chance import draw
 from policies.errors import name_some
 from policies.problem import ALONE, Allocation, Floats, Ints, Problem
 from policies.reference import rate_table

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from policies.engine.filling import furthest
 from policies.errors import name_some
-from policies.filling import furthest
 from policies.problem import Allocation, Floats, Problem
 from policies.program import MET, Program
 from policies.registry import policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.chance import draw
+from policies.engine.chance import draw
 from policies.errors import ProblemError
 from policies.problem import Allocation, Bools, Columns, Floats, Ints, Problem
 from policies.reference import best_rates, rate_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.engine.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, fill
 from policies.errors import ProblemError
-from policies.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, fill
 from policies.problem import Allocation, Floats, Ints, Problem, Tenant
 from policies.program import Program
 from policies.reference import proportional_rates

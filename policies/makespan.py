@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policies.engine.steps import known_steps
 from policies.problem import Allocation, Problem
 from policies.program import Program
 from policies.registry import policy
-from policies.steps import known_steps
 
 
 @policy("makespan", "min_total_duration", reads=("steps_left",))

@@ -18,10 +18,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from policies.checks import check_values, derived, floats, strings
+from policies.engine.checks import check_values, derived, floats, strings
+from policies.engine.sparse import Sparse, from_entries
+from policies.engine.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, every, store
 from policies.errors import ProblemError, name_some
-from policies.sparse import Sparse, from_entries
-from policies.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, every, store
 
 __all__ = [
     "ALONE",

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from policies.engine.prices import seems_affordable
+from policies.engine.solvers import MANY_COLUMNS, Answer, LinearProgram, solve_lp, solve_milp, try_lp
+from policies.engine.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
+from policies.engine.widths import evened
 from policies.errors import SolverFailure
-from policies.prices import seems_affordable
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
-from policies.solvers import MANY_COLUMNS, Answer, LinearProgram, solve_lp, solve_milp, try_lp
-from policies.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
-from policies.widths import evened
 
 # A level that was reached is held a hair below itself, so that the next stage has room to move in.
 SLACK = 1e-8

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import policies
+from policies.engine.grouping import group
+from policies.engine.solvers import time_limit
 from policies.errors import SolverFailure, UnknownPolicy, name_some
-from policies.grouping import group
 from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
-from policies.solvers import time_limit
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
 
 DUST = 1e-10

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from policies.engine.steps import known_steps
 from policies.problem import Allocation, Problem
 from policies.program import Program
 from policies.registry import policy
-from policies.steps import known_steps
 
 
 @policy("shortest_job_first", "sjf", reads=("steps_left",))

@@ -8,12 +8,12 @@ from typing import Any
 import clarabel
 import numpy as np
 
+from policies.engine.solvers import run_clarabel
+from policies.engine.sparse import beside, identity, stack, zeros
 from policies.errors import ProblemError
 from policies.problem import Allocation, Floats, Problem
 from policies.program import Program
 from policies.registry import policy
-from policies.solvers import run_clarabel
-from policies.sparse import beside, identity, stack, zeros
 
 
 @policy("strategy_proof", reads=())

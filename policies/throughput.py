@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from policies.engine.steps import deadline_floor
 from policies.problem import Allocation, Problem
 from policies.program import Program
 from policies.reference import best_rates
 from policies.registry import policy
-from policies.steps import deadline_floor
 
 
 @policy("max_throughput", reads=("deadline_s",))

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.checks import derived
+from policies.engine.checks import derived
+from policies.engine.solvers import run_clarabel, zero_and_nonnegative
+from policies.engine.sparse import Sparse, identity, stack
 from policies.errors import ProblemError, SolverFailure
 from policies.problem import ALONE, Bools, Floats, Ints, Problem
 from policies.reference import rate_table
-from policies.solvers import run_clarabel, zero_and_nonnegative
-from policies.sparse import Sparse, identity, stack
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.filling import FairJobs, fill
+from policies.engine.filling import FairJobs, fill
 from policies.problem import Allocation, Floats, Problem
 from policies.program import Program
 from policies.reference import proportional_rates

@@ -8,8 +8,8 @@ import sys
 from policies.errors import PolicyError
 from policies.registry import resolve
 from scheduler.config import ConfigError
-from scheduler.live.daemon_config import daemon_config
-from scheduler.live.serve import serve
+from scheduler.live.config import daemon_config
+from scheduler.live.daemon import serve
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -41,7 +41,7 @@ class Journal(Protocol):
 
 
 class Keeper(Protocol):
-    """Who keeps the journal short. `scheduler.journal.keeping` has one."""
+    """Who keeps the journal short. `scheduler.journal.compaction` has one."""
 
     async def batch_done(self, facts: int) -> None:
         """So many facts became durable, and the state is what all records add up to. Nothing is said meanwhile."""
@@ -49,7 +49,7 @@ class Keeper(Protocol):
 
 
 class Rescue(Protocol):
-    """Who keeps the loop going when a message raises. `scheduler.live.rescue` has one; simulations have none."""
+    """Who keeps the loop going when a message raises. `scheduler.live.rescue.rescue` has one; simulations have none."""
 
     def one_by_one(
         self, now_s: float, messages: Sequence[Message], error: Exception

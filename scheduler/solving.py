@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.checks import derived
+from policies.engine.checks import derived
+from policies.engine.grouping import group
+from policies.engine.twins import settled
 from policies.errors import PolicyError
-from policies.grouping import group
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
 from policies.registry import entry, reads, resolve
-from policies.twins import settled
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Shares, Solved
 

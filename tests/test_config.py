@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scheduler.config import ConfigError, Said, environment, example_config, load_config, load_settings
-from scheduler.live.daemon_config import DaemonConfig, daemon_config
+from scheduler.live.config import DaemonConfig, daemon_config
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings, TenantSpec
 from worker_agent.config import AgentConfig

@@ -8,7 +8,7 @@ import sys
 from typing import get_type_hints
 
 from worker_agent.config import AgentConfig, ConfigError, agent_config, labels_of
-from worker_agent.whole import run_agent
+from worker_agent.daemon import run_agent
 
 
 def main(arguments: list[str] | None = None) -> int:

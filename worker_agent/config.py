@@ -17,9 +17,9 @@ from typing import Any, get_type_hints
 import msgspec
 import yaml
 
-from worker_agent.containment import WANTED
-from worker_agent.declared import parse_gpus
-from worker_agent.gpus import InventoryError
+from worker_agent.node.declared import parse_gpus
+from worker_agent.node.gpus import InventoryError
+from worker_agent.runs.containment import WANTED
 
 ENVIRONMENT = "GAVEL_AGENT_"
 LEVELS = ("debug", "info", "warning", "error")

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from worker_agent.orders import Order
+from worker_agent.core.messages import Order
 
 LOG = logging.getLogger(__name__)
 EVERY_S = 60.0

@@ -60,14 +60,14 @@ class Interrupted(Fault):
 @contextmanager
 def _one_line() -> Iterator[None]:
     """Turns click's paragraph about a wrong option, Ctrl-C, and output that nothing takes, into a `Fault`."""
-    from gavel.cli.wording import printable
+    from gavel.cli.io.wording import printable
 
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        from gavel.cli.elsewhere import here_it_is
+        from gavel.cli.io.other_schedulers import here_it_is
 
         message = here_it_is(error) or error.format_message().replace("\n\t", " ")
         raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
@@ -133,7 +133,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: float |
 
 def complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """For the shell."""
-    from gavel.cli.policy_list import completions
+    from gavel.cli.policies.policy_list import completions
 
     return completions(incomplete)
 
@@ -174,7 +174,7 @@ def allocate(**options: Any) -> None:
     PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
     runs on each type. docs/problem-format.md has every field.
     """
-    from gavel.cli.allocate import allocate
+    from gavel.cli.policies.allocate import allocate
 
     allocate(**options)
 
@@ -183,14 +183,15 @@ def allocate(**options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def policies(as_json: bool) -> None:
     """List the policies: what each maximises and what it needs to know."""
-    from gavel.cli.policy_list import show
+    from gavel.cli.policies.policy_list import show
 
     show(as_json)
 
 
 def _add_commands() -> None:
     """Those with a file of their own for their options, which need what stands above."""
-    from gavel.cli import service_commands, sim_commands
+    from gavel.cli.service import commands as service_commands
+    from gavel.cli.simulation import commands as sim_commands
 
     for command in (*sim_commands.COMMANDS, *service_commands.COMMANDS):
         main.add_command(command)

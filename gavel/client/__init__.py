@@ -10,6 +10,7 @@ with Client() as client:
 
 from gavel.client.aio import AsyncClient
 from gavel.client.calls import JobFilter
+from gavel.client.client import Client
 from gavel.client.errors import (
     Conflict,
     GavelError,
@@ -23,7 +24,8 @@ from gavel.client.errors import (
     ServerError,
     TooMany,
 )
-from gavel.client.job_file import read_job_file
+from gavel.client.jobs.file import read_job_file
+from gavel.client.jobs.spec import After, JobSpec
 from gavel.client.results import (
     Allocation,
     Explanation,
@@ -40,8 +42,6 @@ from gavel.client.results import (
     Status,
     UsageRow,
 )
-from gavel.client.specs import After, JobSpec
-from gavel.client.sync import Client
 
 __all__ = [
     "After",

@@ -1,4 +1,4 @@
-"""The client for programs with an event loop. `gavel.client.sync` is its twin; what calls mean is in `calls`."""
+"""The client for programs with an event loop. `gavel.client.client` is its twin; what calls mean is in `calls`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from functools import partial
 
 from gavel.client import calls
 from gavel.client import results as r
+from gavel.client.atomic_file import Saving
 from gavel.client.calls import By, JobFilter
-from gavel.client.following import Reading, Waiting
-from gavel.client.intake import Jobs, specs_of
-from gavel.client.packing import Progress, Uploads, without_uploads
-from gavel.client.saving import Saving
+from gavel.client.client import PATIENCE_S, RETRY_S, TIMEOUT_S
+from gavel.client.jobs.intake import Jobs, specs_of
+from gavel.client.jobs.packing import Progress, Uploads, without_uploads
 from gavel.client.settings import find_connection
-from gavel.client.sync import PATIENCE_S, RETRY_S, TIMEOUT_S
-from gavel.client.transport import AsyncTransport
-from gavel.client.trouble import Tell
+from gavel.client.transport.channels import AsyncTransport
+from gavel.client.transport.following import Reading, Waiting
+from gavel.client.transport.notices import Tell
 
 
 class AsyncClient:

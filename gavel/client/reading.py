@@ -21,7 +21,7 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gavel.client import results
-from gavel.client.specs import JobSpec, spec_from_proto
+from gavel.client.jobs.spec import JobSpec, spec_from_proto
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 
 R = TypeVar("R")

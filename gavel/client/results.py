@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gavel.client.specs import JobSpec
+from gavel.client.jobs.spec import JobSpec
 
 
 class JobState(StrEnum):

@@ -14,6 +14,8 @@ docs/training.md is the page for users, docs/job-directory.md what it agrees on 
 
 from __future__ import annotations
 
+from gavel.training.checkpoint.saved_files import load_bytes, load_text, save_bytes, save_text
+from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
 from gavel.training.errors import (
     CheckpointError,
     EnvironmentFault,
@@ -26,8 +28,6 @@ from gavel.training.iterator import Checkpoint, LeasedIterator
 from gavel.training.own_loop import end, report, time_left_s
 from gavel.training.pacing import pace
 from gavel.training.sampler import ResumableSampler
-from gavel.training.saved_files import load_bytes, load_text, save_bytes, save_text
-from gavel.training.torch_checkpoint import TorchCheckpoint
 
 __all__ = [
     "Checkpoint",

@@ -13,10 +13,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from gavel.training import atomic, pacing, session
+from gavel.training import pacing, session
+from gavel.training.checkpoint import atomic
+from gavel.training.checkpoint.store import Store, entries, token_of, token_of_run
 from gavel.training.environment import ranks_of, run_of, steps_of
 from gavel.training.gate import GO_ON, Due, Gate
-from gavel.training.store import Store, entries, token_of, token_of_run
 
 MARK = ".complete"
 

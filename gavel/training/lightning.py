@@ -18,7 +18,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from gavel.training import rng
+from gavel.training.checkpoint import rng
 from gavel.training.hook import MARK, Places, Steps
 from gavel.training.sampler import ResumableSampler
 

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gavel.training import rng
+from gavel.training.checkpoint import rng
 from gavel.training.errors import NoLength, TrainingError
 from gavel.training.sampler import ResumableSampler
 

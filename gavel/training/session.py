@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-from gavel.training.agreement import Decision, Where
 from gavel.training.environment import Run, run_of
 from gavel.training.errors import StaleAttempt
+from gavel.training.gang.agreement import Decision, Where
+from gavel.training.gang.links import ChairLink, MemberLink
 from gavel.training.gate import Gate
 from gavel.training.lease import Lease, LeaseFile
-from gavel.training.links import ChairLink, MemberLink
 from gavel.training.progress import Progress
 
 log = logging.getLogger("gavel.training")

@@ -32,7 +32,7 @@ from scheduler.core.messages import (
     Woke,
 )
 from scheduler.core.outcome import Outcome
-from scheduler.core.problem import Kinds
+from scheduler.core.planning.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import UP, NodeState
 from scheduler.model.jobs import TRANSITIONS, Move
@@ -144,7 +144,7 @@ class Core:
         on_rounds.watch_lapses(out)
         failed_starts.watch(out)
 
-    # What only a world that outlives errors asks for: see `scheduler.live.rescue`.
+    # What only a world that outlives errors asks for: see `scheduler.live.rescue.rescue`.
 
     @property
     def untouched(self) -> bool:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.core.facts import NodeMoved
-from scheduler.core.fitting import listed
 from scheduler.core.messages import Exit
+from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import FAULTY, UP, Node
 from scheduler.model.jobs import Job

@@ -12,10 +12,10 @@ import msgspec
 from scheduler.core import on_rounds
 from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
-from scheduler.core.fitting import listed, must_fit_somewhere
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
-from scheduler.core.problem import rate_of
+from scheduler.core.planning.feasibility import listed, must_fit_somewhere
+from scheduler.core.planning.problem import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec, KeyReused, Refused

@@ -18,7 +18,6 @@ from itertools import repeat
 import msgspec
 import numpy as np
 
-from scheduler.core import problem, round_inputs
 from scheduler.core.effects import Solve
 from scheduler.core.facts import (
     AllocationAdopted,
@@ -29,7 +28,8 @@ from scheduler.core.facts import (
 )
 from scheduler.core.messages import Shares, Solved
 from scheduler.core.outcome import Outcome
-from scheduler.core.problem import Kinds
+from scheduler.core.planning import problem, round_inputs
+from scheduler.core.planning.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import GPUS
 from scheduler.model.jobs import WAITING

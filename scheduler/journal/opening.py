@@ -14,7 +14,7 @@ from typing import NamedTuple
 from scheduler.journal import layout
 from scheduler.journal.errors import DamagedJournal, JournalError, NewerJournal, NotAJournal
 from scheduler.journal.lock import hands_off, lock_path
-from scheduler.journal.mend import beside, finish_mending, mend, sync_folder
+from scheduler.journal.repair.mend import beside, finish_mending, mend, sync_folder
 
 
 class Opened(NamedTuple):

@@ -7,8 +7,8 @@ from scheduler.core.facts import Fact, RecordsLost
 from scheduler.core.invariants import check
 from scheduler.core.on_jobs import JOBS_PER_CALL_MAX
 from scheduler.core.state import SchedulerState
-from scheduler.journal.fit import fit
 from scheduler.journal.record import Journal
+from scheduler.journal.repair.surviving_facts import fit
 from scheduler.journal.replay import Recovered, Rules, recover
 
 IDS_PER_RECORD_MAX = JOBS_PER_CALL_MAX  # numbers that one record is taken to have used at most

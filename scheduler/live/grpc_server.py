@@ -5,7 +5,7 @@ there, which ends the loop and closes the port for good while the process lives 
 enough. Here the calls of unknown methods never reach that loop: they are answered UNIMPLEMENTED, whatever their name.
 All methods that are served are registered by name, which the generated code does.
 
-This overrides two internals of grpcio, so `tests/live/test_ports.py` sends such a request to a real port. Whatever
+This overrides two internals of grpcio, so `tests/live/test_listening.py` sends such a request to a real port. Whatever
 else might end the loop, `ended` tells, and the daemon stops with an error so that it is started again.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from scheduler.model.lease import Bundle, GpuId
+from scheduler.rounds.audit_order import Turn, parts_given, turn_of
 from scheduler.rounds.inputs import ANYWHERE, Held, NodeView, RoundInputs, RoundPlan
-from scheduler.rounds.turn import Turn, parts_given, turn_of
 
 SLACK = 1e-6  # of a CPU, of a GB
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from scheduler.model.lease import GpuId
-from scheduler.rounds.board import Board
-from scheduler.rounds.floor import Floor
+from scheduler.rounds.free_gpus import Floor
 from scheduler.rounds.inputs import NOBODY
-from scheduler.rounds.needs import NOTHING
+from scheduler.rounds.lookup import Board
 from scheduler.rounds.place import Layout
+from scheduler.rounds.resources import NOTHING
 from scheduler.rounds.select import Choice
 
 

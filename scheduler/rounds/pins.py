@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.board import Board
 from scheduler.rounds.inputs import NOBODY, Held
-from scheduler.rounds.needs import Stock, demand_of
+from scheduler.rounds.lookup import Board
+from scheduler.rounds.resources import Stock, demand_of
 
 
 class Pins:

@@ -13,12 +13,12 @@ from collections.abc import Sequence, Set
 from itertools import chain
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.board import Board
-from scheduler.rounds.clear import cheapest_seats
-from scheduler.rounds.floor import Floor
+from scheduler.rounds.free_gpus import Floor
 from scheduler.rounds.inputs import NOBODY
-from scheduler.rounds.needs import Demand, Stock
+from scheduler.rounds.lookup import Board
+from scheduler.rounds.make_room import cheapest_seats
 from scheduler.rounds.pins import Pins
+from scheduler.rounds.resources import Demand, Stock
 
 
 class Layout:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from scheduler.rounds.board import Board
 from scheduler.rounds.fill import fill
 from scheduler.rounds.inputs import Held, RoundInputs, RoundPlan
 from scheduler.rounds.limit import spared
+from scheduler.rounds.lookup import Board
 from scheduler.rounds.pins import Pins
 from scheduler.rounds.place import Layout, place
 from scheduler.rounds.rank import rank

@@ -22,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.rounds.board import Board
 from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
+from scheduler.rounds.lookup import Board
 
 LATE, TURN, FILL = 0, 2, 10  # who goes on comes one before its kind
 GUESS = 4  # what is known comes so much later

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from scheduler.rounds.board import Board
 from scheduler.rounds.inputs import NOBODY
+from scheduler.rounds.lookup import Board
 from scheduler.rounds.pins import Pins
 
 

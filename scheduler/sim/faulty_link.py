@@ -12,8 +12,8 @@ from random import Random
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeReport
 from scheduler.model.cluster import NodeSpec
-from scheduler.sim.machines import Machines
-from scheduler.sim.physics import Physics
+from scheduler.sim.engine.machines import Machines
+from scheduler.sim.engine.physics import Physics
 
 
 class FaultyLink:

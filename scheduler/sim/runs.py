@@ -25,9 +25,9 @@ from policies.registry import resolve
 from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
-from scheduler.sim.arrivals import NOWHERE, Places, can_end
-from scheduler.sim.changes import changes_of, horizon_s
 from scheduler.sim.run_checks import JOBS_MAX, check_cluster, check_numbers
+from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
+from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import SimOptions
 from traces.costs import read_costs
 from traces.errors import BadTable, TraceError, UnreadableFile, nearest

@@ -22,17 +22,17 @@ from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
-from scheduler.sim.ideal import Fluid
-from scheduler.sim.machines import Machines
-from scheduler.sim.metrics import Metrics
-from scheduler.sim.physics import JobTruth, Physics
-from scheduler.sim.renewals import RestartingMachines
-from scheduler.sim.world import Arrival, Event, SimWorld
+from scheduler.sim.engine.machines import Machines
+from scheduler.sim.engine.physics import JobTruth, Physics
+from scheduler.sim.engine.renewals import RestartingMachines
+from scheduler.sim.engine.world import Arrival, Event, SimWorld
+from scheduler.sim.figures.ideal import Fluid
+from scheduler.sim.figures.metrics import Metrics
 from scheduler.solving import answer
 from traces.costs import Cost
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
-from worker_agent.orders import Limits
+from worker_agent.core.messages import Limits
 
 STORAGE = "shared"  # simulated nodes see each other's checkpoints
 COLLECT_EVERY = 100_000  # objects; what a run makes is freed without a search for cycles, nearly all of it

@@ -26,9 +26,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from scheduler.sim.figures.summary import KEYS, summarise
 from scheduler.sim.runs import Run, key, prepare
 from scheduler.sim.simulate import Progress, simulate
-from scheduler.sim.summary import KEYS, summarise
 
 POLL_S = 0.3
 Figures = dict[str, Any]

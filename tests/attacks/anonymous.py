@@ -20,7 +20,7 @@ from typing import Any
 from grpc import aio
 
 from protos.gavel.v1 import cluster_pb2
-from scheduler.live.callers import Role
+from scheduler.live.access.roles import Role
 from tests.support.served import Served
 
 CALL_S = 60.0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from gavel.client import JobSpec
 from tests.e2e.cluster import Cluster, eventually
-from worker_agent import process_tree
+from worker_agent.shim import process_tree
 
 WAIT_S = 25.0  # for the next job
 SHIM_KILLERS = ("the job itself", "from outside", "with the agent")
@@ -102,7 +102,7 @@ def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
 
 def shims_of(cluster: Cluster) -> list[process_tree.Process]:
     """The shims of this cluster, and of no other on the machine."""
-    shims = process_tree.session_leaders("-m", "worker_agent.shim")
+    shims = process_tree.session_leaders("-m", "worker_agent.shim.__main__")
     return [shim for path, shim in shims.items() if Path(path).is_relative_to(cluster.folder)]
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e.cluster import Cluster, eventually, freeze, gone, thaw
-from worker_agent.process_tree import Process
+from worker_agent.shim.process_tree import Process
 
 HERE = Path(__file__).parent
 OWN_LOOP, PLAIN = HERE / "own_loop.py", HERE / "plain_loop.py"

@@ -16,7 +16,7 @@ Gavel = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def no_word_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands still for a moment makes calls slow, which commands would remark on."""
-    monkeypatch.setattr("gavel.client.transport.SILENT_S", 3600.0)
+    monkeypatch.setattr("gavel.client.transport.channels.SILENT_S", 3600.0)
 
 
 def run(*arguments: str, input: str | bytes | None = None) -> Result:

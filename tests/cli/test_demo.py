@@ -7,7 +7,7 @@ from matplotlib.image import imread
 from msgspec import structs
 
 from examples import allocate_demo, day_demo
-from gavel.cli.problem_file import read_problem
+from gavel.cli.policies.problem_file import read_problem
 from policies.audit import audit
 from policies.registry import names, resolve
 

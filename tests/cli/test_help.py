@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gavel.cli import GROUPS, main
-from gavel.client.job_fields import FIELDS
+from gavel.client.jobs.fields import FIELDS
 from tests.cli.conftest import Gavel
 
 NO_FLAG = {"command": "stands behind --", "script": "lines of shell belong into a file, or behind -- bash -c"}

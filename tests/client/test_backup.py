@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gavel import AsyncClient, Client, JobSpec
+from gavel.client.atomic_file import Saving
 from gavel.client.errors import NotReachable, ServerError
-from gavel.client.saving import Saving
-from scheduler.live.backup import restore
+from scheduler.live.data.backup import restore
 from tests.support.daemon_thread import DaemonThread
 
 

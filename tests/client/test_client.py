@@ -13,7 +13,7 @@ from gavel import AsyncClient, Client, JobFilter, JobSpec
 from gavel.client import errors as e
 from gavel.client.calls import Call
 from gavel.client.results import JobState, NodeState, Role
-from gavel.client.transport import user_name
+from gavel.client.transport.channels import user_name
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit, Progress
 from tests.support.live import DEADLINE_S

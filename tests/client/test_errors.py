@@ -4,11 +4,11 @@ import grpc
 import pytest
 
 from gavel.client import errors as e
-from gavel.client.job_errors import file_field, placed
-from gavel.client.patience import Patience
-from gavel.client.specs import JobSpec, Source
-from scheduler.live import status as live_status
-from scheduler.live.status import CallFailed, status_of
+from gavel.client.jobs.errors import file_field, placed
+from gavel.client.jobs.spec import JobSpec, Source
+from gavel.client.transport.retry import Patience
+from scheduler.live.access import status as live_status
+from scheduler.live.access.status import CallFailed, status_of
 
 Code = grpc.StatusCode
 HERE = "127.0.0.1:7070"

@@ -11,8 +11,8 @@ from gavel import AsyncClient, Client
 from gavel.client import results as r
 from gavel.client.calls import JobFilter
 from gavel.client.errors import Invalid
+from gavel.client.jobs.spec import After, JobSpec, Source, spec_from_proto, spec_to_proto
 from gavel.client.reading import moment, plain, read, stamp_of
-from gavel.client.specs import After, JobSpec, Source, spec_from_proto, spec_to_proto
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 
 WHOLE = JobSpec(

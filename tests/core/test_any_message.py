@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.effects import Solve, WakeAt
-from scheduler.core.explain import explain
 from scheduler.core.facts import JobSubmitted
 from scheduler.core.invariants import check
 from scheduler.core.messages import (
@@ -35,6 +34,7 @@ from scheduler.core.messages import (
     Woke,
 )
 from scheduler.core.state import SchedulerState
+from scheduler.explain import explain
 from scheduler.journal.codec import encode_facts
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec

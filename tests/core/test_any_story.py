@@ -15,13 +15,13 @@ from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import JobsForgotten
 from scheduler.core.invariants import check
-from scheduler.core.problem import Kinds
+from scheduler.core.planning.problem import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.journal.history import History
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
 from tests.support.chaos import HORIZON_S, Chaos
 from tests.support.core_world import Stage, replayed
 from tests.support.desk import job, node

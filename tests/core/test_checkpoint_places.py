@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from scheduler.core.apply import apply
-from scheduler.core.explain import Reason, explain
 from scheduler.core.facts import CheckpointSaved, LeaseClosed, LeasesStarted
 from scheduler.core.messages import NodeCommand, NodeHello, Progress
-from scheduler.core.problem import Kinds, build
+from scheduler.core.planning.problem import Kinds, build
 from scheduler.core.state import SchedulerState
+from scheduler.explain import Reason, explain
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import nodes_of
 from scheduler.model.settings import Settings
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
 from tests.support.core_world import Stage
 from tests.support.desk import Desk, exited, job, node
 

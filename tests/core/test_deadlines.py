@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scheduler.core.effects import Solve
-from scheduler.core.explain import explain
 from scheduler.core.messages import JobCommand, Woke
+from scheduler.explain import explain
 from scheduler.model.jobs import JobState
 from scheduler.solving import answer
 from tests.support.desk import Desk, exited, job, node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduler.core.explain import Reason, explain
 from scheduler.core.messages import JobCommand, NodeCommand
 from scheduler.core.state import SchedulerState
+from scheduler.explain import Reason, explain
 from scheduler.model.jobs import Job, JobState
 from scheduler.model.lease import node_of
 from tests.support.desk import Desk, exited, job, node

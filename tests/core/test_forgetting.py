@@ -11,7 +11,7 @@ from scheduler.core.effects import Reply
 from scheduler.core.facts import JobsForgotten, JobSubmitted
 from scheduler.core.messages import Forget, GiveRates, JobCommand, SubmitJobs
 from scheduler.core.state import SchedulerState
-from scheduler.journal.fit import fit
+from scheduler.journal.repair.surviving_facts import fit
 from scheduler.model.jobs import Dependency, JobState, Move
 from scheduler.model.throughput import RateKey
 from tests.support.desk import Desk, job, node

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.explain import explain
 from scheduler.core.facts import LeaseClosed
 from scheduler.core.messages import JobCommand
 from scheduler.core.on_nodes import STARTS_MAX
+from scheduler.explain import explain
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import nodes_of

@@ -10,12 +10,12 @@ import pytest
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.effects import Reply
-from scheduler.core.explain import explain
 from scheduler.core.facts import Configured, JobSubmitted, NodeJoined, PricesSet
-from scheduler.core.fitting import must_fit_somewhere
 from scheduler.core.invariants import check
 from scheduler.core.messages import JobCommand, NodeCommand, NodeHello, SubmitJobs, Woke
+from scheduler.core.planning.feasibility import must_fit_somewhere
 from scheduler.core.state import SchedulerState
+from scheduler.explain import explain
 from scheduler.model.cluster import Node, gpus_for
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec, JobState

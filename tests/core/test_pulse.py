@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from scheduler.model.settings import Settings
+from scheduler.sim.figures.summary import jct_hours
 from scheduler.sim.simulate import SimOptions, simulate
-from scheduler.sim.summary import jct_hours
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 

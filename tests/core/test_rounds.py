@@ -26,7 +26,7 @@ from scheduler.core.messages import Configure, GiveRates, SetPolicy, SetPrices, 
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
 from scheduler.solving import answer
 from tests.support.core_world import Stage
 from tests.support.desk import SETTINGS, Desk, job, node
@@ -317,7 +317,7 @@ def test_a_question_that_cannot_be_asked_again_is_journaled(
     def wrong(*_: object) -> None:
         raise ValueError("no such problem")
 
-    monkeypatch.setattr("scheduler.core.problem.build", wrong)
+    monkeypatch.setattr("scheduler.core.planning.problem.build", wrong)
     before = SchedulerState.restore(desk.core.state.snapshot())
     outcome = desk.take_over(5.0)
     facts = outcome.facts

@@ -11,7 +11,7 @@ from collections import Counter
 from scheduler.core.facts import LeaseClosed, RoundPlanned
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
 from tests.support.core_world import Stage
 from tests.support.desk import node
 

@@ -8,7 +8,7 @@ import pytest
 
 from docs.cli_reference import CHANGES, JSON, NO_JSON, limits, reference, with_table
 from gavel.cli import main
-from gavel.client.job_file import parse_jobs
+from gavel.client.jobs.file import parse_jobs
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "job-file.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import click
 import pytest
 
 from gavel.cli import main
-from scheduler.live.daemon_config import DaemonConfig
+from scheduler.live.config import DaemonConfig
 from tests.cli.conftest import run
 from worker_agent.config import AgentConfig, agent_config
 

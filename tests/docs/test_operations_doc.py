@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.tls import Keys
+from scheduler.live.access.tls import Keys
 from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
 from tests.support.ports import free_port
-from worker_agent import process_tree
+from worker_agent.shim import process_tree
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("install", "operations")
@@ -133,7 +133,7 @@ def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
     """Every `gavel …` names a command; every `section.key` a setting."""
     from gavel.cli import main
     from scheduler.config import example_config
-    from scheduler.live.daemon_config import DaemonConfig
+    from scheduler.live.config import DaemonConfig
 
     text = page(name)
     commands = set(re.findall(r"`(?:sudo )?gavel (\w+)", text))

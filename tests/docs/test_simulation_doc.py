@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.sim_commands import COMMANDS
-from scheduler.sim.summary import KEYS
+from gavel.cli.simulation.commands import COMMANDS
+from scheduler.sim.figures.summary import KEYS
 from tests.cli.conftest import run
 
 ROOT = Path(__file__).parents[2]

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 from unittest import mock
 
-from gavel.cli.up import LocalCluster
+from gavel.cli.service.up import LocalCluster
 from gavel.client import Client, Job, JobSpec, JobState, Refused
-from tests.agent.runs import end_groups
-from worker_agent import process_tree
+from tests.worker_agent.shim_runs import end_groups
+from worker_agent.shim import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "jobs"

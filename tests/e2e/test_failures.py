@@ -10,7 +10,7 @@ import pytest
 
 from gavel.client import JobState
 from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, processes_of, thaw, whole
-from worker_agent import process_tree
+from worker_agent.shim import process_tree
 
 # a scheduler or an agent that stands still for 2 s renews in time, and a job for 4 s saves in time
 SOON = ("--ask-s", "4", "--grace-s", "1.5")

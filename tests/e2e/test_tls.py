@@ -17,7 +17,7 @@ from tests.e2e.cluster import PATIENCE_S, eventually
 from tests.e2e.test_joining import Operator
 
 NEWER = (  # an agent of a release that speaks another protocol
-    "import sys; import worker_agent.whole as whole; whole.PROTOCOL = 99;"
+    "import sys; import worker_agent.daemon as whole; whole.PROTOCOL = 99;"
     "from worker_agent.__main__ import main; sys.exit(main())"
 )
 

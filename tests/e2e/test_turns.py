@@ -13,7 +13,7 @@ import pytest
 from gavel.client import Job
 from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc
 from tests.e2e.cluster import Cluster, eventually, gone, whole
-from worker_agent import process_tree
+from worker_agent.shim import process_tree
 
 ROUNDS = (
     *("scheduler.round_s=5", "scheduler.solve_lead_s=2.5", "scheduler.plan_lead_s=2"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.callers import Role
+from scheduler.live.access.roles import Role
 from tests.support.served import ROOT, Served
 
 PATIENCE_S = 60.0

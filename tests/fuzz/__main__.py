@@ -27,7 +27,7 @@ from typing import Any
 from grpc import aio
 
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
-from scheduler.live.callers import Role
+from scheduler.live.access.roles import Role
 from tests.fuzz.calls import one_call
 from tests.fuzz.links import NODES, Heard, one_link
 from tests.support.served import Served

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
-from scheduler.live.callers import Role
+from scheduler.live.access.roles import Role
 from tests.fuzz.values import Values
 from tests.support import http2
 from tests.support.served import ROLES, Served

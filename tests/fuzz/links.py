@@ -11,7 +11,7 @@ import grpc
 from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
-from scheduler.live.callers import Role
+from scheduler.live.access.roles import Role
 from tests.fuzz.values import Values
 from tests.support.served import Served
 

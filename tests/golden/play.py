@@ -23,16 +23,16 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from scheduler.core.effects import Solve
-from scheduler.core.explain import explain
 from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, NodeCommand, NodeReport, Solved
+from scheduler.explain import explain
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.settings import Settings
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
 from scheduler.solving import answer
 from tests.golden.words import SHARED, Words
 from tests.support.core_world import Stage
-from worker_agent.orders import Limits
+from worker_agent.core.messages import Limits
 
 QUIET = Limits(report_interval_s=1e6, late_s=0.0, ask_s=20.0, grace_s=5.0)  # progress is not what it is about
 END_S = 100_000.0

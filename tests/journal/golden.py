@@ -21,7 +21,7 @@ from protos.gavel.v1.jobs_pb2 import Launch
 from scheduler.core.facts import AnyFact, Fact, JobSubmitted
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import encode_facts
-from scheduler.live.wire_launch import launch_from_wire
+from scheduler.live.wire.launch import launch_from_wire
 from scheduler.model.jobs import JobSpec
 from tests.golden.play import Play
 

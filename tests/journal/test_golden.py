@@ -13,7 +13,7 @@ from scheduler.core.invariants import check
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.wire_launch import launch_from_wire, launch_to_wire
+from scheduler.live.wire.launch import launch_from_wire, launch_to_wire
 from tests.journal.golden import PATH, every_fact, every_launch, plain
 
 LINES: list[dict[str, Any]] = [json.loads(line) for line in PATH.read_text(encoding="utf-8").splitlines()]

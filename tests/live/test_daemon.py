@@ -19,9 +19,9 @@ from scheduler.journal.errors import AppendFailed
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.backup import RESTORED, restore
-from scheduler.live.daemon_config import DaemonConfig
-from scheduler.live.serve import Daemon
+from scheduler.live.config import DaemonConfig
+from scheduler.live.daemon import Daemon
+from scheduler.live.data.backup import RESTORED, restore
 from scheduler.model.settings import Settings
 from tests.support.linked import Peer, until
 from tests.support.live import problem_of, spec
@@ -120,7 +120,7 @@ def test_a_start_that_breaks_off_does_not_swallow_what_the_file_says(
 def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The daemon ends with the error; who waited learns at once that it was not acknowledged, and asks again."""
 
-    monkeypatch.setattr("scheduler.live.serve.STOP_S", START_S)
+    monkeypatch.setattr("scheduler.live.daemon.STOP_S", START_S)
 
     async def story() -> float:
         async with running(tmp_path) as daemon:
@@ -141,7 +141,7 @@ def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Jobs, rounds, a log, health: each stream ends at once, and says that it is worth coming back."""
-    monkeypatch.setattr("scheduler.live.serve.STOP_S", START_S)
+    monkeypatch.setattr("scheduler.live.daemon.STOP_S", START_S)
 
     async def story() -> tuple[list[tuple[str, str]], float]:
         daemon = running(tmp_path)
@@ -182,7 +182,7 @@ def test_a_scheduler_that_stops_misses_no_node(tmp_path: Path, caplog: pytest.Lo
         await peer.drop()
         return daemon.world.state.nodes["n1"].state, ended
 
-    caplog.set_level(logging.INFO, "scheduler.live.links")
+    caplog.set_level(logging.INFO, "scheduler.live.agents.links")
     assert asyncio.run(story()) == ("up", grpc.StatusCode.UNAVAILABLE)
     assert "the link is gone" not in caplog.text
 
@@ -219,7 +219,7 @@ def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
 
 def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It holds keys and token hashes: who has taken one is noted, also who left after a part of it."""
-    monkeypatch.setattr("scheduler.live.upkeep_service.CHUNK_BYTES", 16)
+    monkeypatch.setattr("scheduler.live.api.upkeep.CHUNK_BYTES", 16)
 
     def noted() -> list[tuple[str, str, str]]:
         lines = map(json.loads, (tmp_path / "audit.log").read_text().splitlines())
@@ -252,7 +252,7 @@ def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
             return state.epoch, state.next_lease, state.next_job
 
     before = asyncio.run(started())
-    monkeypatch.setattr("scheduler.live.serve.recover_scheduler", counted)
+    monkeypatch.setattr("scheduler.live.daemon.recover_scheduler", counted)
     (tmp_path / "a" / RESTORED).write_text("{}")
     restored = asyncio.run(started())
     assert len(read) == 1

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.client import job_values
-from gavel.client.yaml_nodes import Wrong
-from scheduler.live.daemon_config import DaemonConfig, Keeping
-from scheduler.live.limits import PeopleConfig
+from gavel.client.jobs import values
+from gavel.client.jobs.yaml import Wrong
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.config import DaemonConfig, Keeping
 from scheduler.live.pace import Pace
 from scheduler.model import bounds
 from scheduler.model.bounds import Bound
@@ -23,7 +23,7 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
-from worker_agent.declared import parse_gpus
+from worker_agent.node.declared import parse_gpus
 
 TABLES: list[tuple[type[msgspec.Struct], bounds.Table]] = [
     (JobSpec, bounds.JOB),
@@ -99,28 +99,28 @@ def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
 
 def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
     """Where a job file has limits of its own, they are the scheduler's."""
-    assert job_values.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
-    assert job_values.ENTRIES_MAX == bounds.ENTRIES_MAX
-    assert bounds.GPUS.most == job_values.GPUS_MAX
-    assert bounds.COUNT.most == job_values.COUNT_MAX
-    assert bounds.INDEX.most == job_values.INDEX_MAX
-    assert bounds.ARRAY_MAX == job_values.ARRAY_MAX
+    assert values.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
+    assert values.ENTRIES_MAX == bounds.ENTRIES_MAX
+    assert bounds.GPUS.most == values.GPUS_MAX
+    assert bounds.COUNT.most == values.COUNT_MAX
+    assert bounds.INDEX.most == values.INDEX_MAX
+    assert bounds.ARRAY_MAX == values.ARRAY_MAX
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "limit"),
     [
-        (job_values.WIDTH, "2-99999999", "1,000,000"),
-        (job_values.WIDTH, "99999999", "1,000,000"),
-        (job_values.COUNT, "99999999999", "1,000,000,000"),
-        (job_values.INDICES, "0-9999999999:99999", "1,000,000,000"),
-        (job_values.SIZE, "1e400GB", "1.8e+308"),
-        (job_values.DURATION, "9" * 400 + "w", "1.8e+308"),
-        (job_values.INSTANT, "9" * 400 + "w", "1.8e+308"),
+        (values.WIDTH, "2-99999999", "1,000,000"),
+        (values.WIDTH, "99999999", "1,000,000"),
+        (values.COUNT, "99999999999", "1,000,000,000"),
+        (values.INDICES, "0-9999999999:99999", "1,000,000,000"),
+        (values.SIZE, "1e400GB", "1.8e+308"),
+        (values.DURATION, "9" * 400 + "w", "1.8e+308"),
+        (values.INSTANT, "9" * 400 + "w", "1.8e+308"),
     ],
 )
 def test_a_job_file_with_a_number_too_large_is_told_the_limit(
-    kind: job_values.Kind, text: str, limit: str
+    kind: values.Kind, text: str, limit: str
 ) -> None:
     """Not what a number looks like."""
     with pytest.raises(Wrong) as refused:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from policies.audit import audit, could_gain
-from policies.grouping import group
+from policies.engine.grouping import group
 from policies.problem import Allocation, Problem, Tenant
 from policies.registry import resolve
 from tests.support.problems import alone, by_hand, problems, together

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policies import solvers
-from policies.grouping import group
+from policies.engine import solvers
+from policies.engine.grouping import group
 from policies.problem import Floats, Problem
 from policies.program import Point, Program
 from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, needs

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from policies import solvers
+from policies.engine import solvers
+from policies.engine.grouping import group
 from policies.errors import SolverFailure
-from policies.grouping import group
 from policies.problem import Floats, Problem
 from policies.program import SLACK, Point, Program
 from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, needs

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.grouping import group
+from policies.engine.grouping import group
 from policies.problem import Problem
 from policies.reference import (
     best_rates,

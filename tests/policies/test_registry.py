@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies import registry, solvers
+from policies import registry
 from policies.audit import audit
+from policies.engine import solvers
+from policies.engine.solvers import Answer, LinearProgram
 from policies.errors import MissingFacts, PolicyError, SolverFailure, UnknownPolicy
 from policies.problem import Allocation, Problem
 from policies.registry import Entry, entry, names, policy, resolve, unsolved
-from policies.solvers import Answer, LinearProgram
 from tests.support.problems import alone, by_hand, random_problem, together
 
 ALIASES = {

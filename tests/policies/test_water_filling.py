@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from policies import filling
+from policies.engine import filling
 from policies.problem import Floats, Problem
 from policies.program import MET, Point, Program
 from policies.registry import resolve

@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.rounds.board import Board
+from scheduler.rounds.audit_order import parts_given, turn_of
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, RoundInputs, Terms
+from scheduler.rounds.lookup import Board
 from scheduler.rounds.plan import plan_round
 from scheduler.rounds.rank import rank
-from scheduler.rounds.turn import parts_given, turn_of
 from tests.support.rounds import random_round
 
 rounds = st.randoms(use_true_random=False).map(random_round)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.rounds.board import Board
+from scheduler.rounds.lookup import Board
 from scheduler.rounds.rank import changes, rank
 from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 

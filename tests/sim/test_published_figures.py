@@ -7,9 +7,9 @@ from functools import cache
 import msgspec
 import pytest
 
+from scheduler.sim.figures.summary import summarise
 from scheduler.sim.runs import Run, prepare
 from scheduler.sim.simulate import simulate
-from scheduler.sim.summary import summarise
 from tests.support.public_data import public_data
 
 TABLE = "gavel/simulation_throughputs.json"

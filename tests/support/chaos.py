@@ -24,8 +24,8 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.lease import nodes_of
 from scheduler.model.settings import Settings
-from scheduler.sim.faults import NodeEvent, failures, strike
-from scheduler.sim.physics import JobTruth
+from scheduler.sim.engine.physics import JobTruth
+from scheduler.sim.scenario.faults import NodeEvent, failures, strike
 from scheduler.solving import answer
 from tests.support.core_world import Stage
 from tests.support.desk import node

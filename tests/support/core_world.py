@@ -24,14 +24,14 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import HOLDING, Lease
 from scheduler.model.settings import Settings
+from scheduler.sim.engine.machines import NEVER, Machines
+from scheduler.sim.engine.node import Node
+from scheduler.sim.engine.physics import JobTruth, Physics, Rates
+from scheduler.sim.engine.world import Arrival, SimWorld
 from scheduler.sim.faulty_link import FaultyLink
-from scheduler.sim.machines import NEVER, Machines
-from scheduler.sim.node import Node
-from scheduler.sim.physics import JobTruth, Physics, Rates
-from scheduler.sim.world import Arrival, SimWorld
 from scheduler.solving import answer
 from traces.throughputs import Throughputs
-from worker_agent.orders import Limits, ProcessExited
+from worker_agent.core.messages import Limits, ProcessExited
 
 LIMITS = Limits(report_interval_s=200.0, late_s=1e-3, ask_s=10.0, grace_s=5.0)
 WIDTHS = (1, 2, 3, 4)

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from scheduler.live.daemon_config import DaemonConfig, daemon_config
-from scheduler.live.serve import Daemon
+from scheduler.live.config import DaemonConfig, daemon_config
+from scheduler.live.daemon import Daemon
 
 START_S = 60.0
 

@@ -25,24 +25,24 @@ from scheduler.core.messages import SubmitJobs
 from scheduler.drive import drive
 from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
-from scheduler.live.agents_service import AgentsService
-from scheduler.live.attempts import Attempts
-from scheduler.live.auth import ByCertificate
+from scheduler.live.access.auth import ByCertificate
+from scheduler.live.access.interceptor import Guard
+from scheduler.live.access.limits import CallPlaces, PeopleConfig
+from scheduler.live.agents.links import Links
+from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.service import AgentsService
 from scheduler.live.clock import Clock
-from scheduler.live.durable_state import DurableState
+from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.guard import Guard
-from scheduler.live.limits import CallPlaces, PeopleConfig
-from scheduler.live.links import Links
-from scheduler.live.log_relay import LogRelay
 from scheduler.live.pace import Pace
-from scheduler.live.rescue import Rescue
+from scheduler.live.rescue.durable_state import DurableState
+from scheduler.live.rescue.rescue import Rescue
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec
 from scheduler.solving import answer
-from worker_agent.launch import Details
-from worker_agent.orders import Desired, Event
-from worker_agent.rendezvous import Rendezvous
+from worker_agent.core.messages import Desired, Event
+from worker_agent.runs.launch import Details
+from worker_agent.runs.rendezvous import Rendezvous
 
 PATIENCE_S = 60.0
 QUICK = Pace(report_interval_s=0.2, silence_s=0.9, away_s=0.1, duplicate_s=0.3, gang_s=5.0, proof_s=2.0)
@@ -343,7 +343,7 @@ class Remembering:
 
     def tell(self, event: Event) -> None:
         """Remember it; answer a link that is up as the core does."""
-        from worker_agent.orders import LinkUp
+        from worker_agent.core.messages import LinkUp
 
         self.events.append(event)
         if isinstance(event, LinkUp):

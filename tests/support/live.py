@@ -27,13 +27,13 @@ from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
 from scheduler.drive import drive
 from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
-from scheduler.live.attempts import Attempts
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.api.services import KEEPING, SERVER_OPTIONS, People
 from scheduler.live.clock import Clock
-from scheduler.live.daemon_config import Keeping
+from scheduler.live.config import Keeping
+from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.limits import PeopleConfig
-from scheduler.live.log_source import LogUnavailable, NodeSeen
-from scheduler.live.people import KEEPING, SERVER_OPTIONS, People
+from scheduler.live.node_views import LogUnavailable, NodeSeen
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase

@@ -1,7 +1,7 @@
 """Lexicographic max-min by its definition: raise everybody, see who is stuck, go on with the others.
 
 One linear program per step for how far all can rise, and one per job for whether it alone could still rise
-while nobody falls. Slow, and sharing no idea with the cuts and prices of `policies/filling.py`.
+while nobody falls. Slow, and sharing no idea with the cuts and prices of `policies/engine/filling.py`.
 """
 
 from collections.abc import Callable

@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
-from scheduler.live.callers import Role
-from scheduler.live.tls import Keys
-from scheduler.live.tokens import Access
-from worker_agent.targets import CA, CERTIFICATE, KEY
+from scheduler.live.access.roles import Role
+from scheduler.live.access.tls import Keys
+from scheduler.live.access.tokens import Access
+from worker_agent.link.target import CA, CERTIFICATE, KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0

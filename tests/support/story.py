@@ -9,7 +9,7 @@ from scheduler.core.messages import Exit, Shares
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Bundle, Lease
-from scheduler.sim.metrics import Metrics
+from scheduler.sim.figures.metrics import Metrics
 
 HOUR_S = 3600.0
 Outcome = Literal["finished", "yielded", "failed", "node_failed"]

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from gavel.training import LeasedIterator, pace, session, time_left_s
+from gavel.training.checkpoint.store import Store, token_of_run
 from gavel.training.environment import ranks_of, run_of
-from gavel.training.store import Store, token_of_run
 
 
 class Count:

@@ -1,0 +1,1 @@
+"""Commands about the cluster: nodes, usage, policy, status, tokens, contexts, top."""

@@ -1,0 +1,100 @@
+"""`gavel top`: the picture of `gavel.cli.cluster.top_screen`, drawn again and again until q."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import islice
+
+from rich.console import Group
+from rich.live import Live
+
+from gavel.cli.cluster.top_screen import Picture, screen
+from gavel.cli.io.columns import out
+from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.jobs.queue import as_listed
+from gavel.client import Client, JobFilter, JobState
+from gavel.client.errors import NotReachable
+
+JOBS_SHOWN = 200
+LINES_ONCE = 1000
+QUIT = ("q", "Q", "\x1b", "\x04")
+
+
+def top(every_s: float, once: bool, as_json: bool, address: str | None, context: str | None) -> None:
+    """The command's body."""
+    with scheduler(address, context) as client:
+        picture = look(client)
+        if as_json:
+            said = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
+            print_json(said | {"jobs": [as_listed(job) for job in picture.jobs]})
+            return
+        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            console = out()
+            width = shutil.get_terminal_size().columns
+            for line in screen(picture, width, LINES_ONCE):
+                console.print(line)
+            return
+        _watch(client, picture, every_s)
+
+
+def look(client: Client) -> Picture:
+    """How things are now."""
+    waiting = (JobState.QUEUED, JobState.PREEMPTED, JobState.HELD)
+    # Waiting jobs first: one that starts between the two calls is in both lists, and not in neither.
+    queue = client.page(JobFilter(states=waiting), size=JOBS_SHOWN, brief=True)
+    running = list(islice(client.list(JobFilter(states=[JobState.RUNNING]), brief=True), JOBS_SHOWN))
+    started = {job.id for job in running}
+    jobs = (*running, *(job for job in queue.jobs if job.id not in started))
+    return Picture(client.status(), client.nodes(), jobs, queue.total, datetime.now(UTC))
+
+
+def _watch(client: Client, picture: Picture, every_s: float) -> None:
+    console = out()
+    console.soft_wrap = False
+    client.on_trouble, client.retry_s = (
+        None,
+        0.0,
+    )  # it looks again anyway, and says in the picture what is wrong
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            size = shutil.get_terminal_size()
+            live.update(Group(*screen(picture, size.columns, size.lines - 1)), refresh=True)
+            if _asked_to_quit(keys, every_s):
+                return
+            try:
+                picture = look(client)
+            except NotReachable as error:  # it may come back: the last picture stays, with the reason
+                picture = replace(picture, at=datetime.now(UTC), trouble=f"still trying: {error}")
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int]:
+    """The keyboard, each key at once and unseen."""
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    try:
+        tty.setcbreak(number)
+        yield number
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def _asked_to_quit(keys: int, wait_s: float) -> bool:
+    until_s = time.monotonic() + wait_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        ready, _, _ = select.select([keys], [], [], left_s)
+        if ready:
+            pressed = os.read(keys, 64).decode("latin-1")
+            if not pressed or pressed in QUIT or "q" in pressed.lower():
+                return True
+    return False

@@ -1,0 +1,156 @@
+"""One picture of a cluster for `gavel top`: nodes with their GPUs, running jobs, the queue, the round. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.text import Text
+
+from gavel.cli.io.columns import Column, fitted, table
+from gavel.cli.io.job_text import NODE_STYLES, age, few, job_on, job_progress, job_where, span, state_text
+from gavel.cli.io.wording import printable
+from gavel.client.results import Job, JobState, Node, Status
+
+RUNNING_COLUMNS = (
+    Column("job", right=True, most=10),
+    Column("name", most=18),
+    Column("user", most=10),
+    Column("GPUs", most=12),
+    Column("done", right=True, most=10),
+    Column("age", right=True),
+    Column("where"),
+)
+QUEUE_COLUMNS = (*RUNNING_COLUMNS[:3], Column("state"), *RUNNING_COLUMNS[3:6], Column("why"))
+BUSY, FREE, SHARED, BROKEN = "█", "░", "▓", "x"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is shown; `trouble`: why it is older than it should be."""
+
+    status: Status
+    nodes: Sequence[Node]
+    jobs: Sequence[Job]
+    waiting: int  # of all jobs; more than are shown
+    at: datetime
+    trouble: str = ""
+
+
+def screen(picture: Picture, width: int, height: int) -> list[Text]:
+    """At most so many lines, none wider."""
+    running = [job for job in picture.jobs if job.placement is not None]
+    waiting = [job for job in picture.jobs if job.placement is None and not job.state.is_final]
+    head = _head(picture, width)
+    room = max(height - len(head) - 4, 3)
+    nodes = _nodes(picture.nodes, width, max(room // 3, 1))
+    room = max(room - len(nodes), 2)
+    shown_running = _some(
+        "running",
+        RUNNING_COLUMNS,
+        running,
+        len(running),
+        max(room - min(len(waiting) + 1, room // 2), 2),
+        width,
+        picture,
+    )
+    shown_waiting = _some(
+        "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(shown_running), 2), width, picture
+    )
+    lines = [*head, *nodes, Text(), *shown_running, Text(), *shown_waiting]
+    return [_cut(line, width) for line in lines[:height]]
+
+
+def _head(picture: Picture, width: int) -> list[Text]:
+    status, now = picture.status, picture.at
+    left = "" if status.round_ends is None else f", {span((status.round_ends - now).total_seconds())} left"
+    busy = f"{status.gpus_busy}/{status.gpus} GPUs busy"
+    first = Text(f"{busy}  {printable(status.policy)}  round {status.round}{left}", style="bold")
+    lines = [first]
+    if picture.trouble:
+        lines.append(Text(printable(picture.trouble), style="red"))
+    lines += [Text(printable(warning), style="yellow") for warning in status.warnings[:2]]
+    return lines
+
+
+def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
+    """A bar for each node, in as many columns as fit; busy nodes are not hidden by idle ones."""
+    names = max([min(len(node.name), 16) for node in nodes], default=0)
+    kinds = max([min(len(node.worker_type), 10) for node in nodes], default=0)
+    bars = max([len(node.gpus) for node in nodes], default=0)
+    cell = min(names + 1 + kinds + 1 + bars + 10, width)
+    across = max((width + 2) // (cell + 2), 1)
+    ordered = sorted(
+        nodes, key=lambda node: (node.state == "up" and not any(g.jobs for g in node.gpus), node.name)
+    )
+    shown = ordered[: across * most] if len(nodes) > across * most else list(nodes)
+    lines = []
+    for at in range(0, len(shown), across):
+        line = Text(no_wrap=True)
+        for node in shown[at : at + across]:
+            line.append_text(_node(node, names, kinds, cell)).append("  ")
+        lines.append(line)
+    if len(shown) < len(nodes):
+        lines.append(Text(f"and {len(nodes) - len(shown)} more nodes", style="dim"))
+    return lines
+
+
+def _node(node: Node, names: int, kinds: int, cell: int) -> Text:
+    name = fitted(Text(printable(node.name), style=NODE_STYLES.get(node.state, "")), names)
+    text = name.append(" ").append_text(fitted(Text(printable(node.worker_type)), kinds)).append(" ")
+    whole = Text(no_wrap=True).append_text(text)
+    for gpu in node.gpus:
+        if gpu.broken:
+            whole.append(BROKEN, style="red")
+        elif gpu.jobs:
+            whole.append(SHARED if len(gpu.jobs) > 1 else BUSY, style="green")
+        else:
+            whole.append(FREE, style="dim")
+    if node.state != "up":
+        whole.append(f" {node.state.value}")
+    whole.append(" " * max(cell - whole.cell_len, 0))
+    return whole
+
+
+def _some(
+    title: str,
+    columns: Sequence[Column],
+    jobs: Sequence[Job],
+    count: int,
+    most: int,
+    width: int,
+    picture: Picture,
+) -> list[Text]:
+    """A table in at most so many lines."""
+    if not jobs:
+        return [Text(f"{title}: none", style="dim")]
+    room = most - 1
+    shown = jobs if len(jobs) <= room and count <= len(jobs) else jobs[: max(room - 1, 0)]
+    rows = [tuple(_cells(job, columns is QUEUE_COLUMNS, picture.at)) for job in shown]
+    lines = table(columns, rows, width)
+    rest = max(count, len(jobs)) - len(shown)
+    if rest > 0:
+        lines.append(Text(f"and {rest} more {title}", style="dim"))
+    return lines
+
+
+def _cells(job: Job, waits: bool, now: datetime) -> Iterable[str | Text]:
+    yield job.id
+    yield job.spec.name or job.spec.job_type
+    yield job.spec.user
+    if waits:
+        yield state_text(job.state)
+    yield job_on(job)
+    yield job_progress(job)
+    yield age(job.ended or job.submitted, now)
+    if job.state is JobState.RUNNING and job.placement is not None and job.placement.phase == "running":
+        yield few(job.placement.nodes)
+    else:
+        yield job_where(job)
+
+
+def _cut(line: Text, width: int) -> Text:
+    if line.cell_len > width:
+        line.truncate(width, overflow="ellipsis")
+    return line

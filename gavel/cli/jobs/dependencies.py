@@ -1,0 +1,100 @@
+"""Names in `after`, of flags and of job files, as the ids that the scheduler knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from gavel.cli import Fault
+from gavel.cli.io.job_text import few
+from gavel.cli.io.session import is_id
+from gavel.cli.io.wording import printable
+from gavel.client import Client, JobFilter, JobSpec
+from gavel.client.jobs.errors import objection
+from gavel.client.results import ACTIVE
+
+SHOWN = 5
+
+
+class Unclear(ValueError):
+    """Nobody can say which job is meant."""
+
+
+def with_ids(
+    client: Client, specs: Sequence[JobSpec], *, by_flag: bool, keyed: bool = False
+) -> tuple[JobSpec, ...]:
+    """The jobs, each name that they wait for replaced by the id of the only unfinished job that has it.
+
+    `by_flag`: the names come from the command line, whatever a file says. `keyed`: the submission may be said again,
+    when a name means another job, or none; so there only ids will do.
+    """
+    names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
+    found = []
+    for spec in specs:
+        try:
+            after = tuple(
+                replace(one, job=names.id_of(one.job, spec.user, together[one.job] - (one.job == spec.name)))
+                for one in spec.after
+            )
+        except Unclear as unclear:
+            if by_flag:
+                raise Fault(f"--after: {unclear}") from None
+            raise objection(spec, "after", str(unclear)) from None
+        found.append(replace(spec, after=after) if after else spec)
+    return tuple(found)
+
+
+class _Names:
+    """Each is looked up once, and told once."""
+
+    def __init__(self, client: Client, keyed: bool) -> None:
+        self._client, self._keyed = client, keyed
+        self._caller = ""
+        self._ids: dict[tuple[str, str], str] = {}
+
+    def id_of(self, job: str, user: str, beside: int) -> str:
+        """Unclear where no job, or more than one, may be meant. `beside`: of this name in the same submission."""
+        if is_id(job):
+            return job
+        if beside:
+            raise Unclear(
+                f"'{printable(job)}' is submitted together with this job and has no id yet: submit it before"
+            )
+        if self._keyed:
+            raise Unclear(
+                f"must be the id of a job beside --key: the name '{printable(job)}' may mean another job next time"
+            )
+        if not user:
+            user = self._caller = self._caller or self._client.who_am_i().user
+        if (user, job) not in self._ids:
+            self._ids[user, job] = found = self._only(job, user)
+            click.echo(f"after '{printable(job)}': job {found}", err=True)
+        return self._ids[user, job]
+
+    def _only(self, name: str, user: str) -> str:
+        jobs = self._client.list(JobFilter(states=ACTIVE, user=user), brief=True)
+        named: dict[str, tuple[str, str]] = {}  # id, or that of the array → name and state
+        for job in jobs:
+            if job.spec.name:
+                named[job.id.partition("_")[0]] = (job.spec.name, job.state.value)
+        fitting = [job for job, (other, _) in named.items() if other == name]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            listed = few([f"{job} ({named[job][1]})" for job in fitting], SHOWN)
+            raise Unclear(
+                f"{len(fitting)} unfinished jobs of {user} are called '{printable(name)}'; "
+                f"say which by its id: {listed}"
+            )
+        near = difflib.get_close_matches(name, [other for other, _ in named.values()], n=SHOWN, cutoff=0.5)
+        offered = [job for job, (other, _) in named.items() if other in near] or list(named)
+        listed = few([f"{job} ({printable(named[job][0])})" for job in offered], SHOWN)
+        which = f"; there are {listed}" if listed else ""
+        raise Unclear(
+            f"must be the id of a job, or the name of an unfinished one of {user}; "
+            f"none is called '{printable(name)}'{which}"
+        )

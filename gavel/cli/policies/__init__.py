@@ -1,0 +1,1 @@
+"""Commands about policies: allocate a problem file, list policies; answers as tables and plots."""

@@ -1,0 +1,147 @@
+"""An answer as tables: who runs where and how fast, which types are scarce, what the value means."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from gavel.cli.io.terminal import name_cell, new_table, print_all
+from gavel.cli.io.value_words import duration, value_words
+from gavel.cli.io.wording import count_of, printable
+from gavel.cli.policies.answer import Answer
+from policies.problem import Ints
+
+JOBS_SHOWN = 40
+WAYS_SHOWN = 20
+NOTHING = 1e-6  # a rate of less than this part of the isolated one is the noise of a solver
+SHARE_SHOWN = 5e-4  # less than this beside a far greater share is rounding
+
+
+def print_answer(answer: Answer, all_jobs: bool = False) -> None:
+    """Everything that `gavel allocate` says without `--json`."""
+    total = len(answer.problem.jobs)
+    shown = total if all_jobs else min(total, JOBS_SHOWN)
+    parts: list[Table | Text] = [_headline(answer), job_table(answer, shown)]
+    if shown < total:
+        rest = f"… and {count_of(total - shown, 'more job')}; --all-jobs shows them, --json has them all"
+        parts.append(Text(rest + "\n", style="dim"))
+    if len(special := _special_ways(answer)):
+        parts.append(way_table(answer, special[:WAYS_SHOWN]))
+        if len(special) > WAYS_SHOWN:
+            rest = f"… and {len(special) - WAYS_SHOWN:,} more such ways; --json has them all"
+            parts.append(Text(rest + "\n", style="dim"))
+    parts += [type_table(answer), Text.assemble(("value  ", "bold"), value_words(answer.allocation))]
+    parts += [Text.assemble(("note   ", "bold yellow"), printable(note)) for note in answer.allocation.notes]
+    print_all(*parts)
+
+
+def _headline(answer: Answer) -> Text:
+    allocation, problem = answer.allocation, answer.problem
+    gpus = count_of(round(float(problem.capacity.sum())), "GPU")
+    kinds = count_of(len(problem.worker_types), "type")
+    solved = f"solved in {duration(allocation.solve_s)}" + (
+        "" if allocation.optimal else ", not proven optimal"
+    )
+    return Text.assemble(
+        (printable(allocation.policy), "bold"),
+        f" · {count_of(len(problem.jobs), 'job')} on {gpus} of {kinds} · {solved}",
+    )
+
+
+def job_table(answer: Answer, shown: int) -> Table:
+    """One row per job: its share of time on each type, its rate, and how that compares with a slice of its own."""
+    problem = answer.problem
+    table = new_table()
+    table.add_column("job", no_wrap=True)
+    table.add_column("GPUs", justify="right")
+    for name in problem.worker_types:
+        table.add_column(name_cell(name), justify="right", no_wrap=True)
+    table.add_column("steps/s", justify="right")
+    table.add_column("× isolated", justify="right")
+    for row in range(shown):
+        rate, times = answer.effective_rate[row], answer.times_isolated[row]
+        table.add_row(
+            name_cell(problem.jobs.ids[row]),
+            str(problem.jobs.gpus[row]),
+            *_share_cells(answer, row),
+            Text(f"{rate:.4g}") if times > NOTHING else Text("0", style="red"),
+            Text(
+                "–" if math.isnan(times) else f"{times:.2f}",
+                style="green" if times >= 1.0 - NOTHING else "yellow",
+            ),
+        )
+    return table
+
+
+def _share_cells(answer: Answer, row: int) -> list[Text]:
+    special = set(answer.problem.columns.worker_type[_special_ways(answer, answer.columns_of(row))].tolist())
+    least = min(SHARE_SHOWN, 1e-3 * answer.share_by_type[row].max())
+    cells = []
+    for kind, share in enumerate(answer.share_by_type[row]):
+        if share <= max(least, 0.0):
+            cells.append(Text("· ", style="dim"))
+        else:
+            cells.append(
+                Text(percent(share) + ("+" if kind in special else " "), style="bold" if share >= 0.5 else "")
+            )
+    return cells
+
+
+def _special_ways(answer: Answer, among: Ints | None = None) -> Ints:
+    """Columns in use that say more than job and type: a pair, another width than asked for, a label."""
+    columns = answer.problem.columns
+    used = answer.used if among is None else among
+    used = used[answer.allocation.time_share[used] >= SHARE_SHOWN]
+    labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
+    other_width = columns.gpus[used] != answer.problem.jobs.gpus[columns.first[used]]
+    return used[columns.is_pair[used] | other_width | labelled]
+
+
+def way_table(answer: Answer, ways: Ints) -> Table:
+    """One row per way of running that the shares by type, marked with a plus there, do not tell in full."""
+    columns, ids = answer.problem.columns, answer.problem.jobs.ids
+    table = new_table()
+    for title in ("+ of which", "type", "GPUs", "label", "share"):
+        table.add_column(title, justify="right" if title in ("GPUs", "share") else "left", no_wrap=True)
+    for k in ways:
+        who = name_cell(ids[columns.first[k]])
+        if columns.second[k] >= 0:
+            who = Text.assemble(who, " with ", name_cell(ids[columns.second[k]]))
+        table.add_row(
+            who,
+            name_cell(answer.problem.worker_types[columns.worker_type[k]]),
+            str(columns.gpus[k]),
+            name_cell(columns.label[k]),
+            percent(answer.allocation.time_share[k]),
+        )
+    return table
+
+
+def type_table(answer: Answer) -> Table:
+    """One row per worker type: how much of it is in use, and what one more GPU would change."""
+    problem, price = answer.problem, answer.allocation.price
+    table = new_table()
+    table.add_column("type", no_wrap=True)
+    table.add_column("GPUs", justify="right")
+    table.add_column("in use", justify="right")
+    table.add_column("one more GPU changes the value by", justify="right")
+    for kind, name in enumerate(problem.worker_types):
+        binding = bool(answer.binding[kind])
+        worth = f"{price[kind]:+.4g} (binding)" if binding else "–" if math.isnan(price[kind]) else "nothing"
+        table.add_row(
+            name_cell(name, "bold" if binding else ""),
+            f"{problem.capacity[kind]:g}",
+            percent(answer.utilisation[kind]),
+            Text(worth, style="bold magenta" if binding else "dim"),
+        )
+    return table
+
+
+def percent(part: float) -> str:
+    """A share of something."""
+    if math.isnan(part):
+        return "–"
+    return f"{part:.1%}" if part >= 0.0005 else "<0.1%" if part > 0 else "0.0%"

@@ -1,0 +1,1 @@
+"""Commands that simulate, replay and compare, and the tables and plots of their figures."""

@@ -1,0 +1,87 @@
+"""`gavel compare`: two results of `gavel simulate --json`, side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from gavel.cli import Fault
+from gavel.cli.io.document import BadFile, read_document
+from gavel.cli.io.outputs import STDOUT, write_json
+from gavel.cli.io.terminal import print_all
+from gavel.cli.io.wording import nearest, printable, quoted
+from gavel.cli.simulation.run_table import comparison_table, flat, ratio_of
+from scheduler.sim.figures.summary import INTERRUPTED, KEYS
+
+WORDS = ("policy",)
+TABLES = ("utilization", "cluster")
+LARGEST = sys.float_info.max
+
+
+def compare(a: str, b: str, as_json: bool) -> None:
+    """The command's body."""
+    if a == b == "-":
+        raise Fault("A and B are both standard input, which can be read only once")
+    first, second = read_figures(a), read_figures(b)
+    if as_json:
+        x, y = dict(flat(first)), dict(flat(second))
+        ratio = {
+            key.replace(" ", ":"): ratio_of(key, x.get(key), y.get(key)) for key in dict.fromkeys([*x, *y])
+        }
+        write_json("--json", STDOUT, {"a": first, "b": second, "ratio": ratio})
+        return
+    print_all(comparison_table(first, second, (f"A: {_name(a)}", f"B: {_name(b)}")))
+    partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
+    if partial:
+        verb = "was" if len(partial) == 1 else "were"
+        print_all(
+            Text(
+                f"note: {' and '.join(partial)} {verb} interrupted: figures until then, not of a whole run",
+                "yellow",
+            )
+        )
+    differ = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
+    if differ:
+        print_all(Text(f"note: not the same {', '.join(differ)}: what differs may be due to that", "yellow"))
+
+
+def read_figures(name: str) -> dict[str, Any]:
+    """The figures in a file, checked as far as the table needs it."""
+    shown = "standard input" if name == "-" else printable(name)
+    try:
+        data = read_document(name)
+    except BadFile as error:
+        raise Fault(f"{shown}: {printable(str(error))}") from None
+    if type(data) is dict and type(data.get("figures")) is dict:
+        data = data["figures"]  # a finished run of a sweep
+    if type(data) is not dict or not set(KEYS) & set(data):
+        raise Fault(f"{shown}: is no result of `gavel simulate --json`")
+    for key, value in data.items():
+        if key not in (*KEYS, INTERRUPTED):
+            raise Fault(f"{shown}: {quoted(str(key))} is no figure{nearest(str(key), KEYS)}")
+        if not _fits(key, value):
+            raise Fault(f"{shown}: {key}: is not what `gavel simulate --json` writes there")
+    return data
+
+
+def _fits(key: str, value: Any) -> bool:
+    if value is None:
+        return True
+    if key == INTERRUPTED:
+        return type(value) is bool
+    if key in WORDS:
+        return type(value) is str
+    if key in TABLES:
+        return type(value) is dict and all(type(k) is str and _is_number(v) for k, v in value.items())
+    return _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) <= LARGEST)
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else Path(path).name

@@ -1,0 +1,341 @@
+"""A run as pictures: how long jobs took, who was where when, shares against promises, how full the cluster was.
+
+Drawn without pyplot: no display is needed and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from gavel.cli.io.wording import count_of, shortened
+from gavel.cli.policies.plot import FAINT, INK, LABEL, PALETTE, color_of, finish
+from scheduler.sim.figures.gpu_time import Sample
+from scheduler.sim.figures.job_table import HOUR_S
+from scheduler.sim.figures.metrics import STRETCHES_MAX, Metrics, Stretch
+from scheduler.sim.figures.summary import jct_hours
+
+DPI = 130
+TIME_BINS = 1600
+GPUS_SHOWN = 240
+STEPS_MAX = 400  # of the lines over time
+LABELS_MAX = 48
+Floats = NDArray[np.float64]
+
+
+def draw_run(metrics: Metrics, directory: Path, title: str) -> list[str]:
+    """All pictures of one run; their paths."""
+    pictures = {
+        "jct.png": jct_figure({title: jct_hours(metrics)}),
+        "timeline.png": timeline_figure(metrics, title),
+        "shares.png": shares_figure(metrics, title),
+        "utilisation.png": utilisation_figure({title: metrics}),
+    }
+    for name, figure in pictures.items():
+        figure.savefig(directory / name)
+    return [str(directory / name) for name in pictures]
+
+
+def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
+    """The part of jobs that took at most so long, a curve per run, its mean marked."""
+    figure = _figure(7.5, 4.2)
+    axes = figure.subplots()
+    for number, (name, hours) in enumerate(jct_h.items()):
+        if not hours.size:
+            continue
+        ordered = np.sort(np.maximum(hours, 1e-3))
+        color = PALETTE[number % len(PALETTE)]
+        part = np.arange(1, len(ordered) + 1) / len(ordered)
+        label = f"{shortened(name, 30)}: mean {hours.mean():,.2f} h"
+        axes.plot(ordered, part, drawstyle="steps-post", color=color, label=label)
+        axes.axvline(max(hours.mean(), 1e-3), color=color, linewidth=1, linestyle=":")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
+    if axes.lines:
+        _legend(axes, "lower right")
+    finish(axes, "jobs that were done within (dotted: mean)")
+    return figure
+
+
+def timeline_figure(metrics: Metrics, title: str) -> Figure:
+    """A row per GPU, a colour per job; where two jobs share a GPU, both in half a row."""
+    rows, count = _gpu_rows(metrics)
+    names = [gpu for gpus in rows.values() for gpu in gpus]
+    stretches = metrics.who_was_where()
+    figure = _figure(11.0, 1.4 + min(7.0, 0.13 * len(names) + 1.0))
+    axes = figure.subplots()
+    shown = f"{count_of(count, 'GPU')}, {count_of(len({s.job for s in stretches}), 'job')}, a colour each"
+    if len(names) < count:
+        shown += f"; {len(names)} of the GPUs are shown"
+    if len(stretches) >= STRETCHES_MAX:
+        shown += f"; the first {STRETCHES_MAX:,} leases"
+    finish(axes, f"who was where under {shortened(title, 40)}: {shown}")
+    if not stretches:
+        return _with_nothing(figure, axes, "no leases")
+    hours = (min(s.start_s for s in stretches) / HOUR_S, max(s.end_s for s in stretches) / HOUR_S)
+    picture = _painted(stretches, names, hours)
+    axes.imshow(
+        picture, aspect="auto", interpolation="nearest", extent=(*hours, len(names), 0), resample=True
+    )
+    _mark_kinds(axes, rows)
+    _name_gpus(axes, names)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
+    return figure
+
+
+def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[float, float]) -> Floats:
+    """[2 × GPUs × time × colour] what has no job is grey."""
+    row_of = {name: row for row, name in enumerate(names)}
+    picture = np.full((2 * len(names), TIME_BINS, 3), 0.96)
+    taken = np.zeros(picture.shape[:2], dtype=bool)
+    start_s, end_s = (time_h * HOUR_S for time_h in hours)
+    scale = TIME_BINS / max(end_s - start_s, 1e-9)
+    for stretch in stretches:
+        columns = slice(
+            int((stretch.start_s - start_s) * scale), int(np.ceil((stretch.end_s - start_s) * scale))
+        )
+        color = _color_of_job(stretch.job)
+        for gpu in stretch.gpus:
+            row = row_of.get(gpu)
+            if row is not None:
+                upper, lower = 2 * row, 2 * row + 1
+                free = ~taken[upper, columns]
+                picture[upper, columns][free] = color
+                picture[lower, columns] = color
+                taken[upper, columns] = True
+    return picture
+
+
+def shares_figure(metrics: Metrics, title: str) -> Figure:
+    """A dot per job and type: the time that its allocations promised, and the time that it had."""
+    figure = _figure(5.6, 5.2)
+    axes = figure.subplots()
+    promised_h, received_h = metrics.jobs.allocated_s() / HOUR_S, metrics.jobs.received_s() / HOUR_S
+    top = max(float(promised_h.max(initial=0.0)), float(received_h.max(initial=0.0)), 0.1) * 1.2
+    axes.plot([0, top], [0, top], color=FAINT, linewidth=1.2, zorder=0)
+    for kind, name in enumerate(metrics.jobs.worker_types):
+        some = (promised_h[:, kind] > 0) | (received_h[:, kind] > 0)
+        if some.any():
+            axes.scatter(
+                promised_h[some, kind],
+                received_h[some, kind],
+                s=12,
+                alpha=0.7,
+                linewidths=0,
+                color=color_of(kind),
+                label=shortened(name, 18),
+            )
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set_yscale("symlog", linthresh=0.1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda x, _: f"{x:g} h")
+    axes.set_xlim(0, top)
+    axes.set_ylim(0, top)
+    axes.set_xlabel("share × time, summed over allocations", fontsize=9, color=INK)
+    if axes.collections:
+        _legend(axes, "upper left")
+    finish(axes, f"time received by each job on each type, under {shortened(title, 30)}")
+    return figure
+
+
+def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
+    """GPUs in use over time by type, and below how many jobs wait; a column per run.
+
+    A step is the exact mean over its time. Where a step holds several rounds, a faint band goes from the least
+    to the most of them, so that nothing short is averaged away.
+    """
+    figure = _figure(max(7.5, 4.6 * len(runs)), 5.0)
+    panels = figure.subplots(2, max(len(runs), 1), sharex="col", squeeze=False, height_ratios=(3, 1))
+    for number, (name, metrics) in enumerate(runs.items()):
+        use, queue = panels[:, number]
+        finish(use, f"GPUs in use, {shortened(name, 30)}")
+        finish(queue, "jobs that wait, the most in each step")
+        seen = use_over_time(metrics)
+        if not len(seen.waiting):
+            _with_nothing(figure, use, "no rounds")
+            continue
+        for kind, worker_type in enumerate(metrics.gpus.worker_types):
+            color, mean = color_of(kind), seen.mean[:, kind]
+            use.stairs(
+                seen.most[:, kind],
+                seen.edges_h,
+                baseline=seen.least[:, kind],
+                fill=True,
+                color=color,
+                alpha=0.18,
+                linewidth=0,
+            )
+            label = shortened(worker_type, 18)
+            use.stairs(mean, seen.edges_h, baseline=None, color=color, linewidth=1.3, label=label)
+        use.set_ylim(0, 1.03)
+        use.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
+        _legend(use, "lower right")
+        queue.stairs(seen.waiting, seen.edges_h, fill=True, color=FAINT)
+        queue.set_ylim(bottom=0)
+        queue.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
+    return figure
+
+
+def bars_figure(means_h: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Mean JCT as a bar per policy; where there are several seeds, a dot for each of them."""
+    figure = _figure(7.5, 1.2 + 0.42 * max(len(means_h), 2))
+    axes = figure.subplots()
+    for row, hours in enumerate(means_h.values()):
+        mean = float(np.mean(hours))
+        axes.barh(row, mean, height=0.62, color=PALETTE[row % len(PALETTE)])
+        axes.text(mean, row, f" {mean:,.2f} h ", va="center", ha="left", **LABEL)
+        if len(hours) > 1:
+            axes.scatter(hours, [row] * len(hours), s=14, color=INK, linewidths=0, zorder=3)
+    axes.set_yticks(range(len(means_h)), [shortened(name, 40) for name in means_h], **LABEL)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
+    finish(axes, title)
+    return figure
+
+
+def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
+    """Mean JCT over the rate of arrivals, a curve per policy."""
+    figure = _figure(7.5, 4.4)
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(curves.items()):
+        x, y = zip(*sorted(points), strict=True)
+        axes.plot(
+            x, y, marker="o", markersize=4, color=PALETTE[number % len(PALETTE)], label=shortened(name, 40)
+        )
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}/h")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} h")
+    if axes.lines:
+        _legend(axes, "upper left")
+    finish(axes, title)
+    return figure
+
+
+class Use(NamedTuple):
+    """How full a cluster was: a row per step of time, a column per worker type, parts of the GPUs there were."""
+
+    edges_h: Floats  # one more than there are steps
+    mean: Floats
+    least: Floats  # of the rounds in a step
+    most: Floats
+    waiting: Floats  # jobs; the most of the rounds in a step
+
+
+def use_over_time(metrics: Metrics) -> Use:
+    """From the first node to the last fact, in at most STEPS_MAX steps; a part is NaN while there are no GPUs."""
+    gpus, kinds = metrics.gpus, len(metrics.gpus.worker_types)
+    if not gpus.samples:
+        none = np.zeros((0, kinds))
+        return Use(np.zeros(0), none, none, none, np.zeros(0))
+    began = Sample(gpus.samples[0].at_s if gpus.first_s is None else gpus.first_s, 0, 0, (), ())
+    over = Sample(metrics.now_s, 0, 0, *gpus.totals(metrics.now_s))
+    points = [began]
+    for sample in (*gpus.samples, over):
+        if sample.at_s > points[-1].at_s:
+            points.append(sample)
+        elif len(points) == 1:  # a round in the first instant
+            points = [sample]
+    busy_s, there_s = np.zeros((len(points), kinds)), np.zeros((len(points), kinds))
+    for row, point in enumerate(points):
+        busy_s[row, : len(point.busy_s)] = point.busy_s
+        there_s[row, : len(point.capacity_s)] = point.capacity_s
+    at_s = np.array([point.at_s for point in points])
+    evenly_s = np.linspace(at_s[0], at_s[-1], STEPS_MAX + 1)
+    edges = np.unique(np.searchsorted(at_s, evenly_s)) if len(at_s) > STEPS_MAX else np.arange(len(at_s))
+    each = _parts(np.diff(busy_s, axis=0), np.diff(there_s, axis=0))
+    waiting = np.array([float(point.waiting) for point in points[:-1]])
+    return Use(
+        at_s[edges] / HOUR_S,
+        _parts(np.diff(busy_s[edges], axis=0), np.diff(there_s[edges], axis=0)),
+        np.fmin.reduceat(each, edges[:-1], axis=0) if len(each) else each,
+        np.fmax.reduceat(each, edges[:-1], axis=0) if len(each) else each,
+        np.maximum.reduceat(waiting, edges[:-1]) if len(each) else waiting,
+    )
+
+
+def _parts(busy_s: Floats, there_s: Floats) -> Floats:
+    parts = np.divide(busy_s, there_s, out=np.full(busy_s.shape, np.nan), where=there_s > 0)
+    return np.asarray(np.minimum(parts, 1.0))
+
+
+def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
+    """All GPUs by type, used or not, in order of their names, and how many; the first of each if too many."""
+    by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
+    for stretch in metrics.who_was_where():  # of nodes that the facts do not tell of
+        by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
+    there = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
+    each = max(GPUS_SHOWN // max(len(there), 1), 1)
+    return {kind: gpus[:each] for kind, gpus in there.items()}, sum(map(len, there.values()))
+
+
+def _natural(gpu: str) -> list[tuple[int, str]]:
+    """`a-2:10` before `a-10:2`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", gpu)]
+
+
+def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
+    """White lines between types, whose names stand on the right."""
+    row = 0
+    for kind, gpus in rows.items():
+        axes.text(
+            1.005,
+            row + len(gpus) / 2,
+            shortened(kind, 18),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            **LABEL,
+        )
+        row += len(gpus)
+        axes.axhline(row, color="white", linewidth=2)
+
+
+def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
+    """The name of every GPU, or where they are many of every node, or of as many as there is room for."""
+    if len(names) <= LABELS_MAX:
+        places = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
+    else:
+        of_node: dict[str, list[int]] = {}
+        for row, name in enumerate(names):
+            of_node.setdefault(name.rpartition(":")[0], []).append(row)
+        every = -(-len(of_node) // LABELS_MAX)
+        places = {
+            shortened(node, 24): (rows[0] + rows[-1] + 1) / 2 for node, rows in list(of_node.items())[::every]
+        }
+    axes.set_yticks(list(places.values()), list(places), fontsize=6, color=INK, parse_math=False)
+    axes.tick_params(axis="y", labelsize=6)
+
+
+def _with_nothing(figure: Figure, axes: Axes, words: str) -> Figure:
+    """An empty picture that says that it is."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", **LABEL)
+    return figure
+
+
+def _color_of_job(job: str) -> tuple[float, ...]:
+    number = sum((place + 1) * ord(character) for place, character in enumerate(job))
+    base = colormaps["tab20"](number % 20)[:3]
+    shade = 0.8 + 0.2 * (0.61803 * number % 1.0)
+    return tuple(shade * part for part in base)
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def _legend(axes: Axes, where: Any) -> None:
+    for text in axes.legend(fontsize=8.5, frameon=False, loc=where, labelcolor=INK).get_texts():
+        text.set_parse_math(False)

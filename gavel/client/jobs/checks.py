@@ -1,0 +1,212 @@
+"""A JobSpec that a program made, before it is sent: types that Python lets pass, and what to write instead.
+
+What a job file takes for a list, a name alone, is taken here too. What values mean is checked by the scheduler.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import fields, replace
+from numbers import Real
+from typing import Any
+
+import yaml
+
+from gavel.client.errors import InvalidJob
+from gavel.client.jobs.errors import objection
+from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.values import AFTER, COUNT_MAX, GPUS_MAX, INDEX_MAX, duration_s
+from gavel.client.jobs.yaml import Wrong
+
+Read = Callable[[Any], Any]
+
+
+class _Unfit(Exception):
+    """What is wrong, and (`at`) where in the field."""
+
+    def __init__(self, problem: str, at: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.at = problem, at
+
+
+def checked(spec: Any, many: str = "") -> JobSpec:
+    """The same with lists as tuples and paths as text. InvalidJob names the first field that is of another kind.
+
+    `many`: which of several it is. What was read from a job file has been checked there.
+    """
+    if not isinstance(spec, JobSpec):
+        hint = "; say JobSpec(**job)" if isinstance(spec, Mapping) else ""
+        raise InvalidJob(
+            f"must be a JobSpec, several, or the name of a job file, got {_shown(spec)}{hint}", field="jobs"
+        )
+    if spec.source is not None:
+        return spec
+    changed = {}
+    for name, read in _READERS.items():
+        value = getattr(spec, name)
+        if value is None or value == "":
+            continue
+        try:
+            changed[name] = read(value)
+        except _Unfit as unfit:
+            raise objection(spec, f"{name}{unfit.at}", unfit.problem, many=many) from None
+    return replace(spec, **changed)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unfit(f"must be text, got {_shown(value)}" + _as_text(value))
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _Unfit("is not Unicode text (half of a surrogate pair)") from None
+    return value
+
+
+def _path(value: Any) -> str:
+    return _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _whole(least: int, most: int) -> Read:
+    def read(value: Any) -> int:
+        try:
+            number = operator.index(value) if not isinstance(value, bool) else -1
+        except TypeError:
+            number = -1
+        if not least <= number <= most:
+            wanted = f"must be a whole number from {least} to {most:,}"
+            raise _Unfit(f"{wanted}, got {_shown(value)}" + _as_number(value))
+        return number
+
+    return read
+
+
+def _number(unit: str) -> Read:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            length_s = duration_s(value) if unit == "seconds" and isinstance(value, str) else None
+            hint = f"; say {length_s:.15g}" if length_s is not None else _as_number(value)
+            raise _Unfit(f"must be a number{f' of {unit}' if unit else ''}, got {_shown(value)}{hint}")
+        try:
+            return float(value)
+        except OverflowError:
+            raise _Unfit("is larger than any number that can be sent") from None
+
+    return read
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Unfit(f"must be True or False, got {_shown(value)}")
+    return value
+
+
+def _listed(read: Read, what: str, example: str) -> Read:
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise _Unfit(f"must be a list of {what} such as {example}, got {_shown(value)}")
+        return tuple([_within(f"[{at}]", read, one) for at, one in enumerate(value)])
+
+    return read_all
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    names: tuple[str, ...] = _listed(_text, "names", "['a100', 'h100']")(value)
+    return tuple(sorted(names)) if isinstance(value, Set) else names
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise _Unfit(
+            f"must be a list of words such as {value.split() or ['python', 'train.py']}, got {_shown(value)}; "
+            "for a line of shell use script"
+        )
+    words: tuple[str, ...] = _listed(_path, "words", "['python', 'train.py']")(value)
+    return words
+
+
+def _after(value: Any) -> tuple[After, ...]:
+    several = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    jobs: tuple[After, ...] = _listed(_one_after, "jobs", "['17']")(value if several else [value])
+    return jobs
+
+
+def _one_after(value: Any) -> After:
+    if isinstance(value, After):
+        job, when = value.job, value.when
+    elif isinstance(value, str) or type(value) is int:
+        job, when = str(value), None
+    else:
+        raise _Unfit(f"must be the id of a job, or After(id, 'ended'), got {_shown(value)}")
+    try:
+        (one,) = AFTER.read(yaml.ScalarNode("", f"{_text(job)}:{when}" if when else _text(job), style='"'))
+    except Wrong as wrong:
+        raise _Unfit(wrong.problem) from None
+    found: After = one
+    return found
+
+
+def _mapped(read: Read, example: str) -> Read:
+    def read_all(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _Unfit(f"must be a mapping such as {example}, got {_shown(value)}")
+        return {_text(key): _within(f".{key}", read, one) for key, one in value.items()}
+
+    return read_all
+
+
+def _word(*words: str) -> Read:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise _Unfit(f"must be {' or '.join(map(repr, words))}, got {_shown(value)}")
+        return str(value)
+
+    return read
+
+
+def _within(at: str, read: Read, value: Any) -> Any:
+    try:
+        return read(value)
+    except _Unfit as unfit:
+        raise _Unfit(unfit.problem, at + unfit.at) from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:59] + '…'} ({type(value).__name__})"
+
+
+def _as_text(value: Any) -> str:
+    return f"; say '{value}'" if isinstance(value, int | float) else ""
+
+
+def _as_number(value: Any) -> str:
+    """For a number that was written as text."""
+    try:
+        return f"; say {float(value):.15g}" if isinstance(value, str) and float(value) > 0 else ""
+    except ValueError:
+        return ""
+
+
+_READERS: dict[str, Read] = {
+    **dict.fromkeys(("name", "script", "job_type", "tenant", "user", "setup", "package"), _text),
+    **dict.fromkeys(("venv", "workdir", "checkpoint_dir"), _path),
+    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), _whole(1, GPUS_MAX)),
+    **dict.fromkeys(("retries", "retries_node", "retries_preemption"), _whole(0, COUNT_MAX)),
+    **dict.fromkeys(("steps", "weight", "cpus", "max_cost"), _number("")),
+    **{one.name: _number("seconds") for one in fields(JobSpec) if one.name.endswith("_s")},
+    **{one.name: _number("GB") for one in fields(JobSpec) if one.name.endswith("_gb")},
+    **dict.fromkeys(("preemptible", "packable", "reports_steps", "upload"), _boolean),
+    **dict.fromkeys(("worker_types", "excluded_worker_types", "nodes"), _names),
+    "command": _command,
+    "after": _after,
+    "array": _listed(_whole(0, INDEX_MAX), "whole numbers", "range(10)"),
+    **dict.fromkeys(("labels", "env", "env_from"), _mapped(_text, "{'KEY': 'value'}")),
+    "rates": _mapped(_number("steps per second"), "{'a100': 12.5}"),
+    "ranks": _word("per_gpu", "per_node"),
+    "checkpoints": _word("per_job", "per_attempt"),
+}

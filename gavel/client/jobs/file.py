@@ -1,0 +1,206 @@
+"""A job file: YAML, one job, several documents, or a list `jobs:` with `defaults:` for all of them. docs/job-file.md.
+
+Every objection names file, line and field, what is wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gavel.client.errors import InvalidJob
+from gavel.client.jobs.fields import ALSO_SAID, BY_NAME, SKYPILOT, Field
+from gavel.client.jobs.spec import JobSpec, Source
+from gavel.client.jobs.yaml import Wrong, documents, line_of, pairs, raise_first, scalar, shown
+
+SIZE_MAX = 16 * 2**20
+JOBS_MAX = 100_000
+STDIN = "-"
+_SCRIPT = (
+    "is a script, not a job file: say what runs it behind --, such as `gavel submit -- bash job.sh`, "
+    "or put its lines under `script:` of a job file"
+)
+Said = dict[str, tuple[yaml.Node, yaml.Node]]  # field → key and value
+
+
+def read_job_file(name: str, now_s: float | None = None) -> tuple[JobSpec, ...]:
+    """The jobs in a file; `-` is standard input. InvalidJob says what is wrong."""
+    shown_name = "standard input" if name == STDIN else name
+    folder = Path.cwd() if name == STDIN else Path(name).absolute().parent
+    return parse_jobs(_text(name, shown_name), shown_name, folder, now_s)
+
+
+def _text(name: str, shown_name: str) -> str:
+    try:
+        if name == STDIN:
+            content = sys.stdin.buffer.read(SIZE_MAX + 1)
+        else:
+            with open(name, "rb") as file:
+                content = file.read(SIZE_MAX + 1)
+    except OSError as error:
+        raise InvalidJob((error.strerror or str(error)).lower(), file=shown_name) from None
+    except ValueError as error:  # a name that no file can have
+        raise InvalidJob(str(error), file=shown_name.encode("unicode_escape").decode()) from None
+    if len(content) > SIZE_MAX:
+        raise InvalidJob(f"is larger than {SIZE_MAX // 2**20} MiB", file=shown_name)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidJob(
+            f"not UTF-8 text (byte 0x{content[error.start]:02x})", file=shown_name, line=line
+        ) from None
+
+
+def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -> tuple[JobSpec, ...]:
+    """The jobs in a text. Relative directories are meant from `folder`."""
+    try:
+        jobs = [
+            _job(said, node, file, folder, time.time() if now_s is None else now_s)
+            for document in documents(text)
+            if scalar(document) is not None
+            for said, node in _jobs_in(document)
+        ]
+    except Wrong as wrong:
+        if _is_script(text, file):
+            raise InvalidJob(_SCRIPT, file=file) from None
+        first, *more = (
+            InvalidJob(one.problem, field=one.at, file=file, line=one.line) for one in (wrong, *wrong.more)
+        )
+        first.more = tuple(more)
+        raise first from None
+    except RecursionError:
+        raise InvalidJob("nested too deeply for a job", file=file) from None
+    if not jobs:
+        raise InvalidJob("is empty: there is no job in it", file=file)
+    if len(jobs) > JOBS_MAX:
+        raise InvalidJob(f"has {len(jobs):,} jobs, more than {JOBS_MAX:,}", file=file)
+    return tuple(jobs)
+
+
+def _is_script(text: str, file: str) -> bool:
+    """Of a file that is no job file. One that is may begin with `#!/usr/bin/env -S gavel submit`."""
+    first = text.partition("\n")[0]
+    return (first.startswith("#!") and "gavel" not in first) or file.endswith((".py", ".sh"))
+
+
+def _jobs_in(document: yaml.Node) -> Iterable[tuple[Said, yaml.Node]]:
+    """Each job with what was said of it, in its own place or among the defaults."""
+    top = {
+        name: (key, value) for name, key, value in pairs(document, "a job: fields such as command and gpus")
+    }
+    if "jobs" not in top:
+        if "defaults" in top:
+            raise Wrong(
+                top["defaults"][0], "stands without jobs: it is for all in a list `jobs:`", "defaults"
+            )
+        yield _known(top), document
+        return
+    for name, (key, _) in top.items():
+        if name not in ("jobs", "defaults"):
+            raise Wrong(key, "beside jobs only defaults may stand: put it there", name)
+    defaults: Said = {}
+    if "defaults" in top:
+        defaults = _known(_fields_of(top["defaults"][1]), "defaults.")
+    listed = top["jobs"][1]
+    if not isinstance(listed, yaml.SequenceNode) or not listed.value:
+        raise Wrong(listed, f"must be a list of jobs, got {shown(listed)}", "jobs")
+    for at, node in enumerate(listed.value):
+        yield defaults | _known(_fields_of(node), f"jobs[{at}]."), node
+
+
+def _fields_of(node: yaml.Node) -> Said:
+    return {name: (key, value) for name, key, value in pairs(node, "a job: fields such as command and gpus")}
+
+
+def _known(said: Said, prefix: str = "") -> Said:
+    unknown = [
+        Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
+        for name, (key, _) in said.items()
+        if name not in BY_NAME
+    ]
+    if unknown:
+        known = {name: value for name, (_, value) in said.items() if name in BY_NAME}
+        raise_first(sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0))
+    return said
+
+
+def suggestion(name: str) -> str:
+    """`; did you mean gpus?`"""
+    lowered = name.lower().replace("-", "_")
+    if lowered in SKYPILOT:
+        return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
+    near = ALSO_SAID.get(lowered) or next(
+        iter(difflib.get_close_matches(lowered, BY_NAME, n=1, cutoff=0.7)), ""
+    )
+    if lowered in BY_NAME:
+        near = lowered
+    return f"; did you mean {near}?" if near else "; `gavel submit --schema` lists them all"
+
+
+def _short(name: str) -> str:
+    text = name if len(name) <= 60 else name[:59] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _job(said: Said, node: yaml.Node, file: str, folder: Path, now_s: float) -> JobSpec:
+    values = field_values({name: value for name, (_, value) in said.items()}, now_s)
+    if "command" in values and "script" in values:
+        raise Wrong(said["script"][0], "and command cannot both be given: leave one out", "script")
+    if "command" not in values and "script" not in values:
+        raise Wrong(node, "is missing: say what to run, such as [python, train.py]", "command")
+    lines = {name: line for name, (key, _) in said.items() if (line := line_of(key))}
+    source = Source(file, line_of(node) or 1, lines)
+    return in_folder(JobSpec(**values, source=source), folder)
+
+
+def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
+    """With its work directory as an absolute path; that of an upload is `folder` unless it says another."""
+    from dataclasses import replace
+
+    if not spec.workdir and not spec.upload:
+        return spec
+    return replace(spec, workdir=os.path.normpath(folder / Path(spec.workdir).expanduser()))
+
+
+def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]:
+    """What goes into a JobSpec. Wrong names the field."""
+    values, faults = _values_and_faults(nodes, now_s)
+    raise_first(faults)
+    return values
+
+
+def _values_and_faults(nodes: Mapping[str, yaml.Node], now_s: float) -> tuple[dict[str, Any], list[Wrong]]:
+    values: dict[str, Any] = {}
+    faults: list[Wrong] = []
+    for name, node in nodes.items():
+        field = BY_NAME[name]
+        try:
+            if scalar(node) is None:
+                raise Wrong(node, f"has no value: leave it out, or say for example {name}: {field.example}")
+            value = _read(field, node, now_s)
+        except Wrong as wrong:
+            dot = "." if wrong.at and not wrong.at.startswith("[") else ""
+            wrong.at = f"{name}{dot}{wrong.at}"
+            faults.append(wrong)
+            continue
+        values |= value if field.name == "gpus" else {field.target: value}
+    return values, faults
+
+
+def _read(field: Field, node: yaml.Node, now_s: float) -> Any:
+    value = field.kind.read(node)
+    if not isinstance(value, datetime):
+        return value
+    left_s = value.timestamp() - now_s
+    if left_s <= 0:
+        raise Wrong(node, f"is in the past: {value:%Y-%m-%d %H:%M %Z}")
+    return left_s

@@ -1,0 +1,261 @@
+"""A work directory as one file that is the same whenever its content is: packed once, known by its hash.
+
+Names are sorted; owners and times are left out, and of permissions only whether a file can be run is kept. Links that
+lead out of the directory are refused here, where it can be put right, instead of on a node.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from gavel.client.jobs.errors import objection
+from gavel.client.jobs.ignore import FILE, Ignore, ignore_file
+from gavel.client.jobs.spec import JobSpec
+
+PACKED_BYTES_MAX = 1 << 30  # what agents take
+UNPACKED_BYTES_MAX = 4 << 30
+FILES_MAX = 100_000
+PATH_CHARS_MAX = 1000
+PIECE_BYTES = 1 << 20
+
+_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
+
+Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+
+
+class TooLarge(ValueError):
+    """A directory that no agent would take, or that cannot be packed, and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, directory or link that goes along."""
+
+    name: str  # from the top, with / between its parts
+    path: Path
+    status: os.stat_result
+
+
+@dataclass(frozen=True)
+class Package:
+    """A packed directory."""
+
+    digest: str
+    size_bytes: int
+    files: int
+    file: IO[bytes]
+
+
+def entries(folder: Path) -> list[Entry]:
+    """What goes along, sorted by name. TooLarge where it cannot."""
+    patterns = ignore_file(folder)
+    named = FILE if patterns is None else patterns.name
+    try:
+        lines = [] if patterns is None else patterns.read_text("utf-8").splitlines()
+        found = list(_walk(folder, "", Ignore(lines)))
+    except UnicodeError:
+        raise TooLarge(f"a file name in it, or {named}, is not UTF-8") from None
+    except OSError as error:
+        raise TooLarge(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+    except re.error as error:
+        raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
+    if len(found) > FILES_MAX:
+        raise TooLarge(f"has {len(found):,} files, {FILES_MAX:,} are possible; {_ADVICE}")
+    files = [entry for entry in found if stat.S_ISREG(entry.status.st_mode)]
+    size = sum(entry.status.st_size for entry in files)
+    if size > UNPACKED_BYTES_MAX:
+        largest = max(files, key=lambda entry: entry.status.st_size)
+        raise TooLarge(
+            f"has {_gb(size)} of files, {_gb(UNPACKED_BYTES_MAX)} are possible (the largest is {largest.name}, "
+            f"{_gb(largest.status.st_size)}); {_ADVICE}"
+        )
+    return sorted(found, key=lambda entry: entry.name.split("/"))
+
+
+def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[Entry]:
+    with os.scandir(folder) as listed:
+        for found in listed:
+            name = prefix + found.name
+            name.encode()
+            is_directory = found.is_dir(follow_symlinks=False)
+            if ignore.ignores(name, is_directory):
+                continue
+            status = found.stat(follow_symlinks=False)
+            if not (is_directory or found.is_file(follow_symlinks=False) or found.is_symlink()):
+                continue  # a socket, a pipe
+            if len(name) > PATH_CHARS_MAX:
+                raise TooLarge(f"a path in it is longer than {PATH_CHARS_MAX} characters: {name[:60]}…")
+            yield Entry(name, Path(found.path), status)
+            if is_directory:
+                yield from _walk(Path(found.path), f"{name}/", ignore)
+
+
+def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Package:
+    """The directory as a .tar.gz. TooLarge where it cannot be."""
+    found = entries(folder)
+    total = sum(entry.status.st_size for entry in found if stat.S_ISREG(entry.status.st_mode))
+    done, files = 0, 0
+    with (
+        gzip.GzipFile("", "wb", 6, into, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for entry in found:
+            done += _add(tar, entry)
+            files += not stat.S_ISDIR(entry.status.st_mode)
+            if into.tell() > PACKED_BYTES_MAX:
+                raise TooLarge(f"is larger than {_gb(PACKED_BYTES_MAX)} when packed; {_ADVICE}")
+            if progress is not None:
+                progress("packing", min(done, total), total)
+    size = into.tell()
+    if size > PACKED_BYTES_MAX:
+        raise TooLarge(f"is larger than {_gb(PACKED_BYTES_MAX)} when packed; {_ADVICE}")
+    into.seek(0)
+    found_digest = hashlib.sha256()
+    while piece := into.read(PIECE_BYTES):
+        found_digest.update(piece)
+    return Package(f"sha256:{found_digest.hexdigest()}", size, files, into)
+
+
+def _add(tar: tarfile.TarFile, entry: Entry) -> int:
+    info = tarfile.TarInfo(entry.name)
+    mode = entry.status.st_mode
+    if stat.S_ISLNK(mode):
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, _target(entry), 0o777
+    elif stat.S_ISDIR(mode):
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+    else:
+        info.mode = 0o755 if mode & 0o111 else 0o644
+        try:
+            with open(entry.path, "rb") as file:
+                info.size = os.fstat(file.fileno()).st_size
+                tar.addfile(info, file)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise TooLarge(f"{entry.name}: {why} (it may have changed while it was packed)") from None
+        return info.size
+    tar.addfile(info)
+    return 0
+
+
+def _target(entry: Entry) -> str:
+    """Where a link leads: within the directory, and with `..` at its beginning only, or agents refuse it."""
+    target = os.readlink(entry.path)
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    if target.startswith("/") or ".." in parts[ups:] or ups > entry.name.count("/"):
+        raise TooLarge(
+            f"{entry.name} is a link to {target}, which leads out of it: name it in {FILE}, or put the file there"
+        )
+    return target
+
+
+def _gb(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 100 else f"{size / 2**20:.2f} MiB"
+
+
+_ADVICE = f"name what the job does not need in {FILE}, or put data where every node sees it"
+
+
+class Uploads:
+    """The work directories that some jobs want sent along, packed; and the jobs as they are submitted then."""
+
+    def __init__(self, specs: Sequence[JobSpec], progress: Progress | None = None) -> None:
+        self._files = ExitStack()
+        self.packages: dict[str, Package] = {}  # by digest
+        packed: dict[Path, Package] = {}
+        ready = []
+        try:
+            for spec in specs:
+                if not spec.upload:
+                    ready.append(spec)
+                    continue
+                folder = work_directory(spec)
+                check_script(spec, folder)
+                if folder not in packed:
+                    file = self._files.enter_context(tempfile.TemporaryFile(prefix="gavel-"))  # noqa: SIM115
+                    try:
+                        packed[folder] = pack(folder, file, progress)
+                    except TooLarge as error:
+                        raise objection(spec, "workdir", f"{folder}: {error}", "too_large") from None
+                package = packed[folder]
+                self.packages[package.digest] = package
+                ready.append(replace(spec, upload=False, workdir="", package=package.digest))
+        except BaseException:
+            self._files.close()
+            raise
+        self.specs: tuple[JobSpec, ...] = tuple(ready)
+        self._progress = progress
+
+    def pieces(self, digest: str) -> Iterator[bytes]:
+        """The content, from its beginning."""
+        package = self.packages[digest]
+        package.file.seek(0)
+        done = 0
+        while piece := package.file.read(PIECE_BYTES):
+            yield piece
+            done += len(piece)
+            if self._progress is not None:
+                self._progress("sending", done, package.size_bytes)
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+
+def work_directory(spec: JobSpec) -> Path:
+    """The local directory of a job that wants it sent. InvalidJob where there is none."""
+    folder = Path(spec.workdir or ".").expanduser().resolve()
+    if not folder.is_dir():
+        raise objection(spec, "workdir", f"there is no directory {folder} here to upload")
+    if folder == Path(folder.anchor) or folder == Path.home().resolve():
+        raise objection(
+            spec, "workdir", f"{folder} is all you have: put what the job needs into a directory of its own"
+        )
+    return folder
+
+
+def check_script(spec: JobSpec, folder: Path) -> None:
+    """InvalidJob where the program or script of a command is to be uploaded with this directory, and is not in it.
+
+    Only what is certain is refused: `setup` may make any file, and other programs read their arguments in other ways.
+    """
+    if spec.setup or not spec.command:
+        return
+    program, *arguments = spec.command
+    script = program
+    if (
+        _INTERPRETER.fullmatch(os.path.basename(program))
+        and arguments
+        and arguments[0].endswith((".py", ".sh"))
+    ):
+        script = arguments[0]
+    elif "/" not in program:
+        return
+    if not os.path.isabs(script) and not (folder / script).exists():
+        raise objection(
+            spec, "command", f"there is no {script} in {folder}, which is uploaded as its directory"
+        )
+
+
+def without_uploads(specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
+    """For a preview: nothing is packed or sent, but what is to be must be there."""
+    for spec in specs:
+        if spec.upload:
+            check_script(spec, work_directory(spec))
+    return tuple(replace(one, upload=False, workdir="") if one.upload else one for one in specs)

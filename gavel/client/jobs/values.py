@@ -1,0 +1,400 @@
+"""Kinds of values in a job file: how each is read, what is right when it is wrong, and its JSON Schema.
+
+A kind that is given a node returns a plain value, or raises Wrong with words that say what would be right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import yaml
+
+from gavel.client.jobs.spec import After
+from gavel.client.jobs.yaml import Wrong, pairs, scalar, shown
+
+Schema = dict[str, Any]
+Read = Callable[[yaml.Node], Any]
+NAME_CHARS_MAX, TEXT_BYTES_MAX, ENTRIES_MAX = 256, 120_000, 10_000
+# These equal the scheduler's (a test compares them). All other numbers are sent, and the scheduler names its limits.
+GPUS_MAX, COUNT_MAX, INDEX_MAX, ARRAY_MAX = 1_000_000, 1_000_000_000, 1_000_000_000, 100_000
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`words` stands in the reference: "duration"."""
+
+    words: str
+    read: Read
+    schema: Schema = field(default_factory=dict)
+
+
+def _text_of(node: yaml.Node, what: str) -> str:
+    """Text, and numbers and words of YAML as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
+    value = scalar(node)
+    if isinstance(value, yaml.Node) or (value is None and not node.value):
+        raise Wrong(node, f"must be {what}, got {shown(node)}")
+    text = str(node.value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Wrong(node, "is not Unicode text (half of a surrogate pair)") from None
+    if "\0" in text:
+        raise Wrong(node, "has a NUL character in it")
+    return text
+
+
+_argument = partial(_text_of, what="text")
+_when = partial(_text_of, what="succeeded or ended")
+
+
+def _name_of(node: yaml.Node, what: str = "a name") -> str:
+    text = _text_of(node, what)
+    if not text or not text.isprintable():
+        raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {shown(node)}")
+    if len(text) > NAME_CHARS_MAX:
+        raise Wrong(node, f"must be at most {NAME_CHARS_MAX} characters")
+    return text
+
+
+def _lines_of(node: yaml.Node) -> str:
+    text = _text_of(node, "text")
+    if not text.strip():
+        raise Wrong(node, "is empty: leave it out, or say something")
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        raise Wrong(node, f"is longer than {TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
+    return text
+
+
+def _boolean(node: yaml.Node) -> bool:
+    value = scalar(node)
+    if isinstance(value, bool):
+        return value
+    hints = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+    hint = hints.get(str(getattr(node, "value", "")).lower(), "")
+    raise Wrong(node, f"must be true or false, got {shown(node)}" + (f"; say {hint}" if hint else ""))
+
+
+def _whole(least: int, most: int) -> Read:
+    def read(node: yaml.Node) -> int:
+        value = scalar(node)
+        if type(value) is float and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not least <= value <= most:
+            raise Wrong(node, f"must be a whole number from {least} to {most:,}, got {shown(node)}")
+        return value
+
+    return read
+
+
+def _above_0(node: yaml.Node) -> float:
+    value = scalar(node)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise Wrong(node, f"must be a number above 0, got {shown(node)}")
+    return float(value)
+
+
+_AMOUNT = r"([0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)"
+_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")  # as Slurm has it
+_SIZE = re.compile(rf"({_AMOUNT}(?:[eE][-+]?[0-9]{{1,4}})?)\s*([kKMGTP]i?)?B?", re.ASCII)
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)} | {"K": 10**3, "Ki": 1024}
+
+
+def _size_gb(node: yaml.Node) -> float:
+    """`16GB`, `512MiB`: in GB, of 10⁹ bytes."""
+    value = scalar(node)
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or (found[3] is None and not value.strip().endswith("B")):
+        hint = (
+            f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
+        )
+        raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {shown(node)}{hint}")
+    # Decimals, because a product of floats could overflow before it is divided.
+    size = float(Decimal(found[1]) * _SIZES[found[3] or ""] / 10**9)
+    if not size:
+        raise Wrong(node, f"must be a size above 0, got {shown(node)}")
+    return _finite(node, size)
+
+
+_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(rf"\s*{_AMOUNT}\s*(sec|s|min|m|h|d|w)\b|\s*{_AMOUNT}(s|m|h|d|w)(?=[0-9])", re.ASCII)
+
+
+def duration_s(text: str) -> float | None:
+    """`90m`, `1h30m`, `2 d`; None where it is no duration."""
+    at, total = 0, 0.0
+    while at < len(text.rstrip()):
+        found = _PART.match(text, at)
+        if found is None:
+            return None
+        total += float(found[1] or found[3]) * _UNITS[found[2] or found[4]]
+        at = found.end()
+    return total if at else None
+
+
+def _duration(node: yaml.Node) -> float:
+    value = scalar(node)
+    length_s = duration_s(value) if isinstance(value, str) else None
+    if length_s is None or length_s <= 0:
+        raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
+    return _finite(node, length_s)
+
+
+def _finite(node: yaml.Node, value: float) -> float:
+    if math.isinf(value):
+        raise Wrong(node, f"is larger than any number that can be sent ({sys.float_info.max:.1e})")
+    return value
+
+
+def _meant(node: yaml.Node) -> str:
+    """A number without its unit, or a length of time as Slurm has it, with what it most likely means."""
+    value, said = scalar(node), shown(node)
+    if type(value) in (int, float) and 0 < value < math.inf:
+        return f"{said}; with its unit, {node.value}s"
+    parts = zip(clock.groups("0"), "dhms", strict=True) if (clock := _CLOCK.fullmatch(str(value))) else ()
+    words = "".join(f"{int(number)}{unit}" for number, unit in parts if int(number))
+    return f"{said}; here that is {words}" if words else said
+
+
+def _instant(node: yaml.Node) -> float | datetime:
+    """A duration from the submission, or a time; one without a zone is meant where the file is read."""
+    value = scalar(node)
+    length_s = duration_s(value) if isinstance(value, str) else None
+    if length_s is not None and length_s > 0:
+        return _duration(node)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.fromisoformat(value).astimezone()
+    wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
+    raise Wrong(node, f"{wanted}, got {_meant(node)}")
+
+
+_RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
+
+
+def _gpus(node: yaml.Node) -> dict[str, int]:
+    """`4`, `2-8`, `{min: 2, max: 8}`; of a range, the least is what is asked for."""
+    value = scalar(node)
+    if isinstance(node, yaml.MappingNode):
+        said = {name: (key, part) for name, key, part in pairs(node, "a mapping")}
+        for name, (key, _) in said.items():
+            if name not in ("min", "max"):
+                raise Wrong(key, "must have min and max only", name)
+        for name in ("min", "max"):
+            if name not in said:
+                raise Wrong(node, f"{name} is missing: {{min: 2, max: 8}}")
+        least, most = [nested(name, _whole(1, GPUS_MAX), said[name][1]) for name in ("min", "max")]
+    elif isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
+        least, most = int(found[1]), int(found[2])
+    elif type(value) is int and 1 <= value <= GPUS_MAX:
+        return {"gpus": value}
+    else:
+        wanted = f"must be a whole number from 1 to {GPUS_MAX:,}, or a range such as 2-8"
+        raise Wrong(node, f"{wanted}, got {shown(node)}")
+    if not 1 <= least <= most <= GPUS_MAX:
+        raise Wrong(node, f"must be a range such as 2-8, within 1 to {GPUS_MAX:,}, got {shown(node)}")
+    return {"gpus": least, "gpus_min": least, "gpus_max": most}
+
+
+_INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?", re.ASCII)
+
+
+def _array(node: yaml.Node) -> tuple[int, ...]:
+    """`0-9`, `1,3,5`, `0-100:10`, `[1, 3]`."""
+    if isinstance(node, yaml.SequenceNode):
+        indices = [nested(f"[{at}]", _whole(0, INDEX_MAX), part) for at, part in enumerate(node.value)]
+    else:
+        text = _text_of(node, "indices such as 0-9")
+        if "%" in text:
+            raise Wrong(
+                node,
+                f"{shown(node)}: %N limits how many run at once, which the policy does here; leave it out, or give "
+                "the jobs less weight",
+            )
+        indices = []
+        for part in text.split(","):
+            found = _INDICES.fullmatch(part.strip())
+            if found is None:
+                raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {shown(node)}")
+            first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+            if last < first or step < 1 or last > INDEX_MAX:
+                raise Wrong(node, f"must count upward, to at most {INDEX_MAX:,}, got {part.strip()[:60]}")
+            if (last - first) // step >= ARRAY_MAX:
+                raise Wrong(node, f"must be at most {ARRAY_MAX:,} indices")
+            indices += range(first, last + 1, step)
+    if not indices or len(indices) > ARRAY_MAX:
+        raise Wrong(node, f"must be from 1 to {ARRAY_MAX:,} indices")
+    if len(set(indices)) < len(indices):
+        twice = next(index for index in indices if indices.count(index) > 1)
+        raise Wrong(node, f"index {twice} stands twice")
+    return tuple(indices)
+
+
+def _after(node: yaml.Node) -> tuple[After, ...]:
+    """`17`, `[17, {job: 18, when: ended}]`; `17:ended` as the command line has it."""
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    return tuple([nested(f"[{at}]", _one_after, part) for at, part in enumerate(parts)])
+
+
+_SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
+
+
+def _one_after(node: yaml.Node) -> After:
+    if isinstance(node, yaml.MappingNode):
+        said = {name: (key, part) for name, key, part in pairs(node, "a job")}
+        for name, (key, _) in said.items():
+            if name not in ("job", "when"):
+                raise Wrong(key, "must have job and when only", name)
+        if "job" not in said:
+            raise Wrong(node, "job is missing: {job: 17, when: ended}")
+        job = nested("job", _name_of, said["job"][1])
+        when = nested("when", _when, said["when"][1]) if "when" in said else "succeeded"
+    else:
+        job, colon, when = _name_of(node, "the id of a job").rpartition(":")
+        if not colon:
+            job, when = when, "succeeded"
+    if job in _SLURM_AFTER:
+        raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
+    if when not in ("succeeded", "ended"):
+        raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
+    return After(job, when)  # type: ignore[arg-type]  # just checked
+
+
+def _command(node: yaml.Node) -> tuple[str, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise Wrong(
+            node,
+            f"must be a list such as [python, train.py], got {shown(node)}; for a line of shell use script",
+        )
+    if not node.value or not node.value[0].value:
+        raise Wrong(node, "must begin with a program, such as [python, train.py]")
+    return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
+
+
+def _said(node: yaml.Node) -> str:
+    if scalar(node) is None:
+        raise Wrong(node, "must be text, got nothing")
+    return _argument(node)
+
+
+def _names(node: yaml.Node) -> tuple[str, ...]:
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    names = tuple([nested(f"[{at}]", _name_of, part) for at, part in enumerate(parts)])
+    if not names or len(names) > ENTRIES_MAX:
+        raise Wrong(node, f"must be from 1 to {ENTRIES_MAX:,} names, or left out")
+    if len(set(names)) < len(names):
+        raise Wrong(node, f"'{next(name for name in names if names.count(name) > 1)}' stands twice")
+    return names
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _map(value: Read, *, variables: bool = False) -> Read:
+    def read(node: yaml.Node) -> dict[str, Any]:
+        said = pairs(node, "a mapping")
+        if len(said) > ENTRIES_MAX:
+            raise Wrong(node, f"must be at most {ENTRIES_MAX:,} entries")
+        for name, key, _ in said:
+            if variables and not _VARIABLE.fullmatch(name):
+                raise Wrong(key, f"{shown(key)} cannot be the name of a variable: letters, digits and _ only")
+            _name_of(key)
+        return {name: nested(name, value, part) for name, _, part in said}
+
+    return read
+
+
+def _choice(*words: str) -> Kind:
+    def read(node: yaml.Node) -> str:
+        if (text := _text_of(node, " or ".join(words))) not in words:
+            raise Wrong(node, f"must be {' or '.join(words)}, got {shown(node)}")
+        return text
+
+    return Kind(" or ".join(words), read, {"enum": [*words]})
+
+
+def nested(at: str, read: Read, node: yaml.Node) -> Any:
+    """Part of a value; what is wrong with it is told with its place."""
+    try:
+        return read(node)
+    except Wrong as wrong:
+        dot = "." if wrong.at and not wrong.at.startswith("[") else ""
+        wrong.at = f"{at}{dot}{wrong.at}"
+        raise
+
+
+_TEXT = {"type": "string"}
+_LISTED = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
+_SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+
+NAME = Kind("name", _name_of, {"type": ["string", "number"], "maxLength": NAME_CHARS_MAX})
+PATH = Kind("path", _name_of, _TEXT)
+LINES = Kind("lines of shell", _lines_of, _TEXT)
+BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
+COUNT = Kind("whole number", _whole(0, COUNT_MAX), {"type": "integer", "minimum": 0})
+ABOVE_0 = Kind("number above 0", _above_0, {"type": "number", "exclusiveMinimum": 0})
+SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)? *[kKMGTP]?i?B?$"})
+DURATION = Kind("duration", _duration, _TEXT)
+INSTANT = Kind("duration or time", _instant, _TEXT)
+WIDTH = Kind(
+    "number or range",
+    _gpus,
+    {
+        "anyOf": [
+            {"type": "integer", "minimum": 1},
+            {"type": "string", "pattern": "^[0-9]+ *- *[0-9]+$"},
+            {
+                "type": "object",
+                "properties": {one: {"type": "integer", "minimum": 1} for one in ("min", "max")},
+                "required": ["min", "max"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+)
+INDICES = Kind(
+    "indices",
+    _array,
+    {
+        "anyOf": [
+            {"type": ["string", "integer"]},
+            {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        ]
+    },
+)
+_ONE_AFTER = {
+    "anyOf": [
+        {"type": ["string", "integer"]},
+        {
+            "type": "object",
+            "properties": {"job": {"type": ["string", "integer"]}, "when": {"enum": ["succeeded", "ended"]}},
+            "required": ["job"],
+            "additionalProperties": False,
+        },
+    ]
+}
+AFTER = Kind("jobs", _after, {"anyOf": [*_ONE_AFTER["anyOf"], {"type": "array", "items": _ONE_AFTER}]})
+COMMAND = Kind(
+    "list of arguments",
+    _command,
+    {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
+)
+NAMES = Kind("name or list of names", _names, _LISTED)
+LABELS = Kind("mapping of names to text", _map(_said), _SCALARS)
+VARIABLES = Kind("mapping of variables to text", _map(_said, variables=True), _SCALARS)
+RATES = Kind(
+    "mapping of worker types to numbers",
+    _map(_above_0),
+    {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+)
+RANKS = _choice("per_gpu", "per_node")
+CHECKPOINTS = _choice("per_job", "per_attempt")

@@ -1,0 +1,1 @@
+"""Channels to a scheduler, retries, streams that outlive their connection."""

@@ -1,0 +1,1 @@
+"""Checkpoints as sets of files: whole, newest, never of a stale attempt."""

@@ -1,0 +1,123 @@
+"""Single files in which a script with a loop of its own keeps its state: whole, and never set back.
+
+    DIR/state.txt.e00000003-a00000017    what the attempt under lease 17 saved last; the newest one counts
+
+Under a lease DIR is the job's checkpoint directory for a relative path. Outside Gavel the file is `state.txt`; and a
+script that kept its state there before it used these functions goes on from it.
+
+An attempt that was suspended past its lease and comes back is refused: by the clock, and by a newer attempt's file.
+No check is certain, because the process may be suspended again, for hours, between the check and the rename that
+follows. What is certain is where that rename leads: to the name of its own attempt, which no reader takes once a
+newer attempt has saved. No clock, lock or message has a part in that. A file is on disk, under its name, before older
+ones are deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from gavel.training import session
+from gavel.training.checkpoint import atomic
+from gavel.training.checkpoint.store import Token, entries, token_of, token_of_run
+from gavel.training.environment import run_of
+from gavel.training.errors import StaleAttempt
+
+
+def save_text(path: str | os.PathLike[str], text: str) -> None:
+    """Save a text (UTF-8) as the file `path`; on return it is on disk, as a whole.
+
+    A relative path is in the job's checkpoint directory. StaleAttempt if a newer attempt runs, or may run. Of several
+    ranks one should save, or each in a file of its own.
+    """
+    save_bytes(path, text.encode())
+
+
+def save_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Save bytes as the file `path`, as `save_text` does."""
+    file = _File(path)
+    file.check()
+    atomic.make_directory(file.own.parent)
+    try:
+        atomic.replace(file.own, lambda aside: _put(aside, data), before_rename=file.check)
+    except FileNotFoundError:
+        file.check()  # a newer attempt has cleared away what this one was writing
+        raise
+    file.delete_older()
+
+
+def load_text(path: str | os.PathLike[str], default: str | None = None) -> str:
+    """Return what was saved last under `path`; `default` if nothing was, FileNotFoundError without one."""
+    return load_bytes(path, None if default is None else default.encode()).decode()
+
+
+def load_bytes(path: str | os.PathLike[str], default: bytes | None = None) -> bytes:
+    """Return the bytes that were saved last under `path`, as `load_text` does."""
+    file = _File(path)
+    while True:
+        file.check()
+        newest = file.newest()
+        try:
+            return newest.read_bytes()
+        except FileNotFoundError:
+            if newest != file.plain:
+                continue  # a newer one was saved meanwhile, and this one deleted
+            if default is None:
+                raise
+            return default
+
+
+class _File:
+    """A file of which each attempt has its own version."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        run = run_of()
+        directory = os.environ.get("GAVEL_CHECKPOINT_DIR", "") if run is not None else ""
+        self.plain = Path(directory, path).absolute()
+        self._token = None if run is None else token_of_run(run)
+        self.own = self.plain if self._token is None else self._of(self._token)
+
+    def check(self) -> None:
+        """Raise StaleAttempt if another attempt has saved here, or may."""
+        if self._token is None:
+            return
+        session.check_lease()
+        newest = max(self._tokens(), default=self._token)
+        if newest > self._token:
+            raise StaleAttempt(
+                f"attempt {newest} has saved {self.plain} already; this is attempt {self._token}, which must not save "
+                "any more and ends here"
+            )
+
+    def newest(self) -> Path:
+        """The file that counts; it need not exist."""
+        tokens = self._tokens() if self._token is not None else []
+        return self._of(max(tokens)) if tokens else self.plain
+
+    def delete_older(self) -> None:
+        """Delete what older attempts saved under this name, and what they left unfinished."""
+        if self._token is None:
+            return
+        unfinished = re.compile(rf"\.{re.escape(self.plain.name)}\.([^.]*)\.[0-9a-f]+\.new")
+        for path in entries(self.plain.parent):
+            aside = unfinished.fullmatch(path.name)
+            token = token_of(aside[1]) if aside is not None else self._token_in(path.name)
+            if token is not None and token < self._token:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _of(self, token: Token) -> Path:
+        return self.plain.with_name(f"{self.plain.name}.{token}")
+
+    def _tokens(self) -> list[Token]:
+        named = [self._token_in(path.name) for path in entries(self.plain.parent)]
+        return [token for token in named if token is not None]
+
+    def _token_in(self, name: str) -> Token | None:
+        return token_of(name[len(self.plain.name) + 1 :]) if name.startswith(f"{self.plain.name}.") else None
+
+
+def _put(file: object, data: bytes) -> None:
+    file.write(data)  # type: ignore[attr-defined]

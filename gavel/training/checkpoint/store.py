@@ -1,0 +1,318 @@
+"""Checkpoints in a directory: sets of files, one part from each rank, that count only as a whole.
+
+    DIR/claims/e00000003-a00000002.json       which attempts have come here, and what each went on from
+    DIR/e00000003-a00000002/                  what an attempt has saved
+      step-000000001200/
+        state.pt  rank-0.pt  rank-1.pt        files, as many as the ranks want
+        part-0.json  part-1.json              what a rank has written: each file's size and CRC-32
+        COMPLETE                              all parts are there; only now the step is saved
+
+The rules:
+
+- **A set is good if it is complete and every file in it has the size and sum that its part says.** The newest good
+  set counts: of the newest attempt that has one, that of the greatest step. What is damaged is passed over with
+  a warning. Two good sets are kept, the others deleted.
+- **Whoever sees all parts first writes COMPLETE.** All that do write the same. A rank waits for it for
+  `wait_s`, or until one of the others says that it could not write (`part-1.failed`).
+- **An attempt that is not the newest writes nothing.** An attempt claims the directory when it loads, before it
+  looks what is there. Before a set becomes complete, the claims are looked at again. An attempt writes and
+  deletes in its own directory, and deletes in older ones, so that a stale one that is in between cannot hurt a newer.
+- **All ranks go on from the same set.** Under a lease rank 0 chooses, and writes its choice into its claim;
+  the others wait for that. Outside Gavel each chooses by the same rule, and there are no claims.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gavel.training.checkpoint import atomic
+from gavel.training.environment import Run
+from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
+
+log = logging.getLogger("gavel.training")
+
+KEPT = 2
+CHOICE_S = 600.0  # how long rank 0 may take to start and to look through what there is
+POLL_S = 0.01
+POLL_S_MAX = 0.2
+
+
+class Token(NamedTuple):
+    """Which attempt: by the scheduler's epoch, then by the number of its lease.
+
+    Leases are numbered over all jobs, attempts are not: a job may go on in the directory that an earlier one has left.
+    """
+
+    epoch: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"e{self.epoch:08d}-a{self.attempt:08d}"
+
+
+class Found(NamedTuple):
+    """A complete set, by what is said of it; its files have not been looked at."""
+
+    token: Token
+    step: int
+    path: Path
+    parts: dict[str, Any]  # file name → its CRC-32 and size
+    world: int
+
+
+class Store:
+    """The checkpoints of one job, as one rank of one attempt uses them."""
+
+    def __init__(self, root: Path, token: Token | None, rank: int, world: int) -> None:
+        self.root, self.rank, self.world = root, rank, world
+        self._claims = token is not None
+        self._token = token or Token(0, 0)
+        self._files: dict[str, dict[str, int]] = {}
+
+    # -------------------------------------------------------------------------------------------- loading
+
+    def choose(self) -> Found | None:
+        """Claim the directory, and say which set to go on from; None for a fresh start."""
+        if not self._claims:
+            self._make(self.root)
+            found = self._newest_good()
+            self._token = max([self._token, *(token for token, _ in self._attempts())])
+            if self.rank == 0:
+                self._clear_after(found)
+            return found
+        place = self.settle(lambda: None if (found := self._newest_good()) is None else _name(found))
+        return None if place is None else self._set_at(place)
+
+    def settle(self, choose: Callable[[], str | None]) -> Path | None:
+        """Claim the directory, and go on from what rank 0 chooses: all ranks from the same place."""
+        self._make(self.root / "claims")
+        self.check_claims()
+        if self.rank != 0:
+            return self._chosen_by_rank_0()
+        self._claim({})  # before looking: from now on an older attempt completes nothing
+        chosen = choose()
+        self._claim({"from": chosen})
+        return None if chosen is None else self.root / chosen
+
+    def check_claims(self) -> None:
+        """Raise StaleAttempt if a newer attempt has come here."""
+        if not self._claims:
+            return
+        newest = max(
+            (token_of(path.stem) or self._token for path in entries(self.root / "claims")), default=None
+        )
+        if newest is not None and newest > self._token:
+            raise StaleAttempt(
+                f"attempt {newest} has taken over {self.root}; this is attempt {self._token}, which must not save "
+                "any more and ends here"
+            )
+
+    def _make(self, directory: Path) -> None:
+        try:
+            atomic.make_directory(directory)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError("not writable")
+        except OSError as fault:
+            raise CheckpointError(
+                f"cannot save checkpoints in {self.root}: {fault}; give a directory that this user may write"
+            ) from fault
+
+    def _claim(self, words: dict[str, Any]) -> None:
+        path = self.root / "claims" / f"{self._token}.json"
+        data = json.dumps({**words, "world": self.world}).encode()
+        try:
+            atomic.replace(path, lambda file: _put(file, data))
+        except OSError as fault:
+            raise CheckpointError(f"cannot write in the checkpoint directory {self.root}: {fault}") from fault
+
+    def _chosen_by_rank_0(self) -> Path | None:
+        claim = self.root / "claims" / f"{self._token}.json"
+        for _ in self._waiting(CHOICE_S):
+            words = _json(claim)
+            if words is not None and "from" in words:
+                return None if words["from"] is None else self.root / str(words["from"])
+        raise CheckpointError(
+            f"rank 0 did not say within {CHOICE_S:g} s what to go on from: {claim} is missing; "
+            "is the checkpoint directory the same one on all nodes?"
+        )
+
+    def _set_at(self, path: Path) -> Found:
+        for found in self._sets():
+            if found.path == path and (self.rank == 0 or self._is_good(found)):
+                return found
+        raise CheckpointError(f"rank 0 goes on from {path}, which this rank cannot read")
+
+    def _newest_good(self) -> Found | None:
+        for found in self._sets():
+            if self._is_good(found):
+                return found
+        return None
+
+    def _is_good(self, found: Found) -> bool:
+        for name, expected in found.parts.items():
+            try:
+                actual = atomic.sum_of(found.path / name)
+            except OSError as fault:
+                log.warning("gavel: checkpoint %s is passed over: %s", found.path, fault)
+                return False
+            if actual != expected:
+                log.warning("gavel: checkpoint %s is passed over: %s is damaged", found.path, name)
+                return False
+        return True
+
+    def _sets(self) -> list[Found]:
+        """Complete sets, the newest first."""
+        sets = []
+        for token, attempt in self._attempts():
+            for path in entries(attempt):
+                step = re.fullmatch(r"step-(\d{1,18})", path.name)
+                words = _json(path / "COMPLETE") if step is not None else None
+                if step is None or words is None:
+                    continue
+                parts, world = words.get("files"), words.get("world")
+                if isinstance(parts, dict) and isinstance(world, int):
+                    sets.append(Found(token, int(step.group(1)), path, parts, world))
+                else:
+                    log.warning("gavel: checkpoint %s is passed over: COMPLETE is damaged", path)
+        return sorted(sets, key=lambda found: (found.token, found.step), reverse=True)
+
+    def _attempts(self) -> list[tuple[Token, Path]]:
+        named = [(token_of(path.name), path) for path in entries(self.root)]
+        return [(token, path) for token, path in named if token is not None]
+
+    # --------------------------------------------------------------------------------------------- saving
+
+    def write(self, step: int, name: str, write: atomic.Write) -> None:
+        """One file of this rank's part."""
+        place = self._place(step)
+        atomic.make_directory(place)
+        self._files[name] = atomic.replace(place / name, write)
+
+    def commit(self, step: int, wait_s: float) -> None:
+        """This rank's part is written: wait until the set is complete."""
+        self.check_claims()
+        place = self._place(step)
+        part = json.dumps({"files": self._files, "world": self.world}).encode()
+        self._files = {}
+        atomic.replace(place / f"part-{self.rank}.json", lambda file: _put(file, part))
+        for _ in self._waiting(wait_s):
+            if (place / "COMPLETE").exists() or self._complete(place):
+                if self.rank == 0:
+                    self._delete_old()
+                return
+            if any(path.suffix == ".failed" for path in entries(place)):
+                raise IncompleteCheckpoint(f"another rank could not write its part of step {step}")
+        missing = [rank for rank in range(self.world) if not (place / f"part-{rank}.json").exists()]
+        raise IncompleteCheckpoint(
+            f"after {wait_s:g} s the part of rank {', '.join(map(str, missing))} is not in {place}: "
+            "was it at another step, or is this directory not the same one on all nodes?"
+        )
+
+    def give_up(self, step: int) -> None:
+        """This rank could not write: nobody need wait for it. What it has written takes room, so it goes."""
+        self._files = {}
+        place = self._place(step)
+        with contextlib.suppress(OSError):
+            if self.world == 1:
+                shutil.rmtree(place)
+            else:
+                (place / f"part-{self.rank}.failed").touch()
+
+    def _complete(self, place: Path) -> bool:
+        files: dict[str, Any] = {}
+        for rank in range(self.world):
+            part = _json(place / f"part-{rank}.json")
+            if part is None or part.get("world") != self.world:
+                return False
+            files.update(part["files"])
+        words = json.dumps({"files": dict(sorted(files.items())), "world": self.world}).encode()
+        self.check_claims()
+        atomic.replace(place / "COMPLETE", lambda file: _put(file, words))
+        return True
+
+    def _delete_old(self) -> None:
+        """Keep the newest two; of what is older than they are, nothing, complete or not."""
+        sets = [found for found in self._sets() if found.token <= self._token]
+        if len(sets) < KEPT:
+            return
+        oldest = (sets[KEPT - 1].token, sets[KEPT - 1].step)
+        for token, attempt in self._attempts():
+            for path in entries(attempt):
+                step = re.fullmatch(r"step-(\d{1,18})", path.name)
+                if step is not None and (token, int(step.group(1))) < oldest:
+                    _remove(path)
+            if token < oldest[0]:
+                with contextlib.suppress(OSError):
+                    attempt.rmdir()
+
+    def _clear_after(self, found: Found | None) -> None:
+        """Outside Gavel a script started anew writes where the last one did: what it did not get done goes."""
+        for path in entries(self.root / str(self._token)):
+            if found is None or found.token != self._token or path.name > found.path.name:
+                _remove(path)
+
+    def _place(self, step: int) -> Path:
+        return self.root / str(self._token) / f"step-{step:012d}"
+
+    def _waiting(self, wait_s: float) -> Iterator[None]:
+        """Look, at growing intervals, until it has been long enough."""
+        until_s = time.monotonic() + wait_s
+        pause_s = POLL_S
+        while True:
+            yield
+            if time.monotonic() >= until_s:
+                return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, POLL_S_MAX)
+
+
+def token_of_run(run: Run) -> Token:
+    """The attempt that runs here."""
+    return Token(run.epoch, int(run.lease) if run.lease.isdecimal() else run.attempt)
+
+
+def token_of(name: str) -> Token | None:
+    """The attempt that a directory or a claim is named after."""
+    match = re.fullmatch(r"e(\d{8,18})-a(\d{8,18})", name)
+    return None if match is None else Token(int(match.group(1)), int(match.group(2)))
+
+
+def entries(path: Path) -> list[Path]:
+    """What is in a directory, by name; nothing if it cannot be read."""
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def _name(found: Found) -> str:
+    return f"{found.token}/{found.path.name}"
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        with atomic.open_own(path) as file:
+            words = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return words if isinstance(words, dict) else None
+
+
+def _put(file: Any, data: bytes) -> None:
+    file.write(data)
+
+
+def _remove(path: Path) -> None:
+    """COMPLETE first, so that half of a set is none."""
+    with contextlib.suppress(OSError):
+        (path / "COMPLETE").unlink()
+    shutil.rmtree(path, ignore_errors=True)

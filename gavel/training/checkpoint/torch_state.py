@@ -1,0 +1,141 @@
+"""The state of training objects as plain data, and back: what `torch.load(weights_only=True)` accepts.
+
+Modules, optimisers, schedulers, scalers, generators, and anything else with `state_dict` and `load_state_dict`.
+What cannot be stored without pickling code is refused when it is saved, not when it is needed.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import sys
+from typing import Any, BinaryIO
+
+from gavel.training.checkpoint import atomic
+from gavel.training.errors import CheckpointError
+
+_ARRAY, _BYTES = "__numpy__", "__bytes__"
+
+
+def check(name: str, thing: Any) -> None:
+    """Raise TypeError unless the state of `thing` can be taken and given back."""
+    if not (_has(thing, "state_dict", "load_state_dict") or _has(thing, "get_state", "set_state")):
+        raise TypeError(
+            f"{name} is a {type(thing).__name__}: expected something with state_dict() and load_state_dict(), "
+            "such as a module, an optimizer or a learning rate scheduler"
+        )
+
+
+def state_of(name: str, thing: Any) -> Any:
+    """The state of an object, as plain data."""
+    thing = _bare(thing)
+    state = thing.state_dict() if _has(thing, "state_dict") else thing.get_state()
+    return _plain(state, name)
+
+
+def give_back(name: str, thing: Any, state: Any) -> None:
+    """Put an object into a state. Raises CheckpointError if it does not fit."""
+    thing = _bare(thing)
+    try:
+        if _has(thing, "load_state_dict"):
+            thing.load_state_dict(_original(state))
+        else:
+            thing.set_state(_original(state))
+    except CheckpointError:
+        raise
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise CheckpointError(f"the checkpoint does not fit {name}: {fault}") from fault
+
+
+def write(state: dict[str, Any], file: BinaryIO) -> None:
+    """States to a file."""
+    import torch
+
+    torch.save(state, file)
+
+
+def read(path: Any) -> dict[str, Any]:
+    """States from a file. Nothing that it says is run."""
+    import torch
+
+    try:
+        with atomic.open_own(path) as file:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as fault:  # whatever PyTorch makes of a file that is none of ours
+        # its own words advise to run what the file says
+        why = "it holds more than data" if type(fault).__name__ == "UnpicklingError" else fault
+        raise CheckpointError(f"cannot read the checkpoint {path}: {why}") from None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"cannot read the checkpoint {path}: it holds no states")
+    return state
+
+
+def _bare(thing: Any) -> Any:
+    """The module itself, without what distributes or compiles it: the width of a job may change."""
+    torch = sys.modules.get("torch")
+    while torch is not None and isinstance(thing, torch.nn.Module):
+        wrapped = isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
+        inner = thing.module if wrapped else getattr(thing, "_orig_mod", None)
+        if inner is None:
+            break
+        thing = inner
+    return thing
+
+
+def _has(thing: Any, *names: str) -> bool:
+    return all(callable(getattr(thing, name, None)) for name in names)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """The value in types that every reader knows; raises CheckpointError with the place of any other."""
+    import torch
+
+    if value is None or type(value) in (bool, int, float, complex, str):
+        return value
+    if isinstance(value, (torch.Size, torch.dtype, torch.device)):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+        return {_ARRAY: [value.dtype.str, list(value.shape), _tensor(value.tobytes())]}
+    if isinstance(value, (bytes, bytearray)):
+        return {_BYTES: _tensor(value)}
+    if isinstance(value, dict):
+        pairs = [
+            (_plain(key, f"a key of {where}"), _plain(part, f"{where}[{key!r}]"))
+            for key, part in value.items()
+        ]
+        kind = type(value) if type(value) in (collections.OrderedDict, collections.Counter) else dict
+        return kind(pairs) if kind is not collections.Counter else collections.Counter(dict(pairs))
+    if type(value) in (list, tuple, set):
+        return type(value)(_plain(part, f"{where}[{index}]") for index, part in enumerate(value))
+    raise CheckpointError(
+        f"{where} is a {type(value).__name__}, which cannot be stored safely: "
+        "a state may hold tensors, arrays, numbers, text, lists, tuples, sets and dicts"
+    )
+
+
+def _tensor(data: bytes | bytearray) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _original(value: Any) -> Any:
+    """Arrays and bytes as they were."""
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY}:
+            numpy = importlib.import_module("numpy")
+            kind, shape, data = value[_ARRAY]
+            return numpy.frombuffer(bytes(data.tolist()), dtype=kind).reshape(shape).copy()
+        if value.keys() == {_BYTES}:
+            return bytes(value[_BYTES].tolist())
+        for key, part in value.items():
+            value[key] = _original(part)
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_original(part) for part in value)
+    return value

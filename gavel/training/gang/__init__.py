@@ -1,0 +1,1 @@
+"""How the ranks of a gang agree on the last step."""

@@ -1,0 +1,277 @@
+"""How far can everybody rise together? One search for every policy that fills levels.
+
+A *path* says what each job should have when the common level stands at s: non-decreasing, each job stopping
+at its cap. The furthest feasible point of a path is found by cuts: the solver's prices at an infeasible
+point prove that `worth @ E <= bound` for whatever can be had; the next point is where the path crosses that
+bound. A handful of linear programs, whatever the path.
+
+A job that stops at its own cap is part of the path, not a stage of its own; only scarce GPUs end a stage. So
+there are about as many stages as worker types, not as many as jobs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from scipy.optimize import brentq
+
+from policies.engine.prices import level_by_prices
+from policies.errors import SolverFailure
+from policies.problem import Bools, Floats, Ints
+from policies.program import MET, Point, Program
+
+MOST_CUTS = 100
+SAME = 1e-9  # levels that differ by less are one level
+ULP = 1e-13
+HAIR = 1e-9  # what is left in hand when a level is frozen, so that the next stage is not stuck on rounding
+FREE = 1e-5  # a column whose cost is below this part of the mean price of a GPU costs nothing
+
+
+def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
+    """The greatest s in (0, top] for which demand(s) can be met, and the prices at that point."""
+    highest = top
+    s = level_by_prices(program.problem, program.usable, demand, top)
+    for _ in range(MOST_CUTS):
+        point = program.raise_all(demand(s))
+        if not point.optimal:
+            raise SolverFailure("a cut along a path of demands stopped before its optimum")
+        highest = min(highest, _crossing(program, point, demand, highest))
+        met = point.value >= 1.0 - MET
+        if highest <= s * (1.0 + SAME) if met else highest >= s * (1.0 - ULP):
+            return s, point  # if not met, the cut is at least as tight as arithmetic allows
+        s = highest
+    raise SolverFailure("the search along a path of demands did not settle")
+
+
+def _crossing(program: Program, point: Point, demand: Callable[[float], Floats], highest: float) -> float:
+    """Where the path leaves what these prices prove to be possible."""
+    bound = float(point.price @ program.problem.capacity + point.rent @ program.count)
+
+    def excess(s: float) -> float:
+        return float(np.einsum("i,i->", point.worth, demand(s))) - bound
+
+    if excess(highest) <= HAIR * abs(bound):
+        return highest
+    try:
+        return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
+    except (ValueError, RuntimeError) as error:
+        raise SolverFailure(f"the path does not cross its bound: {error}") from None
+
+
+class Share(Protocol):
+    """A node of the tree that levels are filled through; v is the height of each member of each row."""
+
+    @property
+    def room(self) -> float:
+        """What it can hold when every job in it stands at its cap."""
+
+    def pour(self, amount: float, v: Floats) -> None:
+        """Divide an amount among what is below, writing heights into v."""
+
+
+@dataclass(slots=True)
+class Fair(ABC):
+    """Members rise together, each at the rate of its weight, and stop at their caps."""
+
+    weight: Floats
+    cap: Floats
+    count: Floats
+    _level: Floats = field(init=False)
+    _amount: Floats = field(init=False)
+    _slope: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        stop = self.cap / self.weight
+        order = np.argsort(stop, kind="stable")
+        full = np.cumsum((self.count * self.cap)[order])
+        rising = (self.count * self.weight)[order]
+        above = np.append(np.cumsum(rising[::-1])[::-1][1:], 0.0)
+        self._level = stop[order]
+        self._amount = full + above * self._level
+        self._slope = above + rising  # of the stretch that ends at each level
+
+    @property
+    def top(self) -> float:
+        """The level at which the last member stops."""
+        return float(self._level[-1])
+
+    @property
+    def room(self) -> float:
+        """See Share."""
+        return float(self._amount[-1])
+
+    def pour(self, amount: float, v: Floats) -> None:
+        """See Share."""
+        at = int(np.searchsorted(self._amount, amount))
+        if at >= len(self._amount):
+            self.rise(self.top, v)
+        else:
+            self.rise(max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at])), v)
+
+    def heights(self, level: float) -> Floats:
+        """What each member holds when the level stands there."""
+        return np.minimum(self.cap, self.weight * level)
+
+    @abstractmethod
+    def rise(self, level: float, v: Floats) -> None:
+        """Let the level stand there, writing the heights of jobs into v."""
+
+
+@dataclass(slots=True)
+class FairJobs(Fair):
+    """A tenant of policy `fairness`: jobs by weight."""
+
+    rows: Ints = field(kw_only=True)
+
+    def rise(self, level: float, v: Floats) -> None:
+        """See Fair."""
+        v[self.rows] = self.heights(level)
+
+
+@dataclass(slots=True)
+class FairTenants(Fair):
+    """An inner node: tenants by weight."""
+
+    children: Sequence[Share] = field(kw_only=True)
+
+    def rise(self, level: float, v: Floats) -> None:
+        """See Fair."""
+        for child, amount in zip(self.children, self.heights(level).tolist(), strict=True):
+            child.pour(amount, v)
+
+
+@dataclass(slots=True)
+class QueuedJobs:
+    """A tenant of policy `fifo`: everything to the earliest job that can still rise. Rows in order of arrival."""
+
+    rows: Ints
+    cap: Floats
+    count: Floats
+
+    @property
+    def room(self) -> float:
+        """See Share."""
+        return float((self.count * self.cap).sum())
+
+    def pour(self, amount: float, v: Floats) -> None:
+        """See Share."""
+        before = np.cumsum(self.count * self.cap) - self.count * self.cap
+        v[self.rows] = np.clip((amount - before) / self.count, 0.0, self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Where every job stands at the end, and the first level at which scarce GPUs held somebody back."""
+
+    v: Floats
+    scarce_level: float  # infinite when nothing was scarce
+    scarce_price: Floats
+    shares: Floats
+    optimal: bool
+
+    def point(self, value: float) -> Point:
+        """The same as a point of the program whose value is the standing of the lowest."""
+        close = 1e-6 * self.scarce_level if np.isfinite(self.scarce_level) else 0.0
+        if value < self.scarce_level - close:
+            price = np.zeros_like(self.scarce_price)  # the lowest is as fast as it can be
+        elif value <= self.scarce_level + close:
+            price = self.scarce_price
+        else:
+            price = np.full_like(self.scarce_price, np.nan)  # it was held back later, by what others left
+        none = np.zeros(0)
+        return Point(self.shares, value, price, none, none, self.optimal)
+
+
+def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Filled:
+    """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
+    n = len(program.count)
+    cap = program.best_rate / unit
+    first: tuple[float, Floats] | None = None
+    optimal = True
+    done = np.zeros(n, dtype=bool)
+    for _ in range(n + 1):
+        root = tree(cap)
+
+        def heights(level: float, root: Fair = root) -> Floats:
+            v = np.zeros(n)
+            root.rise(level, v)
+            return v
+
+        def demand(level: float) -> Floats:
+            return np.asarray(heights(level) * program.count * unit)
+
+        s, point = furthest(program, demand, root.top)
+        v = heights(s)
+        optimal &= point.optimal
+        scarce = s < root.top
+        if scarce and first is None:
+            first = (s, point.price / _slope(point.worth, demand, s))
+        if not scarce or not point.optimal:
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+        reach = _free_reach(program, point) / unit
+        stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
+        if stuck.all():
+            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+        if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
+            stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
+        can_be_met = min(1.0, point.value) - 2.0 * HAIR
+        cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
+        done = stuck
+    raise SolverFailure("levels did not settle")
+
+
+def _filled(
+    program: Program, v: Floats, unit: Floats, first: tuple[float, Floats] | None, point: Point
+) -> Filled:
+    """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
+    if program.problem.columns.is_pair.any() and point.optimal:
+        floor = v * unit * program.count * min(1.0, point.value)
+        point = program.improve(point, 1.0 / unit, floor)
+    level, price = first or (np.inf, np.zeros(len(program.problem.capacity)))
+    return Filled(v, level, price, point.shares, point.optimal)
+
+
+def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:
+    """How fast the worth of what is demanded grows with the level, just below s."""
+    step = s * 1e-6
+    rise = float(worth @ (demand(s) - demand(s - step))) / step
+    return rise if rise > 0 else np.inf
+
+
+def _free_reach(program: Program, point: Point) -> Floats:
+    """The best rate of each job on columns that cost it nothing at these prices: the only ones it may still rise on."""
+    problem, usable = program.problem, program.usable
+    columns = problem.columns.take(usable)
+    total = float(point.price @ problem.capacity + point.rent @ program.count)
+    nothing = FREE * columns.gpus * total / problem.capacity.sum()
+    gpus = columns.gpus * point.price[columns.worker_type]
+    reach = np.zeros(len(program.count))
+    for me, partner, my_rate, its_rate in (
+        (columns.first, columns.second, columns.first_rate, columns.second_rate),
+        (columns.second, columns.first, columns.second_rate, columns.first_rate),
+    ):
+        # A partner takes part in the bill: its time has a rent, its rate a worth.
+        share = np.where(columns.is_pair, point.rent[partner] - its_rate * point.worth[partner], 0.0)
+        free = (me >= 0) & (gpus + share <= nothing)
+        np.maximum.at(reach, me[free], my_rate[free])
+    return reach
+
+
+def _held(program: Program, point: Point, rate: Floats) -> Bools:
+    """Jobs whose rate has a price of its own.
+
+    Alone on its GPUs a job is stuck just when no free column is faster; a pair also needs its partner's
+    consent, and then only this tells.
+    """
+    if not program.problem.columns.is_pair.any():
+        return np.zeros(len(rate), dtype=bool)
+    room = (program.effective(point.shares) / program.count - rate) / program.best_rate
+    price = point.worth * program.best_rate * program.count.sum()
+    held = price > np.maximum(room, MET)
+    if not held.any():
+        held[np.argmax(price)] = True
+    return np.asarray(held)

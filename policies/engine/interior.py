@@ -1,0 +1,394 @@
+"""An interior-point method for programs that fall apart into jobs.
+
+Without pairs, a column belongs to one job, most rows concern one job (its time, its rate), and only a few rows
+(capacity) and a few columns (a common level) tie all jobs together. The normal equations are then a long
+diagonal of tiny blocks with a narrow border: everything is a sum over jobs, and an iteration costs a few
+passes over the columns. The method itself is Mehrotra's predictor and corrector; a general solver takes over
+where the structure is missing or the numbers are too hard.
+
+    primal  min c x,  A x + s = b,  x, s >= 0          dual  z = c + A'y,  y, z >= 0
+
+Columns lie in planes: plane q holds the q-th column of every job, so that sums over a job's columns are sums
+over planes. Places that a job does not fill are columns that cost something and do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.engine.sparse import Sparse
+from policies.errors import SolverFailure
+from policies.problem import Floats, Ints
+
+ITERATIONS = 200
+GAP = 1e-10  # relative; reached unless arithmetic gives out
+GOOD_GAP = 1e-8  # good enough when it does
+FEASIBLE = 1e-9
+REFINEMENTS = 2
+PATIENCE = 8  # steps without progress
+MOST_TIES = 40  # rows and columns that concern many jobs
+MOST_ROWS = 4  # per job
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """The program in planes. R rows per job, T tying rows, p tying columns, c planes, n jobs."""
+
+    place: Ints  # [k] where each column went, in the flat planes; tying columns come behind them
+    spot: Ints  # [m] where each row went, in the flat own rows; tying rows come behind them
+    own: Floats  # [R, c, n] coefficients in a job's own rows
+    tie: Floats  # [T, c, n] in the tying rows
+    level_own: Floats  # [p, R, n] of tying columns, in own rows
+    level_tie: Floats  # [p, T] and in tying rows
+    cost: Floats  # [c n + p]
+    limit: Floats  # [R n + T]
+    unit: Floats  # [m] what each row was measured in
+    active: tuple[
+        tuple[tuple[int, ...], tuple[int, ...]], ...
+    ]  # per plane: own rows and tying rows that it is in
+
+    def rows_of(self, x: Floats) -> Floats:
+        """A x."""
+        _, c, n = self.own.shape
+        planes, level = x[: c * n].reshape(c, n), x[c * n :]
+        own = np.einsum("p,prn->rn", level, self.level_own)
+        tie = level @ self.level_tie
+        for q, (rows, ties) in enumerate(self.active):
+            for r in rows:
+                own[r] += self.own[r, q] * planes[q]
+            for i in ties:
+                tie[i] += _dot(self.tie[i, q], planes[q])
+        return np.concatenate([own.ravel(), tie])
+
+    def columns_of(self, y: Floats) -> Floats:
+        """A'y."""
+        R, c, n = self.own.shape
+        own, tie = y[: R * n].reshape(R, n), y[R * n :]
+        planes = np.zeros((c, n))
+        for q, (rows, ties) in enumerate(self.active):
+            for r in rows:
+                planes[q] += self.own[r, q] * own[r]
+            for i in ties:
+                planes[q] += self.tie[i, q] * tie[i]
+        level = np.einsum("prn,rn->p", self.level_own, own) + self.level_tie @ tie
+        return np.concatenate([planes.ravel(), level])
+
+
+class _Normal:
+    """(A D A' + W) dy + A_level v = r, A_level' dy - v / D_level = h, factorised for one D and W.
+
+    Each job's block is M M' with M = [A D^½, W^½], and M' = Q L' by Gram-Schmidt, twice over: forming the products
+    and subtracting them would lose every digit where a job has just one way to have what it must.
+    """
+
+    def __init__(self, blocks: _Blocks, D: Floats, W: Floats) -> None:
+        self.blocks = blocks
+        R, c, n = blocks.own.shape
+        T, p = len(blocks.tie), len(blocks.level_own)
+        root = np.sqrt(D[: c * n]).reshape(c, n)
+        slack = np.sqrt(W[: R * n]).reshape(R, n)
+        self.lower, self.basis = self._orthogonal(root, slack)
+        level = _forward(self.lower, blocks.level_own.transpose(1, 0, 2))
+        self.schur = np.zeros((T + p, T + p))
+        self.half = np.empty((R, T + p, n))
+        left: list[dict[int, Floats]] = []
+        for i in range(T):
+            rest = {q: blocks.tie[i, q] * root[q] for q in range(c) if i in blocks.active[q][1]}
+            self.half[:, i] = _project(rest, self.basis, n)
+            left.append(rest)
+            for j in range(i + 1):
+                self.schur[i, j] = self.schur[j, i] = float(_inner(left[j], rest).sum())
+        self.half[:, T:] = level
+        self.schur[np.arange(T), np.arange(T)] += W[R * n :]
+        cross = blocks.level_tie.T - np.einsum("rin,rpn->ip", self.half[:, :T], level)
+        self.schur[:T, T:], self.schur[T:, :T] = cross, cross.T
+        self.schur[T:, T:] = -np.einsum("rpn,rqn->pq", level, level) - np.diag(1.0 / D[c * n :])
+
+    def _orthogonal(self, root: Floats, slack: Floats) -> tuple[Floats, list[dict[int, Floats]]]:
+        """L, and the rows of Q' as planes: columns first, then a place for the slack of each row."""
+        blocks, c = self.blocks, self.blocks.own.shape[1]
+        R, n = slack.shape
+        lower = np.zeros((R, R, n))
+        basis: list[dict[int, Floats]] = []
+        for r in range(R):
+            rest = {q: blocks.own[r, q] * root[q] for q in range(c) if r in blocks.active[q][0]}
+            rest[c + r] = slack[r]
+            lower[r, :r] = _project(rest, basis, n)
+            lower[r, r] = np.sqrt(_inner(rest, rest))
+            basis.append({at: values / lower[r, r] for at, values in rest.items()})
+        return lower, basis
+
+    def solve(self, r: Floats, h: Floats) -> tuple[Floats, Floats]:
+        """dy and v."""
+        R, _, n = self.blocks.own.shape
+        T = len(self.blocks.tie)
+        half = _forward(self.lower, r[: R * n].reshape(R, n))
+        tied = np.concatenate([r[R * n :], h]) - np.einsum("rin,rn->i", self.half, half)
+        u = _solve_tied(self.schur, tied)
+        own = half - np.einsum("i,rin->rn", u, self.half)
+        for row in range(R - 1, -1, -1):
+            for after in range(row + 1, R):
+                own[row] -= self.lower[after, row] * own[after]
+            own[row] /= self.lower[row, row]
+        return np.concatenate([own.ravel(), u[:T]]), u[T:]
+
+
+def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) -> Floats:
+    """Take out of `rest`, in place, what lies along the basis (twice over, for the last digits); how much that was."""
+    seen = np.zeros((len(basis), n))
+    for _ in range(2):
+        for r, vector in enumerate(basis):
+            along = _inner(vector, rest)
+            seen[r] += along
+            for at, values in vector.items():
+                rest[at] = rest[at] - along * values if at in rest else -along * values
+    return seen
+
+
+def _solve_tied(schur: Floats, right: Floats) -> Floats:
+    """The small system, each unknown in its own unit; one that nothing depends on any more stays where it is."""
+    size = np.sqrt(np.abs(np.diagonal(schur)))
+    unit = 1.0 / np.where(size > 0, size, 1.0)
+    even = schur * unit[:, None] * unit
+    try:
+        return np.asarray(unit * np.linalg.solve(even, unit * right))
+    except np.linalg.LinAlgError:
+        return np.asarray(unit * np.linalg.lstsq(even, unit * right, rcond=1e-15)[0])
+
+
+def _forward(lower: Floats, right: Floats) -> Floats:
+    """L⁻¹ right, job by job."""
+    out = np.array(right)
+    for r in range(len(out)):
+        for before in range(r):
+            out[r] -= lower[r, before] * out[before]
+        out[r] /= lower[r, r]
+    return out
+
+
+def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
+    """Inner products job by job, over the planes that both are in."""
+    both = [a[at] * b[at] for at in a.keys() & b.keys()]
+    return np.asarray(sum(both[1:], both[0])) if both else np.zeros(())
+
+
+def solve_blocks(
+    cost: Floats, rows: Sparse, limit: Floats, block: Ints, stop: Callable[[], bool] = bool
+) -> tuple[Floats, Floats]:
+    """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together."""
+    blocks = _arrange(cost, rows, limit, block)
+    with np.errstate(
+        over="ignore", divide="ignore", invalid="ignore"
+    ):  # a step that goes astray is seen and given up
+        x, y = _Iteration(blocks).run(stop)
+    return x[blocks.place], y[blocks.spot] / blocks.unit
+
+
+class _Iteration:
+    """Mehrotra's method on one program."""
+
+    def __init__(self, blocks: _Blocks) -> None:
+        self.blocks = blocks
+        c, b = blocks.cost, blocks.limit
+        planes = blocks.own.shape[1] * blocks.own.shape[2]
+        self.planes = planes
+        self.gain = float(np.abs(c[blocks.place[blocks.place < planes]]).max(initial=0.0))
+        even = _Normal(blocks, np.ones(len(c)), np.ones(len(b)))
+        # The least-squares point, moved well inside.
+        dy, v = even.solve(b, np.zeros(len(c) - planes))
+        x = np.concatenate([blocks.columns_of(dy)[:planes], -v])
+        s = b - blocks.rows_of(x)
+        dy, v = even.solve(-blocks.rows_of(_only(c, planes)), -c[planes:])
+        y, z = dy, c + blocks.columns_of(dy)
+        self.x, self.s = _inside(x, s)
+        self.z, self.y = _inside(z, y)
+
+    def run(self, stop: Callable[[], bool]) -> tuple[Floats, Floats]:
+        """The optimum, or SolverFailure where the numbers are too hard or the time is up."""
+        best, stalled, least = np.inf, 0, np.full(3, np.inf)
+        kept = (self.x, self.y)
+        for _ in range(ITERATIONS):
+            primal, dual, gap = self._measure()
+            if primal <= FEASIBLE and dual <= FEASIBLE and gap <= GAP:
+                return self.x, self.y
+            worst = max(primal, dual, gap)
+            if not np.isfinite(worst) or stop():
+                break
+            if worst < best:
+                best, kept = worst, (self.x, self.y)
+            now = np.array([primal, dual, self.gap])
+            stalled = 0 if np.any(now < 0.9 * least) else stalled + 1
+            if stalled >= PATIENCE:
+                break
+            least = np.minimum(least, now)
+            try:
+                self._step()
+            except (np.linalg.LinAlgError, FloatingPointError):
+                break
+        if best <= GOOD_GAP:
+            return kept
+        raise SolverFailure(f"block interior point stopped at a relative gap of {best:.1e}")
+
+    def _measure(self) -> tuple[float, float, float]:
+        blocks = self.blocks
+        self.short = blocks.limit - blocks.rows_of(self.x) - self.s
+        self.over = blocks.cost + blocks.columns_of(self.y) - self.z
+        value = _dot(blocks.cost, self.x)
+        self.gap = _dot(self.x, self.z) + _dot(self.s, self.y)
+        primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
+        # Where every column is in use z vanishes (one type for all): what it is made of tells its unit then.
+        own = self.y[: blocks.own[:, 0].size]
+        dual = float(np.abs(self.over).max()) / max(float(self.z.max()), float(own.max()), self.gain)
+        return primal, dual, self.gap / (1e-8 + abs(value))
+
+    def _step(self) -> None:
+        x, s, y, z = self.x, self.s, self.y, self.z
+        mu = self.gap / (len(x) + len(s))
+        normal = _Normal(self.blocks, x / z, s / y)
+        dx, ds, dy, dz = self._direction(normal, -x * z, -s * y, 0)
+        ahead, back = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
+        # As in a conic solver: one length for all, and the more is centred the sooner the first step was blocked.
+        # Never closer to the boundary than the gap asks for, though: what is gained there is lost to rounding.
+        enough = 0.3 * GAP * (1e-8 + abs(_dot(self.blocks.cost, x))) / (len(x) + len(s))
+        centre = max(mu * (1.0 - min(ahead, back)) ** 3, enough)
+        dx, ds, dy, dz = self._direction(
+            normal, centre - x * z - dx * dz, centre - s * y - ds * dy, REFINEMENTS
+        )
+        step = min(1.0, 0.99 * _reach(x, dx, s, ds), 0.99 * _reach(y, dy, z, dz))
+        self.x, self.s = x + step * dx, s + step * ds
+        self.y, self.z = y + step * dy, z + step * dz
+
+    def _direction(
+        self, normal: _Normal, xz: Floats, sy: Floats, refinements: int
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """The Newton step that reaches the given complementarity products."""
+        blocks, planes = self.blocks, self.planes
+        D = self.x / self.z
+        h = xz / self.x - self.over
+        q = self.short - sy / self.y
+        W = self.s / self.y
+        dy, v = normal.solve(blocks.rows_of(_only(D * h, planes)) - q, h[planes:])
+        for _ in range(refinements):  # near the end the blocks are badly conditioned
+            back = blocks.columns_of(dy)
+            dx = np.concatenate([(D * (h - back))[:planes], -v])
+            more, further = normal.solve(
+                blocks.rows_of(dx) - W * dy - q, h[planes:] - back[planes:] + v / D[planes:]
+            )
+            dy, v = dy + more, v + further
+        dx = np.concatenate([(D * (h - blocks.columns_of(dy)))[:planes], -v])
+        dz = (xz - self.z * dx) / self.x
+        ds = (sy - self.s * dy) / self.y
+        return dx, ds, dy, dz
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    """A plain sum of products: a threaded one costs more here than it saves, and may add up in another order."""
+    return float(np.einsum("i,i->", a, b))
+
+
+def _only(values: Floats, planes: int) -> Floats:
+    out = values.copy()
+    out[planes:] = 0.0
+    return out
+
+
+def _reach(u: Floats, du: Floats, v: Floats, dv: Floats) -> float:
+    """How far one can go until something reaches zero (at most 1 when nothing is in the way)."""
+    least = min(float((du / u).min()), float((dv / v).min()))
+    return 1.0 if least >= -1.0 else -1.0 / least
+
+
+def _inside(u: Floats, v: Floats) -> tuple[Floats, Floats]:
+    """Both vectors shifted by one amount, so that nothing in them is zero or below."""
+    shift = 1.0 + max(0.0, -float(u.min()), -float(v.min()))
+    return u + shift, v + shift
+
+
+def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
+    """Sort columns into planes and rows into own and tying ones; SolverFailure when the structure is not there."""
+    k, m = len(cost), len(limit)
+    tying = np.flatnonzero(block < 0)
+    free = np.flatnonzero(block >= 0)
+    jobs, job = np.unique(block[free], return_inverse=True)
+    n = len(jobs)
+    order = np.argsort(job, kind="stable")
+    size = np.bincount(job, minlength=n)
+    rank = np.empty(len(free), dtype=np.int64)
+    rank[order] = np.arange(len(free)) - np.repeat(np.cumsum(size) - size, size)
+    c = int(size.max(initial=0))
+    place = np.empty(k, dtype=np.int64)
+    place[free] = rank * n + job
+    place[tying] = c * n + np.arange(len(tying))
+    job_of = np.full(k, -1, dtype=np.int64)
+    job_of[free] = job
+    entry_row, entry_job = rows.row, job_of[rows.column]
+    inner = entry_job >= 0
+    low, high = np.full(m, n, dtype=np.int64), np.full(m, -1, dtype=np.int64)
+    np.minimum.at(low, entry_row[inner], entry_job[inner])
+    np.maximum.at(high, entry_row[inner], entry_job[inner])
+    is_own = low == high
+    own_rows, tie_rows = np.flatnonzero(is_own), np.flatnonzero(~is_own)
+    height = np.bincount(low[own_rows], minlength=n)
+    by_job = own_rows[np.argsort(low[own_rows], kind="stable")]
+    slot = np.empty(m, dtype=np.int64)
+    slot[by_job] = np.arange(len(by_job)) - np.repeat(np.cumsum(height) - height, height)
+    R, T, p = int(height.max(initial=0)), len(tie_rows), len(tying)
+    if n == 0 or R > MOST_ROWS or T + p > MOST_TIES or c * n > 4 * k + 64:
+        raise SolverFailure("not a program of many small blocks")
+    spot = np.empty(m, dtype=np.int64)
+    spot[own_rows] = slot[own_rows] * n + low[own_rows]
+    spot[tie_rows] = R * n + np.arange(T)
+    return _filled(cost, rows, limit, place, spot, (R, T, p, c, n))
+
+
+def _filled(
+    cost: Floats,
+    rows: Sparse,
+    limit: Floats,
+    place: Ints,
+    spot: Ints,
+    shape: tuple[int, ...],
+) -> _Blocks:
+    R, T, p, c, n = shape
+    own, tie = np.zeros((R, c, n)), np.zeros((T, c * n))
+    level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
+    at_row, at_column = spot[rows.row], place[rows.column]
+    # Rows of very different size (a job's time, a type's GPUs) are measured in their limits.
+    size = np.abs(limit)
+    unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
+    value = rows.value / unit[rows.row]
+    in_own, in_plane = at_row < R * n, at_column < c * n
+    both = in_own & in_plane
+    own[at_row[both] // n, at_column[both] // n, at_column[both] % n] = value[both]
+    both = ~in_own & in_plane
+    tie[at_row[both] - R * n, at_column[both]] = value[both]
+    both = in_own & ~in_plane
+    level_own[at_column[both] - c * n, at_row[both]] = value[both]
+    both = ~in_own & ~in_plane
+    level_tie[at_column[both] - c * n, at_row[both] - R * n] = value[both]
+    full_cost, full_limit = np.ones(c * n + p), np.ones(R * n + T)
+    full_cost[place] = cost
+    full_limit[spot] = limit / unit
+    planes = tie.reshape(T, c, n)
+    active = tuple(
+        (
+            tuple(np.flatnonzero(own[:, q].any(axis=1)).tolist()),
+            tuple(np.flatnonzero(planes[:, q].any(axis=1)).tolist()),
+        )
+        for q in range(c)
+    )
+    return _Blocks(
+        place=place,
+        spot=spot,
+        own=own,
+        tie=planes,
+        level_own=level_own.reshape(p, R, n),
+        level_tie=level_tie,
+        cost=full_cost,
+        limit=full_limit,
+        unit=unit,
+        active=active,
+    )

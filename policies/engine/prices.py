@@ -1,0 +1,140 @@
+"""How far a path of demands goes, told by prices alone.
+
+Without pairs, jobs meet only in the prices of GPUs. At given prices each job has its cheapest way to have what
+it demands (a mix of at most two of its columns), and the sum over jobs says whether a cluster worth so much can
+pay for all of it. The level at which it can no more, at the least favourable prices, is the answer. There are
+as many prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
+
+What comes out is a level close to the right one, to begin an exact search from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy.optimize import brentq
+
+from policies.engine.solvers import LinearProgram, solve_lp
+from policies.engine.sparse import dense
+from policies.errors import SolverFailure
+from policies.problem import Floats, Ints, Problem
+
+CLOSE = 1e-6  # of the bill
+PAID = 1e-9  # what is over by less counts as paid
+MOST_PLANES = 60
+Cost = tuple[Floats, Floats]  # of the slower column of each mix, and what the faster one costs more
+MOST_COLUMNS = 8  # per job: the cheapest mix is looked for among all pairs of them
+
+
+def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
+    """About the greatest s in (0, top] at which demand(s) can be met; `top` where this is not the way to find out."""
+    market = _Market.of(problem, usable)
+    return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
+
+
+def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
+    """Whether prices let one expect that all of this can be met; not where this is not the way to find out."""
+    market = _Market.of(problem, usable)
+    if market is None:
+        return False
+    return all(level >= 1.0 for level in _levels(market, problem, lambda part: part * demand, 1.0))
+
+
+def _levels(
+    market: _Market, problem: Problem, demand: Callable[[float], Floats], top: float
+) -> Iterator[float]:
+    """What ever harder prices leave of the level, from the top down to where it ends."""
+    count = problem.jobs.count
+    prices = (problem.capacity > 0) / problem.capacity.sum()  # of all GPUs together: 1
+    level = top
+    planes: list[Floats] = []
+    for _ in range(MOST_PLANES):
+        cost = market.cost(prices)
+        if market.bill(cost, demand(level) / count) > 1.0 + PAID:
+
+            def excess(s: float, at: Cost = cost) -> float:
+                return market.bill(at, demand(s) / count) - 1.0
+
+            try:
+                level = float(brentq(excess, 0.0, level, rtol=1e-9))
+            except (ValueError, RuntimeError):  # rates too far apart for a bill; a guess need not be good
+                yield level
+                return
+        yield level
+        planes.append(market.used(cost, demand(level) / count) - problem.capacity)
+        hardest = _hardest(np.array(planes), problem.capacity)
+        if hardest is None:
+            return
+        prices = hardest
+
+
+def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
+    """The prices at which what is known of the jobs' choices is the hardest to pay for; None where it can be paid."""
+    cost = np.append(np.zeros(len(capacity)), -1.0)
+    rows = np.vstack([np.append(capacity, 0.0), np.column_stack([-planes, np.ones(len(planes))])])
+    try:
+        found = solve_lp(LinearProgram(cost, dense(rows), np.append(1.0, np.zeros(len(planes)))))
+    except SolverFailure:
+        return None
+    prices = np.where(capacity > 0, found.x[:-1], 0.0)
+    return None if found.x[-1] < CLOSE else prices / (prices @ capacity)
+
+
+class _Market:
+    """Each job's ways to have a rate, side by side: a mix of a slower column (or nothing) and a faster one."""
+
+    def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
+        """By plane, the first of which is nothing: type, GPUs and rate per member."""
+        self.kind, self.gpus, self.count, self.types = kind, gpus, count, types
+        planes = range(len(rate))
+        self.fast, self.slow = np.array([(b, a) for b in planes[1:] for a in planes if a != b]).T
+        self.slow_rate = rate[self.slow]
+        gain = rate[self.fast] - self.slow_rate
+        with np.errstate(over="ignore"):
+            self.per_rate = np.divide(1.0, gain, out=np.full(gain.shape, np.nan), where=gain > 0)
+
+    @classmethod
+    def of(cls, problem: Problem, usable: Ints) -> _Market | None:
+        """None when jobs have too many columns to try all mixes."""
+        columns = problem.columns.take(usable)
+        n = len(problem.jobs)
+        size = np.bincount(columns.first, minlength=n)
+        c = int(size.max(initial=0))
+        if not 0 < c <= MOST_COLUMNS or columns.is_pair.any():
+            return None
+        order = np.argsort(columns.first, kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(1, len(order) + 1) - np.repeat(np.cumsum(size) - size, size)
+        kind, gpus, rate = np.zeros((c + 1, n), dtype=np.int64), np.zeros((c + 1, n)), np.zeros((c + 1, n))
+        kind[rank, columns.first] = columns.worker_type
+        gpus[rank, columns.first] = columns.gpus
+        rate[rank, columns.first] = columns.first_rate
+        return cls(kind, gpus, rate, problem.jobs.count.astype(float), len(problem.capacity))
+
+    def cost(self, prices: Floats) -> Cost:
+        """Of each mix at these prices of GPUs."""
+        cost = prices[self.kind] * self.gpus
+        return cost[self.slow], cost[self.fast] - cost[self.slow]
+
+    def bill(self, cost: Cost, want: Floats) -> float:
+        """What all jobs pay together when each has the rate it wants in its cheapest way."""
+        return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
+
+    def used(self, cost: Cost, want: Floats) -> Floats:
+        """The GPUs of each type that they pay for."""
+        part, bills = self._mixes(cost, want)
+        best, job = bills.argmin(axis=0), np.arange(len(want))
+        fast, slow, part = self.fast[best], self.slow[best], part[best, job]
+        kinds = np.concatenate([self.kind[fast, job], self.kind[slow, job]])
+        held = np.concatenate([part * self.gpus[fast, job], (1.0 - part) * self.gpus[slow, job]])
+        return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
+
+    def _mixes(self, cost: Cost, want: Floats) -> tuple[Floats, Floats]:
+        """Of each mix: the part of the faster column, and the bill (infinite where the mix is none)."""
+        slow, more = cost
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = (want - self.slow_rate) * self.per_rate
+            bill = slow + part * more
+        return part, np.where((part >= 0) & (part <= 1.0 + 1e-12), bill, np.inf)

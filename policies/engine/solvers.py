@@ -1,0 +1,296 @@
+"""The chain of solvers behind every policy, and the time they may take.
+
+A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
+apart into jobs go to our own interior-point method, those with pairs that are large or wide to simplex (HiGHS),
+the others to Clarabel; HiGHS without limits and then whatever cvxpy finds installed take over where those give up.
+An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import clarabel
+import highspy
+import numpy as np
+import scipy.optimize
+
+from policies.engine.interior import solve_blocks
+from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
+from policies.errors import SolverFailure
+from policies.problem import Floats, Ints
+
+# A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
+MAX_ITERATIONS = 200
+TOLERANCE = 1e-9
+MANY_COLUMNS = 600  # below it, a general solver is as quick
+MANY_ROWS = 600
+WIDE, COLUMNS_PER_ROW = (
+    200,
+    4,
+)  # so many columns, and so many for each row: prices tell quickly which are needed
+STEPS_PER_ROW = 10
+TRY = 0.3  # of the time that is left, for what may have no answer
+DUAL, PRIMAL = 1, 4  # the strategies of HiGHS
+
+# A library's trouble is not the end.
+_TROUBLE = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
+
+_scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
+_highspy: Any = highspy  # which has none
+
+_stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Within this block all solver calls together take at most about so long."""
+    token = _stop_at.set(None if seconds is None else time.perf_counter() + seconds)
+    try:
+        yield
+    finally:
+        _stop_at.reset(token)
+
+
+def time_left_s() -> float:
+    """What is left of the limit; infinite without one."""
+    stop = _stop_at.get()
+    return np.inf if stop is None else stop - time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class LinearProgram:
+    """minimise cost @ x  subject to  rows @ x <= limit, x >= 0."""
+
+    cost: Floats
+    rows: Sparse
+    limit: Floats
+    block: Ints | None = None  # the job that each column belongs to (-1: many); None where columns join jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A point, the dual of each row (>= 0), and whether it is proven optimal."""
+
+    x: Floats
+    dual: Floats
+    optimal: bool
+
+
+def solve_lp(program: LinearProgram) -> Answer:
+    """The first answer of the chain that is optimal, else the best that any solver reached."""
+    if not len(program.cost):
+        return Answer(np.zeros(0), np.zeros(len(program.limit)), True)
+    said: list[str] = []
+    best: Answer | None = None
+    for name, solver in _CHAIN:
+        if time_left_s() <= 0:
+            said.append("no time left")
+            break
+        try:
+            answer = solver(program)
+        except _TROUBLE as failure:
+            said.append(f"{name}: {failure}")
+            continue
+        if answer is None:
+            continue
+        if answer.optimal:
+            return answer
+        said.append(f"{name}: stopped before the optimum")
+        best = best or answer
+    if best is not None:
+        return best
+    raise SolverFailure("; ".join(said))
+
+
+def try_lp(program: LinearProgram) -> Answer:
+    """The optimum, if the first solver that takes the program finds it: for one that may have no answer at all.
+
+    It has a part of the time that is left, so that there is enough for the way that is sure.
+    """
+    left = time_left_s()
+    with time_limit(left * TRY if np.isfinite(left) else None):
+        for name, solver in _CHAIN:
+            try:
+                answer = solver(program)
+            except _TROUBLE as trouble:
+                raise SolverFailure(f"{name}: {trouble}") from None
+            if answer is not None and answer.optimal:
+                return answer
+            if answer is not None:
+                break
+    raise SolverFailure("no optimum at the first try")
+
+
+def _interior(program: LinearProgram) -> Answer | None:
+    if program.block is None or len(program.cost) < MANY_COLUMNS:
+        return None
+    x, dual = solve_blocks(
+        program.cost, program.rows, program.limit, program.block, lambda: time_left_s() <= 0
+    )
+    return Answer(x, dual, True)
+
+
+def _clarabel(program: LinearProgram) -> Answer:
+    m, k = program.rows.shape
+    rows = stack(program.rows, identity(k, -1.0))
+    limit = np.concatenate([program.limit, np.zeros(k)])
+    solution = run_clarabel(program.cost, rows, limit, [clarabel.NonnegativeConeT(m + k)])
+    return Answer(
+        x=np.maximum(np.asarray(solution.x), 0.0),
+        dual=np.maximum(np.asarray(solution.z)[:m], 0.0),
+        optimal=solution.status == clarabel.SolverStatus.Solved,
+    )
+
+
+def run_clarabel(
+    cost: Floats,
+    rows: Sparse,
+    limit: Floats,
+    cones: list[Any],
+    quadratic: Sparse | None = None,
+) -> Any:
+    """One conic program, with our tolerances; raises when there is nothing usable."""
+    if time_left_s() <= 0:
+        raise SolverFailure("no time left")
+    k = len(cost)
+    square = _nothing(k) if quadratic is None else quadratic.packed().in_lists()
+    solver = clarabel.DefaultSolver(
+        square, cost.tolist(), rows.packed().in_lists(), limit.tolist(), cones, _settings()
+    )
+    solution = solver.solve()
+    usable = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
+    if solution.status not in usable:
+        raise SolverFailure(str(solution.status))
+    return solution
+
+
+@lru_cache(maxsize=64)
+def _nothing(size: int) -> Packed:
+    return zeros(size, size).packed().in_lists()
+
+
+def _settings() -> Any:
+    """Exact enough for a policy, and the same answer every time."""
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.max_iter = MAX_ITERATIONS
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
+    left = time_left_s()
+    if np.isfinite(left):
+        settings.time_limit = max(left, 1e-3)
+    return settings
+
+
+def _simplex(program: LinearProgram) -> Answer | None:
+    """Jobs that are joined in pairs, many of them or in many ways: factors fill up, bases do not. In so many steps."""
+    m, k = program.rows.shape
+    if program.block is not None:
+        return None
+    if k >= max(WIDE, COLUMNS_PER_ROW * m):
+        return _stepwise(program, PRIMAL)
+    return _stepwise(program, DUAL) if m >= MANY_ROWS else None
+
+
+def _stepwise(program: LinearProgram, strategy: int) -> Answer:
+    (m, k), rows = program.rows.shape, program.rows.packed()
+    solver = _highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("solver", "simplex"),
+        ("simplex_strategy", strategy),
+        ("presolve", "on" if strategy == DUAL else "off"),
+        ("simplex_iteration_limit", STEPS_PER_ROW * m),
+        ("primal_feasibility_tolerance", TOLERANCE),
+        ("dual_feasibility_tolerance", TOLERANCE),
+        ("time_limit", max(time_left_s(), 1e-3)),
+    ):
+        solver.setOptionValue(option, value)
+    columns = (program.cost, np.zeros(k), np.full(k, np.inf))
+    bounds = (np.full(m, -np.inf), program.limit)
+    matrix = (rows.indptr, rows.indices, rows.data)
+    form = (int(_highspy.MatrixFormat.kColwise), int(_highspy.ObjSense.kMinimize), 0.0)
+    solver.passModel(k, m, len(rows.data), *form, *columns, *bounds, *matrix, np.zeros(k, np.int32))
+    solver.run()
+    status, found = solver.getModelStatus(), solver.getSolution()
+    if not (found.value_valid and found.dual_valid):
+        raise SolverFailure(solver.modelStatusToString(status))
+    return Answer(
+        x=np.maximum(np.asarray(found.col_value), 0.0),
+        dual=np.maximum(-np.asarray(found.row_dual), 0.0),
+        optimal=status == _highspy.HighsModelStatus.kOptimal,
+    )
+
+
+def _highs(program: LinearProgram) -> Answer:
+    return _linprog(program, "highs", {})
+
+
+def _linprog(program: LinearProgram, method: str, options: dict[str, float]) -> Answer:
+    if np.isfinite(time_left_s()):
+        options = {**options, "time_limit": max(time_left_s(), 1e-3)}
+    found = _scipy.linprog(
+        program.cost, A_ub=program.rows.compressed(), b_ub=program.limit, method=method, options=options
+    )
+    if found.x is None or found.ineqlin.marginals is None:
+        raise SolverFailure(str(found.message))
+    return Answer(np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0), found.status == 0)
+
+
+def _cvxpy(program: LinearProgram) -> Answer:
+    import cvxpy as cp
+
+    x = cp.Variable(len(program.cost), nonneg=True)
+    rows = program.rows.compressed() @ x <= program.limit
+    task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
+    try:
+        with warnings.catch_warnings(action="ignore"):  # whether it is accurate is said by its status
+            task.solve()
+    except cp.SolverError as error:
+        raise SolverFailure(str(error)) from None
+    if x.value is None:
+        raise SolverFailure(task.status)
+    return Answer(np.maximum(x.value, 0.0), np.maximum(rows.dual_value, 0.0), task.status == cp.OPTIMAL)
+
+
+# Each is tried in turn; one that says None leaves the program to the others.
+_CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
+    ("interior point", _interior),
+    ("simplex", _simplex),
+    ("Clarabel", _clarabel),
+    ("HiGHS", _highs),
+    ("cvxpy", _cvxpy),
+]
+
+
+def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
+    """The same program with `x[whole]` restricted to 0 or 1."""
+    integrality = np.zeros(len(program.cost))
+    integrality[whole] = 1
+    upper = np.full(len(program.cost), np.inf)
+    upper[whole] = 1.0
+    options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
+    found = _scipy.milp(
+        program.cost,
+        constraints=_scipy.LinearConstraint(program.rows.compressed(), -np.inf, program.limit),
+        integrality=integrality,
+        bounds=(0, upper),
+        options=options,
+    )
+    if found.x is None:
+        raise SolverFailure(f"HiGHS: {found.message}")
+    return Answer(np.maximum(found.x, 0.0), np.zeros(len(program.limit)), found.status == 0)
+
+
+def zero_and_nonnegative(equal: int, less: int) -> list[Any]:
+    """Cones for `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
+    return [clarabel.ZeroConeT(equal), clarabel.NonnegativeConeT(less)]

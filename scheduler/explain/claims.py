@@ -1,0 +1,116 @@
+"""Whose turn comes before this one: the order of the next round (scheduler.rounds.rank), as arrays.
+
+Restarts count as the settings have them, not job by job; otherwise it is the order that the round will be in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.core.state import SchedulerState
+from scheduler.explain.scene import Column, Scene
+from scheduler.model.jobs import JobState
+from scheduler.model.lease import Phase
+from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs, Terms
+from scheduler.rounds.rank import turns
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Those of the same worker type with a higher claim."""
+
+    gpus: int  # that they ask for, all together
+    running: int  # of them, jobs that run on this worker type now
+    waiting: int  # jobs that wait for it, too
+    due_s: float  # what the column itself was due and did not get, the next round included
+
+
+def higher_claims(scene: Scene, column: Column) -> Claims:
+    """Who goes before this column in the next round. It has a share."""
+    state, table, row = scene.state, scene.state.shares, column.row
+    assert row is not None
+    live = _live(state)
+    mine = table.job_row[scene.job.id]
+    rows = np.flatnonzero(
+        (table.worker_type == table.worker_type[row])
+        & (table.share > 0)
+        & live[table.first]
+        & ((table.second < 0) | live[table.second])
+    )
+    at = int(np.searchsorted(rows, row))
+    runs = np.zeros(len(table), bool)
+    for holding in scene.pools[column.bundle.worker_type].holdings:
+        found = table.row_of.get(holding.bundle)
+        if found is not None and holding.phase != Phase.STOPPING:
+            runs[found] = True
+    running = runs[rows]
+    keys = _keys(state, rows, running)
+    before = np.zeros(len(rows), bool)
+    equal = np.ones(len(rows), bool)
+    for key in keys:
+        before |= equal & (key < key[at])
+        equal &= key == key[at]
+    before &= (table.first[rows] != mine) & (table.second[rows] != mine)
+    due_s = -float(keys[-1][at])
+    runs_now = before & running
+    busy = np.zeros(len(table.jobs), bool)
+    busy[table.first[rows[running]]] = True  # what runs here asks for no second way to run here
+    waiting = before & ~running & ~busy[table.first[rows]]
+    return Claims(
+        gpus=int(table.gpus[rows[before]].sum()),
+        running=int(runs_now.sum()),
+        waiting=len(np.unique(table.first[rows[waiting]])),
+        due_s=due_s,
+    )
+
+
+def _live(state: SchedulerState) -> Bools:
+    """By job of the share table: whether it may have GPUs."""
+    table = state.shares
+    live = np.fromiter(map(state.active.__contains__, table.jobs), bool, len(table.jobs))
+    away = [job.id for job in state.active.values() if job.state is JobState.HELD]
+    away += [job.id for job in state.watched.values() if job.blocked_by]
+    live[[row for name in away if (row := table.job_row.get(name)) is not None]] = False
+    return live
+
+
+def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
+    """What decides, the weightiest first; the last one is how far each is ahead."""
+    table, settings = state.shares, state.settings
+    round_s, decay = settings.round_s, settings.decay
+    share = table.share[rows]
+    entitled_s = table.entitled_s[rows] * decay + share * round_s
+    received_s = table.received_s[rows] * decay
+    columns = Columns(
+        bundles=(),
+        row_of={},
+        first=table.first[rows],
+        second=table.second[rows],
+        worker_type=np.zeros(len(rows), np.int64),
+        gpus=table.gpus[rows],
+        restart_s=np.full(len(rows), settings.restart_cost_s),
+        tie=table.tie[rows],
+    )
+    candidates = Candidates(
+        what=columns,
+        terms=Terms(share, table.backfill[rows]),
+        entitled_s=entitled_s,
+        received_s=received_s,
+        skipped=table.skipped[rows],
+        explore=np.zeros(len(rows), bool),
+    )
+    inputs = RoundInputs(
+        number=0,
+        round_s=round_s,
+        jobs=(),
+        worker_types=("",),
+        candidates=candidates,
+        nodes=(),
+        held={},
+        stay_s=settings.stay_s,
+        full_s=settings.full_s,
+    )
+    group, turn, _, ahead_s = turns(inputs, ~running, running)
+    return group, turn, ahead_s

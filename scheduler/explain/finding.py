@@ -1,0 +1,29 @@
+"""What was found out about a job, before the evidence is added."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scheduler.explain.answer import Change, Reason
+from scheduler.explain.scene import Column
+from scheduler.explain.start import UNKNOWN, Start
+from scheduler.explain.wording import percent
+
+
+class Finding(NamedTuple):
+    """The dominant reason and what belongs to it."""
+
+    reason: Reason
+    text: str
+    others: tuple[str, ...] = ()
+    would_change: tuple[Change, ...] = ()
+    start: Start = UNKNOWN
+
+
+def due_and_received(column: Column) -> str:
+    """As in: it is due 42 % of the time on v100 and has received 40 %."""
+    text = f"it is due {percent(column.share)} of the time on {column.bundle.worker_type}"
+    if column.entitled_s > 0:
+        got = min(column.share * column.received_s / column.entitled_s, 1.0)
+        text += f" and has received {percent(got)}"
+    return text

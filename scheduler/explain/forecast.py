@@ -1,0 +1,54 @@
+"""When a job is expected to let its GPUs go, and when a round begins. Estimates from present rates, no promises."""
+
+from __future__ import annotations
+
+import math
+
+from scheduler.core.planning.problem import estimate, rate_of
+from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Job
+
+# Times that lie more rounds ahead than this are told as they are: what they rest on says nothing about rounds.
+ROUNDS_MAX = 1e12
+
+
+def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
+    """The first boundary of rounds that is neither over nor before `at_s`; without a pulse, that is at once."""
+    ends_s, round_s = state.round.ends_s, state.settings.round_s
+    if ends_s <= now_s:
+        return max(now_s, at_s)
+    if at_s - ends_s >= ROUNDS_MAX * round_s:
+        return at_s
+    return ends_s + max(math.ceil((at_s - ends_s) / round_s - 1e-9), 0) * round_s
+
+
+def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
+    """When a job has done its steps or ran for its time limit, if it runs on from now; None: nobody knows."""
+    holding = state.leases.get(job.lease or "")
+    if holding is None:
+        return None
+    times = []
+    if job.spec.time_limit_s is not None:
+        ran_s = 0.0 if holding.started_s is None else now_s - holding.started_s
+        times.append(now_s + max(job.spec.time_limit_s - job.run_s - ran_s, 0.0))
+    rate = rate_of(state, job.spec, holding.bundle.worker_type, holding.bundle.gpus)[0]
+    if job.spec.steps is not None and rate > 0:
+        steps, _ = estimate(state, job, now_s)
+        times.append(now_s + max(job.spec.steps - steps, 0.0) / rate)
+    return min(times, default=None)
+
+
+def done_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
+    """When a job will have ended, with the turns that it takes; None: nobody knows."""
+    table = state.shares
+    mine = table.job_row.get(job.id)
+    steps, _ = estimate(state, job, now_s)
+    mean_rate = 0.0
+    if mine is not None:
+        for row in (table.first == mine).nonzero()[0].tolist():
+            bundle = table.bundles[row]
+            rate = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
+            mean_rate += float(table.share[row]) * rate
+    if job.spec.steps is not None and mean_rate > 0 and state.eligible(job, now_s):
+        return now_s + max(job.spec.steps - steps, 0.0) / mean_rate
+    return ends_s(state, job, now_s)

@@ -1,0 +1,42 @@
+"""Jobs that wait for a moment: their earliest start, or the end of the pause after failed attempts."""
+
+from __future__ import annotations
+
+from scheduler.explain.answer import Change, Reason
+from scheduler.explain.finding import Finding
+from scheduler.explain.forecast import boundary_s
+from scheduler.explain.scene import Scene
+from scheduler.explain.start import Start
+from scheduler.explain.wording import when
+
+
+def waits_for_its_time(scene: Scene) -> Finding | None:
+    """Why a job is not started before a moment that is still to come; None where there is no such moment."""
+    job, now_s = scene.job, scene.now_s
+    starts_s = job.submitted_s + job.spec.earliest_start_s
+    if now_s < starts_s:
+        text = f"It is not to start before its earliest start, {when(starts_s, now_s)}."
+        change = Change(
+            what="earliest_start", text=f"its time comes ({when(starts_s, now_s)})", at_s=starts_s
+        )
+        return Finding(Reason.EARLIEST_START, text, (), (change,), _start(scene, starts_s))
+    if now_s < job.again_s:
+        last = "last attempt" if job.pauses == 1 else f"last {job.pauses} attempts"
+        why = f" ({job.why})" if job.why else ""
+        text = f"Its {last} failed{why}: it starts again {when(job.again_s, now_s)} at the earliest."
+        change = Change(
+            what="retry_pause", text=f"its pause ends ({when(job.again_s, now_s)})", at_s=job.again_s
+        )
+        return Finding(Reason.RETRY_PAUSE, text, (), (change,), _start(scene, job.again_s))
+    return None
+
+
+def _start(scene: Scene, at_s: float) -> Start:
+    """When it starts: then, if GPUs are free for it now and given out in mid-round; else at the next boundary."""
+    fills = scene.state.settings.fill_mid_round and any(
+        (pool := scene.pools.get(column.bundle.worker_type)) is not None and pool.room >= column.bundle.gpus
+        for column in scene.columns
+        if column.share > 0 or column.backfill
+    )
+    start_s = at_s if fills else boundary_s(scene.state, scene.now_s, at_s)
+    return Start(start_s, "earliest_start", "likely" if fills else "rough")

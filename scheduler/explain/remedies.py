@@ -1,0 +1,139 @@
+"""What would change the answer: what somebody could do, and what will happen by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nsmallest
+
+from scheduler.core.planning.problem import rate_of
+from scheduler.core.state import SchedulerState
+from scheduler.explain.answer import Change
+from scheduler.explain.forecast import ends_s
+from scheduler.explain.scene import Column, Pool, Scene
+from scheduler.explain.start import LOOKED_AT
+from scheduler.explain.wording import when
+from scheduler.model.cluster import NodeState
+from scheduler.model.lease import Phase
+
+MOST = 3  # of one sort
+
+
+def end_of(job: str, at_s: float, now_s: float) -> Change:
+    """A job has done its steps."""
+    return Change(what="job_ends", text=f"job {job} ends ({when(at_s, now_s)})", at_s=at_s)
+
+
+def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...]:
+    """Nodes that are there and cannot be used."""
+    changes = []
+    for name in names[:MOST]:
+        node = state.nodes[name]
+        kind = node.spec.worker_type
+        if node.state == NodeState.DRAINING:
+            changes.append(Change(what="resume_node", text=f"resume node {name} ({kind}), which is draining"))
+        elif node.state == NodeState.FAULTY:
+            back = "when its agent is well again"
+            if node.back_s is not None:
+                back = f"by itself {when(node.back_s, state.now_s)}"
+            text = f"node {name} ({kind}), which is out of use: {node.why}; it is tried again {back}"
+            changes.append(Change(what="node_back", text=text, at_s=node.back_s))
+        else:
+            changes.append(
+                Change(what="node_back", text=f"node {name} ({kind}), which is {node.state}, is back")
+            )
+    return tuple(changes)
+
+
+def about_nodes(scene: Scene) -> tuple[Change, ...]:
+    """Nodes that it could use and that are away."""
+    away = [
+        node
+        for pool in scene.pools.values()
+        for node in pool.away
+        if (not scene.places or node.spec.place in scene.places) and node.fits(scene.job.spec)
+    ]
+    return nodes_back(scene.state, sorted(node.spec.name for node in away))
+
+
+def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
+    """So many more GPUs, and it could start at once; the fewest only, one line for each worker type."""
+    missing: dict[str, int] = {}
+    for column in columns:
+        kind = column.bundle.worker_type
+        less = column.bundle.gpus - scene.pools[kind].room
+        if less > 0:
+            missing[kind] = min(missing.get(kind, less), less)
+    return tuple(
+        Change(what="more_gpus", text=f"{less} more {kind}")
+        for kind, less in sorted(missing.items(), key=lambda item: (item[1], item[0]))[:MOST]
+    )
+
+
+def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
+    """The running jobs of a worker type that are expected to end first."""
+    state, now_s = scene.state, scene.now_s
+    times = []
+    for holding in pool.holdings[:LOOKED_AT]:
+        if holding.phase != Phase.STOPPING:
+            end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
+            if end_s is not None:
+                times.append((end_s, int(holding.lease.id), holding.lease.job))
+    return tuple(end_of(job, at_s, now_s) for at_s, _, job in nsmallest(2, times))
+
+
+def wider_choice(scene: Scene) -> tuple[Change, ...]:
+    """What the job's owner could allow, and it would fit into what is free now."""
+    spec, state = scene.job.spec, scene.state
+    changes = []
+    for kind, pool in sorted(scene.pools.items()):
+        reserved = scene.reserved(kind)
+        if pool.seeing <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
+            continue
+        if not spec.may_use(kind):
+            rate = rate_of(state, spec, kind, spec.gpus)[0]
+            if pool.seeing >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
+                changes.append(Change(what="allow_worker_type", text=f"allow worker type {kind}"))
+        elif 0 < pool.room < spec.narrowest:
+            width = next((w for w in range(pool.room, 0, -1) if _runs(scene, kind, w)), 0)
+            if width:
+                changes.append(Change(what="gpus_min", text=f"gpus_min {width} would fit now ({kind})"))
+    return tuple(changes[:MOST])
+
+
+def _runs(scene: Scene, kind: str, width: int) -> bool:
+    return rate_of(scene.state, scene.job.spec, kind, width)[0] > 0
+
+
+def fewer_needs(scene: Scene) -> tuple[Change, ...]:
+    """What the job asks of its nodes, as far as it could do without."""
+    spec = scene.job.spec
+    asked = [
+        (bool(spec.nodes), "nodes", "allow other nodes"),
+        (
+            bool(spec.labels),
+            "labels",
+            f"do without the label {' '.join(map('='.join, sorted(spec.labels.items())))}",
+        ),
+        (spec.cpus > 0, "cpus", f"ask for fewer than {spec.cpus:g} CPUs"),
+        (spec.memory_gb > 0, "memory_gb", f"ask for less than {spec.memory_gb:g} GB of memory"),
+        (spec.gpu_memory_gb > 0, "gpu_memory_gb", f"ask for GPUs with less than {spec.gpu_memory_gb:g} GB"),
+    ]
+    return tuple(Change(what=what, text=text) for needed, what, text in asked if needed)
+
+
+def shared_storage(scene: Scene) -> Change:
+    """What lets a job go on from its checkpoint anywhere."""
+    text = "let other agents keep checkpoints in the same directory, on shared storage (their setting `checkpoint_dir`)"
+    return Change(what="storage", text=text)
+
+
+def rates(scene: Scene) -> tuple[Change, ...]:
+    """Worker types where only a rate is missing."""
+    spec = scene.job.spec
+    kinds = [kind for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind) and pool.fitting]
+    name = f"job type {spec.job_type}" if spec.job_type else "the job"
+    return tuple(
+        Change(what="give_rate", text=f"give a rate of {name} with {spec.gpus} {kind}")
+        for kind in kinds[:MOST]
+        if not _runs(scene, kind, spec.gpus)
+    )

@@ -1,0 +1,297 @@
+"""What an explanation looks at: the GPUs of each worker type as they are now, and the ways to run the job.
+
+One pass over nodes and leases; the share table is only looked at as arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+import numpy as np
+
+from scheduler.core.planning.pairing import pair_rates
+from scheduler.core.planning.problem import rate_of
+from scheduler.core.planning.round_inputs import kept_until_s
+from scheduler.core.state import Places, SchedulerState
+from scheduler.explain.answer import Holder, Way
+from scheduler.explain.forecast import ends_s
+from scheduler.model.cluster import Node, NodeState, gpus_for
+from scheduler.model.jobs import Job
+from scheduler.model.lease import Bundle, Holding, Phase, node_of, nodes_of
+from scheduler.rounds.resources import times
+
+SHOWN_HOLDERS = 5
+SHOWN_WAYS = 16
+
+
+@dataclass(slots=True)
+class Pool:
+    """The GPUs of one worker type."""
+
+    worker_type: str
+    total: int = 0  # usable now
+    free: int = 0  # of these, neither held nor promised
+    seeing: int = 0  # of the free ones, those on nodes that see its last checkpoint
+    fitting: int = 0  # that the job could use if nobody else were there
+    room: int = 0  # free ones that it could use
+    elsewhere: int = 0  # that it could use but for its checkpoint, which their nodes do not see
+    widest_node: int = 0
+    holdings: list[Holding] = field(default_factory=list)
+    away: list[Node] = field(default_factory=list)  # draining, silent, lost
+
+    holders: dict[str, int] = field(default_factory=dict)  # jobs that hold GPUs here, and how many
+
+    def others(self, scene: Scene, most: int) -> tuple[list[str], int]:
+        """Some of the holders but the job itself, in order of arrival; and how many there are."""
+        names = [name for name in self.holders if name != scene.job.id]
+        return nsmallest(most, names, key=lambda name: scene.state.jobs[name].order), len(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A way to run the job. `row` of the share table; None: the allocation does not know it."""
+
+    bundle: Bundle
+    rate: float
+    guessed: bool
+    row: int | None
+    share: float = 0.0
+    entitled_s: float = 0.0
+    received_s: float = 0.0
+    backfill: bool = False
+
+
+class Scene:
+    """A job among the others."""
+
+    def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
+        self.state, self.job, self.now_s = state, job, now_s
+        self.places = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
+        self.pools = _pools(state, job, self.places)
+        self.columns = _columns(state, job, self.pools, now_s)
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Whether the allocation in force does not know the job."""
+        allocation = self.state.allocation
+        return allocation is None or self.job.id not in allocation.shares.jobs
+
+    def possible(self, column: Column) -> bool:
+        """Whether this way is open as the cluster is, if nobody else were there."""
+        pool = self.pools.get(column.bundle.worker_type)
+        if column.rate <= 0 or pool is None or pool.fitting < column.bundle.gpus:
+            return False
+        return all(
+            one in self.state.active and self.state.eligible(self.state.active[one], self.now_s)
+            for one in column.bundle.jobs
+        )
+
+    def reserved(self, worker_type: str) -> Bundle | None:
+        """The gang that GPUs of a type are held back for, if it still waits for them."""
+        bundle = self.state.round.reserved.get(worker_type)
+        if bundle is None:
+            return None
+        waits = (
+            (job := self.state.active.get(name)) is not None and job.lease is None for name in bundle.jobs
+        )
+        return bundle if all(waits) else None
+
+    def evidence(self) -> tuple[Way, ...]:
+        """The ways, the most important ones first."""
+        allocation = self.state.allocation
+        prices: dict[str, float | None] = {}
+        if allocation is not None and allocation.shares.price:
+            prices = dict(zip(allocation.shares.worker_types, allocation.shares.price, strict=False))
+        shown = self.columns[:SHOWN_WAYS]
+        types = dict.fromkeys(column.bundle.worker_type for column in shown)
+        holders = {kind: self.shown_holders(kind) for kind in types}
+        return tuple([self._way(column, prices, holders) for column in shown])
+
+    def _way(
+        self, column: Column, prices: dict[str, float | None], holders: dict[str, tuple[Holder, ...]]
+    ) -> Way:
+        bundle = column.bundle
+        kind = bundle.worker_type
+        pool = self.pools.get(kind) or Pool(kind)
+        price = prices.get(kind)
+        reserved = self.reserved(kind)
+        return Way(
+            worker_type=kind,
+            gpus=bundle.gpus,
+            label=bundle.label,
+            with_job=next((one for one in bundle.jobs if one != self.job.id), ""),
+            rate=column.rate,
+            guessed=column.guessed,
+            share=column.share,
+            entitled_s=column.entitled_s,
+            received_s=column.received_s,
+            backfill=column.backfill,
+            price_per_gpu=price if price is not None and math.isfinite(price) else None,
+            gpus_total=pool.total,
+            gpus_free=pool.free,
+            gpus_fitting=pool.room,
+            held_by=holders[kind],
+            holders=len(pool.holders),
+            reserved_for="" if reserved is None else " ".join(reserved.jobs),
+        )
+
+    def shown_holders(self, worker_type: str) -> tuple[Holder, ...]:
+        """Some of those who hold GPUs of a type, the widest first."""
+        pool = self.pools.get(worker_type)
+        if pool is None:
+            return ()
+        state = self.state
+        shown: list[Holder] = []
+        for holding in nsmallest(SHOWN_HOLDERS, pool.holdings, key=_narrowness):  # oldest leases first
+            if any(holder.job == holding.lease.job for holder in shown):
+                continue  # its last lease is ending, and it has the next one here
+            job = state.jobs[holding.lease.job]
+            stopping = holding.phase == Phase.STOPPING
+            kept_s = kept_until_s(state, holding)
+            shown.append(
+                Holder(
+                    job=job.id,
+                    gpus=holding.bundle.gpus,
+                    until_s=release_s(state, holding, self.now_s)
+                    if stopping
+                    else ends_s(state, job, self.now_s),
+                    kept_until_s=kept_s if self.now_s < kept_s < math.inf and not stopping else None,
+                    preemptible=job.spec.preemptible,
+                    stopping=stopping,
+                )
+            )
+        return tuple(shown)
+
+
+def _narrowness(holding: Holding) -> int:
+    return -holding.bundle.gpus
+
+
+def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
+    """When a lease that is ending will have let its GPUs go: at its end, or when it has lapsed for certain."""
+    at_s = state.lease_end_s(holding)
+    if at_s <= now_s and holding.stop_by_s is not None:
+        at_s = holding.stop_by_s
+    return max(at_s, now_s)
+
+
+def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
+    spec = job.spec
+    picky = bool(places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    used = _used(state) if spec.cpus or spec.memory_gb else {}
+    taken = state.holders.keys() | state.claims.keys()
+    pools: dict[str, Pool] = {}
+    for name, node in sorted(state.nodes.items()):
+        kind = node.spec.worker_type
+        pool = pools.get(kind)
+        if pool is None:
+            pool = pools[kind] = Pool(kind)
+        if node.state != NodeState.UP:
+            pool.away.append(node)
+            continue
+        gpus = node.gpu_ids if node.broken or node.withheld else state.gpus_of[name]
+        free = len(gpus) - sum(map(taken.__contains__, gpus))
+        pool.total += len(gpus)
+        pool.free += free
+        pool.widest_node = max(pool.widest_node, len(gpus))
+        if places and node.spec.place not in places:
+            pool.elsewhere += gpus_for(node, spec)
+            continue
+        pool.seeing += free
+        pool.fitting += gpus_for(node, spec) if picky else len(gpus)
+        pool.room += _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
+    by_type: dict[str, list[Holding]] = {kind: [] for kind in pools}
+    for holding in state.leases.values():
+        by_type[holding.bundle.worker_type].append(holding)
+    for kind, pool in pools.items():
+        pool.holdings = [h for h in by_type[kind] if _any_up(state, h)] if pool.away else by_type[kind]
+        pool.holders = {holding.lease.job: holding.bundle.gpus for holding in pool.holdings}
+    return pools
+
+
+def _any_up(state: SchedulerState, holding: Holding) -> bool:
+    return any(state.nodes[name].state == NodeState.UP for name in nodes_of(holding.lease.gpus))
+
+
+def _used(state: SchedulerState) -> dict[str, tuple[float, float]]:
+    """CPUs and memory that are taken, by node."""
+    used: dict[str, tuple[float, float]] = {}
+    for holding in state.leases.values():
+        spec = state.jobs[holding.lease.job].spec
+        if holding.phase == Phase.STOPPING or not (spec.cpus or spec.memory_gb):
+            continue
+        for gpu in holding.lease.gpus:
+            cpus, memory_gb = used.get(node_of(gpu), (0.0, 0.0))
+            used[node_of(gpu)] = (cpus + spec.cpus / spec.gpus, memory_gb + spec.memory_gb / spec.gpus)
+    return used
+
+
+def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
+    """For how many of the free GPUs of a node it has what the job asks for."""
+    spec = job.spec
+    if not node.fits(spec):
+        return 0
+    for have, taken, asked in (
+        (node.spec.cpus, used[0], spec.cpus / spec.gpus),
+        (node.spec.memory_gb, used[1], spec.memory_gb / spec.gpus),
+    ):
+        if have is not None and asked > 0:
+            free = times(have - taken, asked, free)
+    return free
+
+
+def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: float) -> list[Column]:
+    """Those of the share table, and those that rates and nodes allow beside them."""
+    spec, table = job.spec, state.shares
+    may_fill = state.allocation is None or bool(table.backfill.all())
+    found: dict[Bundle, Column] = {}
+    mine = table.job_row.get(job.id)
+    if mine is not None:
+        for row in np.flatnonzero((table.first == mine) | (table.second == mine)).tolist():
+            bundle = table.bundles[row]
+            if all(one in state.active for one in bundle.jobs):
+                rate, guessed = rate_in(state, job, bundle, pools)
+                share = float(table.share[row])
+                entitled_s, received_s = _until_now(state, bundle, now_s, row)
+                found[bundle] = Column(
+                    *(bundle, rate, guessed, row, share, entitled_s, received_s),
+                    bool(table.backfill[row]),
+                )
+    for kind, pool in sorted(pools.items()):
+        if spec.may_use(kind):
+            for gpus in range(spec.narrowest, min(spec.widest, pool.fitting) + 1):
+                bundle = Bundle((job.id,), kind, gpus)
+                rate, guessed = rate_in(state, job, bundle, pools)
+                if rate > 0 and bundle not in found:
+                    fills = may_fill and mine is None and gpus == spec.gpus
+                    found[bundle] = Column(bundle, rate, guessed, None, backfill=fills)
+    return sorted(found.values(), key=lambda c: (-c.share, -c.rate, c.bundle))
+
+
+def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
+    """What a column was due and got until now: both are booked to the end of the round when it begins."""
+    table = state.shares
+    ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
+    entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s
+    booked = [
+        holding.credit_s
+        for name in bundle.jobs
+        if (holding := state.leases.get(state.jobs[name].lease or "")) is not None
+        and holding.bundle == bundle
+    ]
+    unused_s = max(max(booked, default=0.0) - max(now_s, state.round.starts_s), 0.0)
+    return max(entitled_s, 0.0), max(float(table.received_s[row]) - unused_s, 0.0)
+
+
+def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Pool]) -> tuple[float, bool]:
+    """Steps per second of the job in a bundle, and whether that is a guess."""
+    if len(bundle.jobs) > 1:
+        a, b = (state.jobs[one].spec.job_type for one in bundle.jobs)
+        rates = pair_rates(state, bundle.worker_type, a, b, bundle.gpus)
+        return (rates[bundle.jobs[0] != job.id], False) if rates else (0.0, False)
+    pool = pools.get(bundle.worker_type)
+    widest = pool.widest_node if pool is not None else bundle.gpus
+    spread = not state.settings.consolidated_rates and bundle.gpus > widest
+    return rate_of(state, job.spec, bundle.worker_type, bundle.gpus, spread)

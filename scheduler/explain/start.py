@@ -1,0 +1,126 @@
+"""When a waiting job is expected to start, what that rests on, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from scheduler.core.planning.round_inputs import kept_until_s
+from scheduler.core.state import Places, SchedulerState
+from scheduler.explain.answer import Basis, Sure
+from scheduler.explain.claims import Claims
+from scheduler.explain.forecast import boundary_s, done_s, ends_s
+from scheduler.explain.scene import Column, Pool, Scene, release_s
+from scheduler.model.cluster import Node, NodeState
+from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Holding, Phase, node_of
+
+LOOKED_AT = 256  # holders of a worker type whose end is estimated; with more of them turns come soon anyway
+ROUNDS_AHEAD = 10_000  # beyond that nobody should be told a time
+
+
+class Start(NamedTuple):
+    """An estimate."""
+
+    at_s: float | None = None
+    basis: Basis = ""
+    sure: Sure = "unknown"
+
+
+UNKNOWN = Start()
+
+
+def after_leases(state: SchedulerState, holding: Holding, now_s: float) -> Start:
+    """When the leases that it waits for have let go; never before its round."""
+    times = [release_s(state, state.leases[name], now_s) for name in holding.waits_for]
+    return Start(max([now_s, *times]), "lease_granted", "likely")
+
+
+def after_jobs(state: SchedulerState, job: Job, now_s: float) -> Start:
+    """When all that it depends on have ended, and the round after that begins."""
+    times = [done_s(state, state.jobs[name], now_s) for name in sorted(job.blocked_by)]
+    known = [at_s for at_s in times if at_s is not None]
+    if not known or len(known) < len(times):
+        return UNKNOWN
+    return Start(boundary_s(state, now_s, max(known)), "dependency_ends", "rough")
+
+
+def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
+    """At the next boundary if those before it leave GPUs over; else when its due has grown and they were served."""
+    state, now_s = scene.state, scene.now_s
+    pool = scene.pools[column.bundle.worker_type]
+    boundary = boundary_s(state, now_s)
+    open_gpus = pool.fitting - kept_gpus(scene, pool, boundary)
+    if claims.gpus + column.bundle.gpus <= open_gpus:
+        return Start(boundary, "next_round", "likely")
+    if column.share <= 0:
+        return UNKNOWN
+    round_s = state.settings.round_s
+    stay_s, per_round_s = state.settings.stay_s, column.share * round_s
+    caught_up = math.ceil(max(-claims.due_s, 0.0) / per_round_s)
+    late = math.ceil((max(stay_s, round_s) - claims.due_s) / per_round_s)
+    turn = max(math.ceil(stay_s / max(round_s - per_round_s, 0.1 * round_s)), 1)
+    queue = (claims.gpus + column.bundle.gpus - 1) // max(open_gpus, 1)
+    rounds = max(caught_up, min(queue * turn, late), 1)
+    return Start(boundary + rounds * round_s, "shares", "rough") if rounds < ROUNDS_AHEAD else UNKNOWN
+
+
+def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
+    """GPUs that nobody can be given at that time, because a minimum run time protects them."""
+    state, spec = scene.state, scene.job.spec
+    kept = {
+        gpu
+        for holding in pool.holdings
+        if holding.phase != Phase.STOPPING and kept_until_s(state, holding) > at_s + 1e-6
+        for gpu in holding.lease.gpus
+    }
+    usable = {
+        name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec, scene.places)
+    }
+    return sum(node_of(gpu) in usable for gpu in kept)
+
+
+def _usable(node: Node, spec: JobSpec, places: Places) -> bool:
+    return node.state == NodeState.UP and (not places or node.spec.place in places) and node.fits(spec)
+
+
+def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
+    """When enough of those who are protected are so no more, or have ended."""
+    state, now_s = scene.state, scene.now_s
+    boundary = boundary_s(state, now_s)
+    have = pool.fitting - kept_gpus(scene, pool, boundary)
+    times = []
+    for holding in pool.holdings[:LOOKED_AT]:
+        kept_s = kept_until_s(state, holding)
+        if holding.phase != Phase.STOPPING and kept_s > boundary:
+            end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
+            times.append((min(kept_s, math.inf if end_s is None else end_s), holding.bundle.gpus))
+    at_s = _enough(times, have, gpus)
+    return UNKNOWN if at_s is None else Start(boundary_s(state, now_s, at_s), "minimum_run_ends", "likely")
+
+
+def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
+    """When enough running jobs have done their steps."""
+    state, now_s = scene.state, scene.now_s
+    times = []
+    for holding in pool.holdings[:LOOKED_AT]:
+        if holding.phase == Phase.STOPPING:
+            end_s: float | None = release_s(state, holding, now_s)
+        else:
+            end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
+        if end_s is not None:
+            times.append((end_s, holding.bundle.gpus))
+    at_s = _enough(times, pool.room, gpus)
+    if at_s is None:
+        return UNKNOWN
+    fills = state.settings.fill_mid_round and at_s > now_s
+    return Start(at_s if fills else boundary_s(state, now_s, at_s), "jobs_end", "rough")
+
+
+def _enough(times: list[tuple[float, int]], have: int, gpus: int) -> float | None:
+    """The time at which there are so many GPUs."""
+    for at_s, more in sorted(times):
+        have += more
+        if have >= gpus:
+            return at_s if math.isfinite(at_s) else None
+    return None

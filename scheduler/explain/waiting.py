@@ -1,0 +1,376 @@
+"""Why a job waits: the first of these questions that has an answer is the dominant reason.
+
+may it run at all?          dependency, earliest_start, retry_pause
+can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
+are GPUs held back for it?  gang_reserved
+is there room for it now?   fragmented, reserved_for_other, waiting_for_round
+does it have a share?       waiting_for_allocation, no_share
+who is in the way?          minimum_run_of_others, preemption_limit, turn_of_others
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from scheduler.core.planning.problem import rate_of
+from scheduler.core.planning.round_inputs import kept_until_s
+from scheduler.explain import remedies
+from scheduler.explain.answer import Change, Reason
+from scheduler.explain.claims import Claims, higher_claims
+from scheduler.explain.finding import Finding, due_and_received
+from scheduler.explain.forecast import boundary_s
+from scheduler.explain.not_before import waits_for_its_time
+from scheduler.explain.scene import Column, Pool, Scene
+from scheduler.explain.start import (
+    UNKNOWN,
+    Start,
+    after_ends,
+    after_jobs,
+    after_minimum_runs,
+    kept_gpus,
+    of_turn,
+)
+from scheduler.explain.wording import jobs, listed, span, when
+from scheduler.model.cluster import OWN_DISK, NodeState
+from scheduler.model.lease import Bundle, Phase
+
+NAMED = 8  # other jobs that an explanation names for programs
+WIDTHS_TRIED = 64  # of an elastic job, when a rate is looked for
+
+
+def why_it_waits(scene: Scene) -> Finding:
+    """The dominant reason of a job that is queued or preempted."""
+    if scene.job.blocked_by:
+        return _dependency(scene)
+    later = waits_for_its_time(scene)
+    if later is not None:
+        return later
+    possible = [column for column in scene.columns if scene.possible(column)]
+    if not possible:
+        return _nowhere(scene)
+    return (
+        _gathering(scene)
+        or _with_room(scene, possible)
+        or _without_share(scene, possible)
+        or _behind_others(scene, next(c for c in possible if c.share > 0))
+    )
+
+
+def _dependency(scene: Scene) -> Finding:
+    state, now_s = scene.state, scene.now_s
+    open_ = sorted(scene.job.blocked_by, key=lambda name: state.jobs[name].order)
+    first = state.jobs[open_[0]]
+    start = after_jobs(state, scene.job, now_s)
+    parent = first.id.partition("_")[0]
+    ended = any(d.when == "ended" and d.job in (first.id, parent) for d in scene.job.spec.after)
+    text = f"It waits for {jobs(open_)} to {'end' if ended else 'succeed'}"
+    text += f", which {'is' if len(open_) == 1 else 'are not all done; the first is'} {first.state}."
+    changes = []
+    for name in open_[: remedies.MOST]:
+        at_s = start.at_s if len(open_) == 1 else None
+        about = "" if at_s is None else f" ({when(at_s, now_s)})"
+        changes.append(
+            Change(what="job_ends", text=f"job {name} {'ends' if ended else 'succeeds'}{about}", at_s=at_s)
+        )
+    return Finding(Reason.DEPENDENCY, text, tuple(open_[:NAMED]), tuple(changes), start)
+
+
+def _nowhere(scene: Scene) -> Finding:
+    """There is no way to run it, even if nobody else were there."""
+    spec = scene.job.spec
+    allowed = [pool for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind)]
+    rated = [pool for pool in allowed if _has_rate(scene, pool.worker_type)]
+    mine = rated or allowed
+    back = remedies.about_nodes(scene)
+    wider = remedies.wider_choice(scene)
+    names = listed([pool.worker_type for pool in mine]) if mine else listed(spec.worker_types)
+    width = f"{spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''}"
+    most = max(mine, key=lambda pool: pool.fitting, default=None)
+    if most is not None and not rated:
+        name = f"jobs of type {spec.job_type}" if spec.job_type else "it"
+        text = f"No rate is known of {name} with {width} on {names}: as far as is known, it cannot run there."
+        if any(scene.state.rates.told(spec.job_type, spec.gpus, pool.worker_type) == 0 for pool in allowed):
+            text = f"The rates say that {name} cannot run with {width} on {names}: they are 0."
+        return Finding(Reason.NO_RATE, text, (), (*remedies.rates(scene), *wider))
+    if most is None or not any(pool.total for pool in mine):
+        which = f" of a type that it may use ({names})" if mine or spec.worker_types else ""
+        return Finding(Reason.NO_NODES, f"There is no usable node{which}.", (), (*back, *wider))
+    if any(pool.fitting + pool.elsewhere >= spec.narrowest for pool in mine if pool.elsewhere):
+        return _checkpoint(scene, mine, (*back, *wider))
+    if most.fitting == 0:
+        asked = listed([change.what for change in remedies.fewer_needs(scene)])
+        text = f"Nodes of {names} are there, but none has what it asks for ({asked})."
+        return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
+    there = f"{most.fitting} {most.worker_type}"
+    text = f"It needs {width} of one type, and there are only {there} that it could use now."
+    more = Change(what="more_gpus", text=f"{spec.narrowest - most.fitting} more {most.worker_type}")
+    return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
+
+
+def _checkpoint(
+    scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
+) -> Finding:
+    """It could run, but the nodes that could run it do not see its last checkpoint."""
+    state, places = scene.state, scene.places
+    seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
+    lies = listed(
+        [
+            f"on the disk of node {place.removeprefix(OWN_DISK)}"
+            if place.startswith(OWN_DISK)
+            else f"in the store {place}"
+            for place in places
+        ]
+    )
+    text = f"Its last checkpoint lies {lies}, and it can only go on where that is seen: "
+    away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
+    if not seeing:
+        text += "there is no such node any more."
+    elif len(away) == len(seeing):
+        text += (
+            f"node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
+        )
+    else:
+        there = listed(
+            [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
+        )
+        text += f"on {listed(seeing[:NAMED])}, where {there} are free"
+        text += (
+            f"; node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
+            if away
+            else "."
+        )
+    return Finding(Reason.CHECKPOINT_ELSEWHERE, text, (), (*changes, remedies.shared_storage(scene)), start)
+
+
+def _has_rate(scene: Scene, worker_type: str) -> bool:
+    spec = scene.job.spec
+    widths = range(spec.narrowest, min(spec.widest, spec.narrowest + WIDTHS_TRIED) + 1)
+    return any(rate_of(scene.state, spec, worker_type, gpus)[0] > 0 for gpus in (spec.gpus, *widths))
+
+
+def _gathering(scene: Scene) -> Finding | None:
+    """GPUs are held back for it as they free up."""
+    for kind, pool in sorted(scene.pools.items()):
+        bundle = scene.reserved(kind)
+        if bundle is not None and scene.job.id in bundle.jobs:
+            held, who = _holders(scene, [pool])
+            text = (
+                f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs are free, "
+                f"the others are held by {who}."
+            )
+            start = after_minimum_runs(scene, pool, bundle.gpus)
+            if start.at_s is None:
+                start = after_ends(scene, pool, bundle.gpus)
+            less = bundle.gpus - pool.room
+            more = (Change(what="more_gpus", text=f"{less} more {kind}"),) if less > 0 else ()
+            return Finding(Reason.GANG_RESERVED, text, held, (*more, *remedies.ends(scene, pool)), start)
+    return None
+
+
+def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
+    """Enough GPUs of a type are free."""
+    open_ = [column for column in possible if column.share > 0 or column.backfill]
+    roomy = [c for c in open_ if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
+    held_back = [scene.reserved(column.bundle.worker_type) for column in roomy]
+    for column, reserved in zip(roomy, held_back, strict=True):
+        if reserved is None:
+            return _next_round(scene, column)
+    if roomy and held_back[0] is not None:
+        return _held_back(scene, roomy[0], held_back[0])
+    for column in open_:
+        pool = scene.pools[column.bundle.worker_type]
+        if pool.free >= column.bundle.gpus:
+            return _fragmented(scene, column, pool)
+    return None
+
+
+def _next_round(scene: Scene, column: Column) -> Finding:
+    state, now_s, bundle = scene.state, scene.now_s, column.bundle
+    at_s = boundary_s(state, now_s)
+    if not state.asked.answered and at_s <= now_s:
+        return _allocation(scene)
+    free = f"{scene.pools[bundle.worker_type].room} {bundle.worker_type} are free and it needs {bundle.gpus}"
+    text = f"It waits for the next round, {when(at_s, now_s)}: {free}."
+    change = Change(what="round_begins", text=f"the next round begins ({when(at_s, now_s)})", at_s=at_s)
+    return Finding(Reason.WAITING_FOR_ROUND, text, (), (change,), Start(at_s, "next_round", "likely"))
+
+
+def _held_back(scene: Scene, column: Column, reserved: Bundle) -> Finding:
+    kind = column.bundle.worker_type
+    pool = scene.pools[kind]
+    text = (
+        f"{pool.free} {kind} are free, but they are held back for {jobs(reserved.jobs)}, which needs "
+        f"{reserved.gpus} at once and has been passed over before."
+    )
+    start = Change(what="other_starts", text=f"{jobs(reserved.jobs)} starts")
+    wider = remedies.wider_choice(scene)
+    return Finding(Reason.RESERVED_FOR_OTHER, text, reserved.jobs, (start, *wider), _turn(scene, column))
+
+
+def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
+    if pool.elsewhere:
+        start = after_ends(scene, pool, column.bundle.gpus)
+        return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
+    needs = remedies.fewer_needs(scene)
+    asked = listed([change.what for change in needs])
+    text = (
+        f"{pool.free} {pool.worker_type} are free and it needs {column.bundle.gpus}, but only {pool.room} of "
+        f"them are on nodes that have what it asks for ({asked})."
+    )
+    changes = (*needs, *remedies.ends(scene, pool))
+    return Finding(Reason.FRAGMENTED, text, (), changes, after_ends(scene, pool, column.bundle.gpus))
+
+
+def _turn(scene: Scene, column: Column) -> Start:
+    if column.row is None or column.share <= 0:
+        return after_ends(scene, scene.pools[column.bundle.worker_type], column.bundle.gpus)
+    return of_turn(scene, column, higher_claims(scene, column))
+
+
+def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
+    """The allocation in force gives it nothing, or does not know it yet."""
+    if any(column.share > 0 for column in possible):
+        return None
+    known = [column for column in possible if column.row is not None]
+    if not known or scene.is_newcomer:
+        return _allocation(scene)
+    state = scene.state
+    best = known[0]
+    kinds = list(dict.fromkeys(column.bundle.worker_type for column in known))
+    pools = [scene.pools[kind] for kind in kinds]
+    allocation = state.allocation
+    policy = state.settings.policy if allocation is None else allocation.policy
+    held, who = _holders(scene, pools)
+    idle = any(
+        pool.room >= column.bundle.gpus
+        for column in known
+        for pool in [scene.pools[column.bundle.worker_type]]
+    )
+    text = f"The policy ({policy}) gives it no share now"
+    if allocation is not None and allocation.failed:
+        text = "The policy could not be solved, so it is first come, first served; it has no share now"
+    text += ", and idle GPUs are not for it either." if idle else f"; the {listed(kinds)} are held by {who}."
+    notes = () if allocation is None else tuple(n for n in allocation.notes if scene.job.id in n.split())
+    changes = (
+        *(Change(what="note", text=note) for note in notes[: remedies.MOST]),
+        *remedies.more_gpus(scene, known),
+        *remedies.ends(scene, scene.pools[best.bundle.worker_type]),
+        *remedies.wider_choice(scene),
+    )
+    pool = scene.pools[best.bundle.worker_type]
+    start = Start() if idle else after_ends(scene, pool, best.bundle.gpus + _asked_before(scene))
+    return Finding(Reason.NO_SHARE, text, held, changes, start)
+
+
+def _asked_before(scene: Scene) -> int:
+    """GPUs that jobs which came earlier wait for, too."""
+    state, mine = scene.state, scene.job
+    earlier = takewhile(lambda job: job.id != mine.id, state.active.values())
+    return sum(job.spec.gpus for job in earlier if job.lease is None and state.eligible(job, scene.now_s))
+
+
+def _allocation(scene: Scene) -> Finding:
+    """Its share has not been worked out yet."""
+    state, now_s, settings = scene.state, scene.now_s, scene.state.settings
+    if not state.asked.answered:
+        at_s = boundary_s(state, now_s)
+        text = f"Its share is being worked out: the solver was asked {span(now_s - state.asked.at_s)} ago."
+    else:
+        at_s = boundary_s(state, now_s, state.asked.at_s + settings.min_reallocation_s)
+        text = f"It came after the last allocation; the next one is for the round that begins {when(at_s, now_s)}."
+    change = Change(what="allocation", text=f"the next allocation ({when(at_s, now_s)})", at_s=at_s)
+    wider = remedies.wider_choice(scene)
+    return Finding(
+        Reason.WAITING_FOR_ALLOCATION, text, (), (change, *wider), Start(at_s, "next_allocation", "rough")
+    )
+
+
+def _behind_others(scene: Scene, column: Column) -> Finding:
+    """It has a share, and others hold the GPUs."""
+    state, bundle = scene.state, column.bundle
+    pool = scene.pools[bundle.worker_type]
+    boundary = boundary_s(state, scene.now_s)
+    kept = kept_gpus(scene, pool, boundary)
+    by_age, who = _holders(scene, [pool])
+    changes = (
+        *remedies.more_gpus(scene, [column]),
+        *remedies.ends(scene, pool),
+        *remedies.wider_choice(scene),
+    )
+    if pool.fitting - kept < bundle.gpus:
+        return _kept_by_others(scene, column, pool, changes)
+    due = due_and_received(column)
+    if state.settings.preemptions_max == 0:
+        text = f"It waits for somebody to end: {due}; the settings let nobody be preempted (preemptions_max is 0)."
+        start = after_ends(scene, pool, bundle.gpus)
+        more = Change(what="preemptions_max", text="raise preemptions_max")
+        return Finding(Reason.PREEMPTION_LIMIT, text, by_age, (*changes, more), start)
+    claims = higher_claims(scene, column)
+    text = f"It waits for its turn: {due}; {_taken(pool)} held by {who}"
+    text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + _idle_elsewhere(scene)
+    return Finding(Reason.TURN_OF_OTHERS, text, by_age, changes, of_turn(scene, column, claims))
+
+
+def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]:
+    """Some of the others who hold GPUs of these types, in order of arrival, and all of them in words."""
+    count, names = 0, []
+    for pool in pools:
+        some, more = pool.others(scene, NAMED)
+        names += some
+        count += more
+    first = sorted(set(names), key=lambda name: scene.state.jobs[name].order)[:NAMED]
+    return tuple(first), jobs(first, count) if first else "its own last run, which is being stopped"
+
+
+def _taken(pool: Pool) -> str:
+    kind = pool.worker_type
+    if not pool.room:
+        return f"the {pool.total} {kind} are"
+    return f"{pool.room} of the {pool.total} {kind} {'is' if pool.room == 1 else 'are'} free, the others are"
+
+
+def _idle_elsewhere(scene: Scene) -> str:
+    """What everybody asks who sees idle GPUs."""
+    kinds = dict.fromkeys(
+        column.bundle.worker_type
+        for column in scene.columns
+        if not (column.share > 0 or column.backfill)
+        and scene.possible(column)
+        and scene.pools[column.bundle.worker_type].room >= column.bundle.gpus
+    )
+    if not kinds:
+        return "."
+    idle = listed([f"{scene.pools[kind].room} {kind}" for kind in kinds])
+    return f" ({idle} are idle, which the policy, {scene.state.settings.policy}, does not let it fill)."
+
+
+def _standing(claims: Claims, holders: int) -> str:
+    if claims.running >= holders:
+        return " with a higher claim"
+    higher = [f"{claims.running} of them"] if claims.running else []
+    if claims.waiting:
+        higher.append(f"{claims.waiting} {'jobs that wait' if claims.waiting > 1 else 'job that waits'}")
+    have = "has" if claims.running + claims.waiting == 1 else "have"
+    claim = f"{listed(higher)} {have} a higher claim" if higher else "its own claim is the highest"
+    return f" until their round is over; {claim}"
+
+
+def _kept_by_others(scene: Scene, column: Column, pool: Pool, changes: tuple[Change, ...]) -> Finding:
+    state, now_s, bundle = scene.state, scene.now_s, column.bundle
+    boundary = boundary_s(state, now_s)
+    keep = {
+        h.lease.job: kept_until_s(state, h)
+        for h in pool.holdings
+        if h.phase != Phase.STOPPING and kept_until_s(state, h) > boundary
+    }
+    by_end = sorted(keep, key=lambda name: (keep[name], state.jobs[name].order))
+    start = after_minimum_runs(scene, pool, bundle.gpus)
+    fixed = [name for name in by_end if not state.jobs[name].spec.preemptible]
+    why = f"{jobs(fixed)} cannot be preempted" if fixed else "they are in their minimum run time"
+    text = (
+        f"It waits for its turn: {due_and_received(column)}; the {bundle.worker_type} it needs are held by "
+        f"{jobs(by_end)}, and nobody takes them yet: {why}"
+    )
+    text += f" ({when(start.at_s, now_s)})." if start.at_s is not None else "."
+    return Finding(Reason.MINIMUM_RUN_OF_OTHERS, text, tuple(by_end[:NAMED]), changes, start)

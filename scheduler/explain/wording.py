@@ -1,0 +1,118 @@
+"""Numbers and names as people say them, and a whole explanation as a few aligned lines.
+
+Times are said relative to now: the scheduler's clock is not the reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.explain.answer import Explanation, Way
+
+_BASIS = {
+    "lease_granted": "it has its lease already",
+    "next_round": "when the next round begins",
+    "next_allocation": "its share is worked out first",
+    "earliest_start": "it is not to start before",
+    "dependency_ends": "when the jobs it waits for have done their steps",
+    "shares": "from its share and those with a higher claim",
+    "jobs_end": "when running jobs have done their steps",
+    "minimum_run_ends": "when the minimum run time of others is over",
+}
+
+AGES_S = 1000 * 365 * 86_400.0
+
+
+def span(seconds: float) -> str:
+    """A length of time: "40 s", "6 min", "1 h 20 min", "2 d 3 h"."""
+    if seconds >= AGES_S:
+        return "over 1000 years"
+    if seconds < 59.5:
+        return f"{max(seconds, 0):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def when(at_s: float, now_s: float) -> str:
+    """A time to come: "now", "in about 6 min"."""
+    return "now" if at_s - now_s < 0.5 else f"in about {span(at_s - now_s)}"
+
+
+def percent(part: float) -> str:
+    """A share: "42 %", "0.3 %"."""
+    return f"{100 * part:.0f} %" if part >= 0.01 or part <= 0 else f"{100 * part:.1g} %"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a row: "a", "a and b", "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
+
+
+def jobs(names: Sequence[str], count: int = 0, named_max: int = 2) -> str:
+    """Some jobs: "job 17", "jobs 17, 18 and 34 others". `count`: how many there are, where `names` are only some."""
+    count = max(count, len(names))
+    shown = list(names[:named_max] if count > named_max + 1 else names[:count])
+    rest = count - len(shown)
+    if rest:
+        shown.append(f"{rest} other{'s' if rest > 1 else ''}")
+    return f"{'jobs' if count > 1 else 'job'} {listed(shown)}"
+
+
+def render(explanation: Explanation) -> str:
+    """The explanation for people."""
+    said = explanation
+    reason = "" if said.reason.value == said.state.value else f" ({said.reason})"
+    lines = [f"job {said.job}: {said.state}{reason}", said.text]
+    if said.evidence:
+        lines += ["", *_table(said.evidence)]
+        if said.ways > len(said.evidence):
+            lines.append(f"  and {said.ways - len(said.evidence)} more ways to run it")
+    if said.would_change:
+        lines += ["", "What would change it:", *(f"  - {change.text}" for change in said.would_change)]
+    if said.expected_start_s is not None:
+        basis = _BASIS.get(said.start_basis, "")
+        lines += [
+            "",
+            f"Expected start: {when(said.expected_start_s, said.at_s)} ({said.start_sure}: {basis})",
+        ]
+    return "\n".join(lines)
+
+
+_HEAD = ("type", "GPUs", "steps/s", "share", "due", "received", "price", "free", "held by")
+
+
+def _table(ways: Sequence[Way]) -> list[str]:
+    rows = [_HEAD, *map(_row, ways)]
+    width = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width[i]) if i in (0, len(_HEAD) - 1) else cell.rjust(width[i])
+            for i, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _row(way: Way) -> tuple[str, ...]:
+    name = " ".join(filter(None, (way.worker_type, way.label, way.with_job and f"with job {way.with_job}")))
+    held = jobs([holder.job for holder in way.held_by], way.holders) if way.holders else ""
+    if way.reserved_for:
+        held = f"{held}; reserved for job {way.reserved_for}".removeprefix("; ")
+    return (
+        name,
+        str(way.gpus),
+        f"{'~' if way.guessed else ''}{way.rate:.3g}",
+        percent(way.share),
+        span(way.entitled_s),
+        span(way.received_s),
+        "-" if way.price_per_gpu is None else f"{way.price_per_gpu:.3g}" if way.price_per_gpu > 1e-6 else "0",
+        f"{way.gpus_free}/{way.gpus_total}",
+        held,
+    )

@@ -1,0 +1,105 @@
+"""The audit log: who changed what, when, from where, and how it ended. One JSON object per line.
+
+It is written before the caller learns the answer. A line that cannot be written is told in the daemon's log, and
+stops nothing: the journal has the facts, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from google.protobuf.message import Message
+
+from scheduler.live.access.limits import Buckets, PeopleConfig, host_of
+from scheduler.live.access.roles import Caller
+
+log = logging.getLogger(__name__)
+NAMED_MAX = 20  # jobs of a submission that are named
+
+# Lines about callers whom nobody knows, from one address: more would push what users did out of the log.
+UNKNOWN_BURST, UNKNOWN_PER_S = 100.0, 0.1
+
+
+class Audit:
+    """An audit log in a file that is rotated by size."""
+
+    def __init__(self, path: Path, config: PeopleConfig, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._config, self._clock = path, config, clock
+        self._unknown = Buckets(UNKNOWN_PER_S, UNKNOWN_BURST, clock)
+        self._file: TextIO = self._open()
+
+    def note(self, who: Caller, method: str, request: object, result: str) -> None:
+        """This was asked, and so it ended."""
+        if not who.user:
+            if self._unknown.wait_s(host_of(who.peer)) > 0:
+                return
+            self._unknown.take(host_of(who.peer))
+        line = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock())),
+            "user": who.user,
+            "role": who.role.word,
+            "token": who.token,
+            "from": who.peer,
+            "call": method.removeprefix("/gavel.v1."),
+            "what": _said(request),
+            "result": result,
+        }
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=True) + "\n")
+            self._file.flush()
+            if self._file.tell() >= self._config.audit_bytes_max:
+                self._rotate()
+        except OSError as error:
+            log.error("the audit log cannot be written (%s): %s", error, line)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def _open(self) -> TextIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(self._path, flags, 0o600), "a", encoding="ascii")
+
+    def _rotate(self) -> None:
+        self._file.close()
+        for number in range(self._config.audit_files - 1, 0, -1):
+            older = self._name(number - 1)
+            if older.exists():
+                older.replace(self._name(number))
+        if self._config.audit_files == 1:
+            self._path.unlink()
+        self._file = self._open()
+
+    def _name(self, number: int) -> Path:
+        return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
+
+
+def _said(request: object) -> dict[str, Any]:
+    """What was asked, in short; never what is secret."""
+    if not isinstance(request, Message):
+        return {}
+    specs = getattr(request, "specs", None)
+    if specs is not None:
+        named = [{"name": one.name, "user": one.user, "gpus": one.gpus or 1} for one in specs[:NAMED_MAX]]
+        return {"jobs": len(specs), "specs": named, "key": getattr(request, "idempotency_key", "")}
+    said: dict[str, Any] = {}
+    for field, value in request.ListFields():
+        if field.name in _SECRET:
+            continue
+        if isinstance(value, str | int | float | bool):
+            said[field.name] = value if not isinstance(value, str) else value[:256]
+            if field.enum_type is not None and isinstance(value, int):
+                known = field.enum_type.values_by_number.get(value)
+                said[field.name] = value if known is None else known.name
+        elif field.is_repeated:
+            said[field.name] = f"{len(value)} entries"
+    return said
+
+
+_SECRET = frozenset({"token", "secret", "certificate_request_pem", "data"})

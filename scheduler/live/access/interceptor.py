@@ -1,0 +1,284 @@
+"""The one door that every call comes through: who is it, may they, what went wrong, who did what.
+
+    metadata → who is it? → is there room for one more call? → the body is read → parsed → the service
+
+Nothing of a body is read before its caller is known. gRPC would read and parse a request before it asks us, so every
+method is served as one that takes a stream of bytes: what is not read stays with the caller, but for the few kilobytes
+of HTTP/2's flow control. Who shows no token (health checks, nodes that join) may send 64 kB.
+
+Services behind it take a request and raise what is wrong; nothing there thinks of tokens, status codes or logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from scheduler.live.access.limits import CallPlaces, Crowd, host_of
+from scheduler.live.access.roles import CHANGES, LEAST_ROLE, Caller, Role, call_as, deed
+from scheduler.live.access.status import (
+    FORBIDDEN,
+    INVALID,
+    STOPPING,
+    UNAVAILABLE,
+    CallFailed,
+    failure,
+    status_of,
+)
+
+Context = aio.ServicerContext[Any, Any]
+BROKEN_OFF = "broken_off"  # In the audit log: the caller left before a stream had ended.
+CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
+
+# How many bytes, and for how long, a caller without a token may send.
+STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
+
+
+class Door(Protocol):
+    """Who tells callers apart."""
+
+    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
+        """Who this is; CallFailed if nobody can tell."""
+        ...
+
+
+class Record(Protocol):
+    """Who keeps the audit log."""
+
+    def note(self, who: Caller, method: str, request: object, result: str) -> None:
+        """This was asked, and so it ended."""
+        ...
+
+
+class Streams:
+    """Calls that never end by themselves: somebody watches or follows something."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until this is done, or we stop."""
+        working, told = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        self._open.add(working)
+        try:
+            await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise CallFailed(
+                    STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0
+                )
+            working.result()
+        finally:
+            for task in (working, told):
+                task.cancel()
+            await asyncio.gather(working, told, return_exceptions=True)
+            self._open.discard(working)
+
+    async def stop(self, patience_s: float) -> None:
+        """Each caller is told to come back; when this returns, nothing more is read for them."""
+        self._stopping.set()
+        if self._open:
+            await asyncio.wait(self._open, timeout=patience_s)
+
+
+class Guard(aio.ServerInterceptor):
+    """An interceptor for every server. `places`: how many calls there may be at once."""
+
+    def __init__(self, door: Door, record: Record, places: CallPlaces) -> None:
+        self.door, self.record, self.places = door, record, places
+        self.streams = Streams()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler of the method, behind the door."""
+        handler = await continuation(details)
+        if handler is None:  # there is no such method
+            return None
+        return _Call(self, str(details.method), details.invocation_metadata or ()).guarded(handler)
+
+
+class _Call:
+    """One call of one method."""
+
+    def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
+        self._guard, self._method = guard, method
+        self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
+        self._least = LEAST_ROLE.get(method, Role.ADMIN)
+        self._who = Caller("", Role.NOBODY)
+        self._request: Any = None  # of calls with one request
+        self._place: tuple[Crowd, str] | None = None  # of this call in flight
+
+    def guarded(self, handler: Any) -> Any:
+        """The same handler, which looks who calls first, and reads only then."""
+        self._parse, self._one_request = handler.request_deserializer, not handler.request_streaming
+        if handler.response_streaming:
+            inner = handler.stream_stream or handler.unary_stream
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(inner), None, handler.response_serializer
+            )
+        inner = handler.stream_unary or handler.unary_unary
+        return grpc.stream_unary_rpc_method_handler(self._once(inner), None, handler.response_serializer)
+
+    # ---------------------------------------------------------------------------------------- who, and with what
+
+    async def _enter(self, context: Context) -> Any:
+        """The request, or the stream of requests, once we know whose it is."""
+        peer, places = context.peer(), self._guard.places
+        self._who = Caller("", Role.NOBODY, peer=peer)
+        if self._least is Role.NOBODY:
+            self._take_place(places.strangers, host_of(peer))
+        else:
+            self._who = await self._guard.door.recognise(self._metadata, peer)
+            if self._least is not Role.AGENT:  # a node has one link, which lasts
+                self._take_place(places.users, self._who.user)
+        if self._one_request:
+            request = self._request = await self._read_one(context)
+            self._check_role()
+        else:
+            self._check_role()
+            request = self._messages(context)
+        call_as(self._who)
+        return request
+
+    def _take_place(self, crowd: Crowd, name: str) -> None:
+        crowd.enter(name)
+        self._place = crowd, name
+
+    def _leave(self) -> None:
+        if self._place is not None:
+            crowd, name = self._place
+            self._place = None
+            crowd.leave(name)
+
+    def _check_role(self) -> None:
+        if not self._who.may(self._least):
+            needs = f"{deed(self._method)} needs the role {self._least.word}"
+            raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
+
+    async def _read_one(self, context: Context) -> Any:
+        if self._least is not Role.NOBODY:
+            return self._parsed(await context.read())
+        async with self._guard.places.reading_strangers:
+            try:
+                async with asyncio.timeout(STRANGER_READ_S):
+                    return self._parsed(await context.read())
+            except TimeoutError:
+                text = f"the request did not come within {STRANGER_READ_S:g} s"
+                raise CallFailed(UNAVAILABLE, text) from None
+
+    async def _messages(self, context: Context) -> AsyncGenerator[Any, None]:
+        while (message := self._parsed(await context.read(), last=None)) is not None:
+            yield message
+
+    def _parsed(self, raw: Any, last: Any = INVALID) -> Any:
+        """The message, or CallFailed: a caller may send anything. `last`: what the end of a stream is."""
+        if raw is aio.EOF:
+            if last is None:
+                return None
+            raise CallFailed(INVALID, "the call came without a request")
+        size = len(raw)
+        if self._least is Role.NOBODY and size > STRANGER_BYTES_MAX:
+            del raw  # an exception keeps the variables of this frame for a while
+            text = f"the request has {size:,} bytes; without a token {STRANGER_BYTES_MAX:,} are allowed"
+            raise CallFailed(INVALID, text)
+        try:
+            return self._parse(raw)
+        except Exception:  # of protobuf, whose errors have no class in common
+            del raw
+            kind = getattr(getattr(self._parse, "__self__", None), "__name__", "message of this method")
+            raise CallFailed(INVALID, f"the request is not a valid {kind}") from None
+
+    # -------------------------------------------------------------------------------------------------- answering
+
+    def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        played = self._timely if self._one_request else self._upload
+
+        async def call(raw: Any, context: Context) -> Any:
+            try:
+                answer = await played(inner, context)
+            except Exception as error:
+                await self._fail(context, error)
+                raise
+            finally:
+                self._leave()
+            self._note("ok")
+            return answer
+
+        return call
+
+    async def _timely(self, inner: Any, context: Context) -> Any:
+        """The answer to one request, both within a time."""
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await _answer(inner, await self._enter(context), context)
+        except TimeoutError:
+            text = f"no answer within {CALL_S:g} s; what was asked may still be done"
+            raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
+
+    async def _entered_in_time(self, context: Context) -> Any:
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await self._enter(context)
+        except TimeoutError:
+            raise CallFailed(UNAVAILABLE, f"the request did not come within {CALL_S:g} s") from None
+
+    async def _upload(self, inner: Any, context: Context) -> Any:
+        """The answer to a stream of requests, which takes as long as it takes."""
+        async with aclosing(await self._enter(context)) as requests:
+            return await _answer(inner, requests, context)
+
+    def _streaming(self, inner: Any) -> Callable[[Any, Context], Awaitable[None]]:
+        async def call(raw: Any, context: Context) -> None:
+            try:
+                request = await self._entered_in_time(context)
+                if self._least is not Role.NOBODY:
+                    self._leave()  # how many may watch or follow is limited by itself
+                answer = inner(request, context)
+                work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
+                await self._guard.streams.run(work)
+            except Exception as error:
+                await self._fail(context, error)
+                raise
+            except asyncio.CancelledError:
+                self._note(BROKEN_OFF)
+                raise
+            finally:
+                self._leave()
+            self._note("ok")
+
+        return call
+
+    async def _fail(self, context: Context, error: Exception) -> None:
+        if isinstance(error, aio.AbortError) or context.done():  # somebody has said already how it ends
+            self._note(BROKEN_OFF)
+            return
+        failed = failure(error)
+        self._note(failed.reason)
+        await context.abort_with_status(status_of(failed))
+
+    def _note(self, result: str) -> None:
+        if self._method in CHANGES:
+            self._guard.record.note(self._who, self._method, self._request, result)
+
+
+async def _answer(inner: Any, request: Any, context: Context) -> Any:
+    answer = inner(request, context)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:
+    """Close what is being read when the reader has gone."""
+    try:
+        async for part in parts:
+            await context.write(part)
+    finally:
+        await parts.aclose()  # type: ignore[attr-defined]

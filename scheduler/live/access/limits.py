@@ -1,0 +1,154 @@
+"""How much of the scheduler one person may take up: token buckets, and the settings of all that concerns people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from scheduler.live.access.status import TOO_MANY, CallFailed
+from scheduler.model import bounds
+from scheduler.model.errors import InvalidSpec
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+BUCKETS_MAX = 10_000  # whoever has been quiet longest is forgotten first
+
+# How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
+STRANGERS_READ_MAX = 4
+
+
+class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What people may do, and how much of it."""
+
+    submissions_per_s: float = 1000.0  # jobs that one user may submit per second, in the long run
+    submissions_burst: int = 100_000  # and at once
+    jobs_unfinished_max: int = 100_000  # of one user
+    submission_jobs_max: int = (
+        10_000  # in one submission, arrays by their members: others wait 0.5 s for so many
+    )
+    calls_max: int = 1000  # calls in flight at once, of all users together; one more is told to try again
+    calls_per_user_max: int = 100  # of these, of one user
+    calls_without_token_max: int = 16  # from one address at once: health checks, nodes that join
+    watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
+    package_bytes_max: int = 2 * 1024**3  # of one packed work directory
+    packages_bytes_max: int = 50 * 1024**3  # of all that are kept
+    package_keep_s: float = 86_400.0  # a package that no unfinished job names is kept for so long
+    token_valid_s: float = 90 * 86_400.0  # of tokens that do not say
+    token_valid_s_max: float = 2 * 365 * 86_400.0  # that anybody may ask for
+    audit_bytes_max: int = 64 * 1024**2  # of one file of the audit log
+    audit_files: int = 10  # that are kept
+
+    def checked(self) -> PeopleConfig:
+        """This, or InvalidSpec naming the field that cannot be right."""
+        bounds.check_all(self, bounds.PEOPLE)
+        if self.token_valid_s > self.token_valid_s_max:
+            raise InvalidSpec("token_valid_s", f"is above token_valid_s_max, {self.token_valid_s_max:g}")
+        return self
+
+
+class Buckets:
+    """A token bucket for each name: so much per second in the long run, and so much at once."""
+
+    def __init__(self, per_s: float, burst: float, now_s: Callable[[], float]) -> None:
+        self._per_s, self._burst, self._now_s = per_s, burst, now_s
+        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name → what is left, when
+
+    def wait_s(self, name: str, count: float = 1.0) -> float:
+        """How long until so much may be taken; 0: now. What is more than a full bucket may be taken from a full one."""
+        return max(min(count, self._burst) - self._left(name), 0.0) / self._per_s
+
+    def take(self, name: str, count: float = 1.0) -> None:
+        """Take so much, whether it is there or not."""
+        self._level[name] = (self._left(name) - count, self._now_s())
+        self._level.move_to_end(name)
+        if len(self._level) > BUCKETS_MAX:
+            self._level.popitem(last=False)
+
+    def _left(self, name: str) -> float:
+        left, at_s = self._level.get(name, (self._burst, self._now_s()))
+        return min(left + (self._now_s() - at_s) * self._per_s, self._burst)
+
+
+class Submissions:
+    """How many jobs a user may submit, and have."""
+
+    def __init__(self, config: PeopleConfig, now_s: Callable[[], float]) -> None:
+        self._buckets = Buckets(config.submissions_per_s, config.submissions_burst, now_s)
+        self._unfinished_max = config.jobs_unfinished_max
+
+    def admit(self, user: str, jobs: int, unfinished: int) -> None:
+        """CallFailed if it is too much."""
+        if unfinished + jobs > self._unfinished_max:
+            raise CallFailed(
+                TOO_MANY,
+                f"{user} would have {unfinished + jobs:,} unfinished jobs, {self._unfinished_max:,} are allowed",
+                retry_s=60.0,
+            )
+        wait_s = self._buckets.wait_s(user, jobs)
+        if wait_s > 0:
+            raise CallFailed(
+                TOO_MANY, f"{user} submits too fast; try again in {wait_s:.1f} s", retry_s=wait_s
+            )
+        self._buckets.take(user, jobs)
+
+
+class Places:
+    """So many at once, and no more."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what, self.taken = most, what, 0
+
+    def __enter__(self) -> None:
+        if self.taken >= self._most:
+            raise CallFailed(TOO_MANY, f"there are {self._most:,} {self._what} already", retry_s=10.0)
+        self.taken += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.taken -= 1
+
+
+class CallPlaces:
+    """How many calls may be in flight: of users, and of callers without a token, by their address."""
+
+    def __init__(self, config: PeopleConfig) -> None:
+        self.users = Crowd(config.calls_max, config.calls_per_user_max)
+        self.strangers = Crowd(config.calls_max, config.calls_without_token_max)
+        self.reading_strangers = asyncio.Semaphore(STRANGERS_READ_MAX)
+
+
+class Crowd:
+    """So many calls at once in all, and so many of each."""
+
+    def __init__(self, most: int, most_each: int) -> None:
+        self._most, self._most_each = most, most_each
+        self.taken, self._each = 0, Counter[str]()
+
+    @property
+    def names(self) -> int:
+        """How many users or addresses have calls now."""
+        return len(self._each)
+
+    def enter(self, name: str) -> None:
+        """Take a place for one call of this user or address, to be given back by `leave`; CallFailed: there is none."""
+        if self.taken >= self._most:
+            text = f"the scheduler is busy with {self._most:,} calls; try again in a second"
+            raise CallFailed(TOO_MANY, text, retry_s=1.0)
+        if self._each[name] >= self._most_each:
+            text = f"{name or 'you'} already has {self._most_each:,} calls in flight; wait for some of them to end"
+            raise CallFailed(TOO_MANY, text, retry_s=0.5)
+        self.taken += 1
+        self._each[name] += 1
+
+    def leave(self, name: str) -> None:
+        """A call is over."""
+        self.taken -= 1
+        self._each[name] -= 1
+        if not self._each[name]:
+            del self._each[name]
+
+
+def host_of(peer: str) -> str:
+    """The address without the port, which is another for every connection."""
+    return peer.rpartition(":")[0] if peer.startswith("ipv") else peer

@@ -1,0 +1,399 @@
+"""The links to all agents: who is there, what they are told, and what they say.
+
+    Hello → is that name free? → whose checkpoints does it see? → the core takes it → Welcome → its leases
+
+Rules:
+- a node has one link; a newer one of the same agent replaces it, another agent under a name that answers is sent away;
+- a report is Taken when the core's answer to it is durable;
+- a link that is silent for too long is closed, and the core is told: silent is not dead;
+- nobody waits for an agent that does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.core.facts import Fact, NodeMoved, NodeRemoved
+from scheduler.core.messages import NodeCommand, NodeSilent
+from scheduler.live.agents import shared_storage
+from scheduler.live.agents.gangs import Gangs, Go, Ready
+from scheduler.live.agents.link import NodeLink
+from scheduler.live.agents.outbox import Outbox
+from scheduler.live.node_views import NodeSeen
+from scheduler.live.pace import Pace
+from scheduler.live.wire.agents import PROTOCOL, desired_to, hello_fault, hello_of, report_of
+from scheduler.live.world import LiveWorld
+from scheduler.model.cluster import NodeState
+from scheduler.model.lease import Phase, nodes_of
+
+log = logging.getLogger(__name__)
+VERSION = version("gavel")
+
+
+class Links:
+    """All agents. `scheduler.live.world.Links` for the core, `NodeSource` for people."""
+
+    def __init__(self, world: LiveWorld, pace: Pace | None = None) -> None:
+        self.world, self.pace = world, pace or Pace()
+        self.by_name: dict[str, NodeLink] = {}
+        self._arriving: dict[str, NodeLink] = {}  # said Hello, not welcome yet
+        self._seen: dict[str, NodeSeen] = {}  # of nodes whose link is gone
+        self._refusals: dict[str, tuple[str, str]] = {}
+        self._gangs = Gangs(self.pace.gang_s)
+        self._stopping = False
+        self._away: dict[str, float] = {}  # nodes without a link, and when they are silent
+        self._came: dict[str, asyncio.Event] = {}
+
+    # ------------------------------------------------------------------------------------------- from the core
+
+    def send_leases(self, effect: SendLeases) -> None:
+        """This set, to this node; a node that is not linked gets it with its Welcome."""
+        link = self.by_name.get(effect.node)
+        if link is not None:
+            link.outbox.send(effect)
+
+    def renew_leases(self, effect: RenewLeases) -> None:
+        """The same set goes on, for all nodes that are named."""
+        for name, generation in effect.generations.items():
+            link = self.by_name.get(name)
+            if link is not None:
+                link.outbox.renew(effect, generation)
+
+    def refused(self, node: str, text: str, code: str) -> None:
+        """The core does not take this node."""
+        log.warning("node %(node)s is refused: %(why)s", {"node": node, "why": text, "code": code})
+        self._refusals[node] = (text, code)
+
+    def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """For the Feed: send an agent away whose node was removed; one whose node was resumed lets go of its GPUs."""
+        for fact in facts:
+            match fact:
+                case NodeMoved(mended=True) if link := self.by_name.get(fact.node):
+                    link.outbox.put(pb.SchedulerMessage(let_go=pb.LetGo()))
+                case NodeRemoved() if link := self.by_name.get(fact.node):
+                    why = "an operator removed this node; to add it again, start its agent again"
+                    link.dismiss("removed", why)
+
+    # ---------------------------------------------------------------------------------------------- for people
+
+    def seen(self, node: str) -> NodeSeen | None:
+        """What its agent said since this scheduler started."""
+        link = self.by_name.get(node)
+        return link.seen() if link is not None else self._seen.get(node)
+
+    def linked(self, node: str) -> NodeLink | None:
+        """The link to a node, if there is one."""
+        return self.by_name.get(node)
+
+    def cut_off(self, node: str, why: str) -> bool:
+        """End the link of a node at once, without a word to it; whether there was one."""
+        found = [links[node] for links in (self._arriving, self.by_name) if node in links]
+        for link in found:
+            link.close(why)
+        return bool(found)
+
+    async def come_back(self, node: str) -> None:
+        """Wait until a node has a link."""
+        while node not in self.by_name:
+            await self._came.setdefault(node, asyncio.Event()).wait()
+
+    # ------------------------------------------------------------------------------------------------ arriving
+
+    def open(self, first: pb.AgentMessage, peer: str) -> NodeLink:
+        """A stream has begun with this Hello."""
+        link = NodeLink(first.hello, peer, Outbox(self.world.now_s, self._set_of))
+        link.hear(first.sent_s, self.world.now_s())
+        return link
+
+    def stamped(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
+        """It is written now: times in it count from here."""
+        if message.WhichOneof("body") in ("desired", "renewed"):
+            message.agent_s = link.clock.at(self.world.now_s())
+        return message
+
+    async def admit(self, link: NodeLink) -> bool:
+        """Whether the agent is welcome. If not, goodbye is said."""
+        if self._stopping:
+            link.close("the scheduler stops")
+            return False
+        fault = self._fault(link.hello)
+        if fault is None and not await self._gets_its_name(link):
+            fault = (
+                "duplicate",
+                f"another agent is linked as '{link.name}': give this one a name of its own (--name)",
+            )
+        if fault is None:
+            try:
+                link.storage = await self._storage_of(link)
+                fault = await self._taken(link)
+            finally:
+                if self._arriving.get(link.name) is link:
+                    del self._arriving[link.name]
+        if fault is not None:
+            code, why = fault
+            named = {"node": link.name, "code": code, "why": why}
+            log.warning("node %(node)s is sent away (%(code)s): %(why)s", named)
+            link.dismiss(*fault)
+            return False
+        if link.closed.done():
+            return False
+        welcome = pb.Welcome(
+            epoch=self.world.state.epoch,
+            scheduler_version=VERSION,
+            report_interval_s=self.pace.report_interval_s,
+            silence_s=self.pace.silence_s,
+        )
+        link.welcome = True
+        link.outbox.welcome(pb.SchedulerMessage(welcome=welcome))
+        self._came.pop(link.name, asyncio.Event()).set()
+        log.info("node %(node)s is linked from %(address)s: %(gpus)d × %(worker_type)s", _who(link))
+        return True
+
+    def _fault(self, hello: pb.Hello) -> tuple[str, str] | None:
+        """Why an agent cannot be taken, whatever its name: a code and words."""
+        if hello.protocol != PROTOCOL:
+            return "version", (
+                f"the agent speaks protocol {hello.protocol}, and this scheduler {PROTOCOL}: install the same "
+                f"release on both (agent {hello.agent_version or 'unknown'}, scheduler {VERSION})"
+            )
+        margin_s = self.world.state.settings.lease_margin_s
+        if not 0 <= hello.lease_grace_s <= margin_s:
+            return "refused", (
+                f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
+                f"GPUs away after {margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
+            )
+        return ("refused", fault) if (fault := hello_fault(hello)) else None
+
+    async def _gets_its_name(self, link: NodeLink) -> bool:
+        """Whether the name is free, or becomes so: its holder is this agent's own older link, or does not answer."""
+        for table in (self._arriving, self.by_name):
+            other = table.get(link.name)
+            if other is None:
+                continue
+            if other.incarnation != link.incarnation and await other.answers_within(self.pace.duplicate_s):
+                return False
+            other.close("another link of the same node replaced it")
+        if link.name in self._arriving and self._arriving[link.name].incarnation != link.incarnation:
+            return False  # somebody else was faster in the meantime
+        self._arriving[link.name] = link
+        return True
+
+    async def _storage_of(self, link: NodeLink) -> str:
+        """Whose checkpoints a node sees; empty: only its own."""
+        claim, state = link.hello.storage_id, self.world.state
+        known = {name: node.spec for name, node in state.nodes.items()}
+        if link.name in known and not known[link.name].storage and state.on_node(link.name):
+            return ""  # not now: as another node than it was, it would lose the leases that it still has
+        others = [other for other in self.by_name.values() if other.storage == claim and other is not link]
+        match shared_storage.standing(link.name, claim, known):
+            case "known":
+                return claim
+            case "first" if not others:
+                return claim
+            case "":
+                return ""
+        if not others:
+            log.warning(
+                "node %(node)s: no linked node can prove that it shares storage %(storage)s",
+                {"node": link.name, "storage": claim},
+            )
+            return ""
+        why = await shared_storage.prove(others[0].check_storage, link.check_storage, self.pace.proof_s)
+        if why:
+            log.warning(
+                "node %(node)s does not share its checkpoint directory with %(other)s, although both have storage "
+                "%(storage)s: %(why)s",
+                {"node": link.name, "other": others[0].name, "storage": claim, "why": why},
+            )
+        return "" if why else claim
+
+    async def _taken(self, link: NodeLink) -> tuple[str, str] | None:
+        """Tell the core, and wait until it is durable; why it says no."""
+        if link.closed.done() or self._arriving.get(link.name) is not link:
+            link.close("another link of the same node replaced it")
+            return None
+        self.by_name[link.name] = link
+        self._refusals.pop(link.name, None)
+        durable: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def said(failed: str = "") -> None:
+            if failed:
+                self._refusals[link.name] = (failed, "internal")
+            if not durable.done():
+                durable.set_result("")
+
+        self.world.tell(hello_of(link.hello, link.storage), said, said)
+        await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+        node = self.world.state.nodes.get(link.name)
+        if node is not None and node.left:
+            self.world.tell(
+                NodeCommand(node=link.name, action="resume", user="its agent, which is back", by_agent=True)
+            )
+        refusal = self._refusals.pop(link.name, None)
+        return None if refusal is None else ("refused", refusal[0])
+
+    # ---------------------------------------------------------------------------------------------- when linked
+
+    def on_message(self, link: NodeLink, message: pb.AgentMessage) -> None:
+        """An agent says something; what an old stream still brings counts no more."""
+        if link.closed.done():
+            return
+        link.hear(message.sent_s, self.world.now_s())
+        match message.WhichOneof("body"):
+            case "report":
+                self._on_report(link, message.report)
+            case "health":
+                node = self.world.state.nodes.get(link.name)
+                report = link.on_health(message.health, node)
+                if report is not None:
+                    self.world.tell(report)
+            case "gang_preparing":
+                lease = message.gang_preparing.lease
+                self._say_go(
+                    self._gangs.on_preparing(self.world.now_s(), link.name, lease, self._nodes_of(lease))
+                )
+            case "gang_ready":
+                said = message.gang_ready
+                ready = Ready(said.master_port, said.coordinator_port, said.failed[:500])
+                nodes = self._nodes_of(said.lease)
+                self._say_go(self._gangs.on_ready(self.world.now_s(), link.name, said.lease, ready, nodes))
+            case "leaving":
+                node = self.world.state.nodes.get(link.name)
+                if node is None or (node.drained and not node.left):
+                    return  # an operator wants it empty, and says when that is over
+                who = "its agent, which stops"
+                self.world.tell(NodeCommand(node=link.name, action="drain", user=who, by_agent=True))
+            case "storage_checked":
+                link.on_checked(message.storage_checked)
+
+    def _on_report(self, link: NodeLink, report: pb.Report) -> None:
+        link.generation = report.generation
+
+        def taken() -> None:
+            link.outbox.put(pb.SchedulerMessage(taken=pb.Taken(number=report.number)))
+
+        def failed(why: str) -> None:
+            node = self.world.state.nodes.get(link.name)
+            if node is not None and node.state is NodeState.UP:
+                link.fail(why)  # the agent links again and says what it holds: what was lost is made up for
+            else:
+                taken()  # drained for that, or gone: to hear it again would not help
+
+        self.world.tell(report_of(link.name, report), taken, failed)
+
+    def _nodes_of(self, lease: str) -> tuple[str, ...]:
+        """The nodes of a lease that is in force; none of one that is over or on its way out."""
+        holding = self.world.state.leases.get(lease)
+        if holding is None or holding.phase not in (Phase.SENT, Phase.RUNNING):
+            return ()
+        return nodes_of(holding.lease.gpus)
+
+    def _say_go(self, told: Iterable[Go]) -> None:
+        for go in told:
+            link = self.by_name.get(go.node)
+            if link is not None:  # else it asks again when it is back
+                said = pb.GangGo(
+                    lease=go.lease,
+                    master_address=self._address_of(go.lead) if go.lead else "",
+                    master_port=go.master_port,
+                    coordinator_port=go.coordinator_port,
+                    failed=go.failed,
+                )
+                link.outbox.put(pb.SchedulerMessage(gang_go=said))
+
+    def _set_of(self, effect: SendLeases) -> pb.SchedulerMessage:
+        return desired_to(effect, self.world.state.job, self._address_of, self.world.now_s())
+
+    def _address_of(self, node: str) -> str:
+        link = self.by_name.get(node)
+        return link.address if link is not None else ""
+
+    # --------------------------------------------------------------------------------------------------- ending
+
+    def gone(self, link: NodeLink, why: str) -> None:
+        """A stream has ended, from either side."""
+        link.close(why)
+        if self.by_name.get(link.name) is link:
+            del self.by_name[link.name]
+            self._seen[link.name] = link.seen()
+            if self._stopping:
+                return  # it is we who go: nobody is silent
+            log.info(
+                "node %(node)s: the link is gone: %(why)s", {"node": link.name, "why": link.closed.result()}
+            )
+            # an agent that is started again, or a network that hiccups, costs nobody a lease
+            self._away[link.name] = min(
+                self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
+            )
+
+    def stop(self) -> None:
+        """The scheduler stops: nobody else is welcome, and nobody is called silent because a link ends."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """All links end."""
+        self.stop()
+        for link in (*self._arriving.values(), *self.by_name.values()):
+            link.close("the scheduler stops")
+
+    async def watch(self) -> None:
+        """Look after silence, gangs and nodes that did not come back, for ever."""
+        state, now_s = self.world.state, self.world.now_s()
+        for name, node in state.nodes.items():
+            if node.state in _EXPECTED and name not in self.by_name:
+                self._away.setdefault(name, now_s + self.pace.silence_s)  # after our own restart
+        pause_s = min(1.0, self.pace.silence_s / 10, self.pace.away_s / 2)
+        while True:
+            due_s = self.world.now_s() + pause_s
+            await asyncio.sleep(pause_s)
+            try:
+                now_s = self.world.now_s()
+                if now_s > due_s + pause_s:
+                    self._excuse(now_s - due_s)
+                self._look_after_all(now_s)
+            except Exception:
+                log.exception("looking after the links failed; it goes on")
+
+    def _look_after_all(self, now_s: float) -> None:
+        self._look_at_links(now_s)
+        for name, silent_s in list(self._away.items()):
+            if name in self.by_name:
+                del self._away[name]
+            elif silent_s <= now_s:
+                del self._away[name]
+                log.warning("node %(node)s is silent: it has no link, and did not come back", {"node": name})
+                self.world.tell(NodeSilent(node=name))
+        self._say_go(self._gangs.overdue(now_s))
+        self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
+
+    def _excuse(self, late_s: float) -> None:
+        """So long it was we who did not listen, because a disk was slow, say: what agents said may wait to be read."""
+        for link in self.by_name.values():
+            link.heard_s += late_s
+        for name in self._away:
+            self._away[name] += late_s
+
+    def _look_at_links(self, now_s: float) -> None:
+        quiet_s = self.pace.silence_s / 3
+        for link in list(self.by_name.values()):
+            if now_s - link.heard_s > self.pace.silence_s:
+                link.close(f"nothing was heard for {self.pace.silence_s:g} s")
+            elif now_s - link.outbox.put_s > quiet_s:
+                link.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
+
+
+_EXPECTED = (NodeState.UP, NodeState.DRAINING, NodeState.FAULTY)
+
+
+def _who(link: NodeLink) -> dict[str, object]:
+    return {
+        "node": link.name,
+        "address": link.address or "an unknown address",
+        "gpus": len(link.hello.gpus),
+        "worker_type": link.hello.worker_type,
+    }

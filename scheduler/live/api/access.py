@@ -1,0 +1,172 @@
+"""Tokens, for people: who am I, make one, list them, revoke one; whether nodes may join, and stay."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from protos.gavel.v1 import cluster_pb2_grpc
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.roles import Caller, Role, caller
+from scheduler.live.access.status import FORBIDDEN, REFUSED, CallFailed
+from scheduler.live.access.tokens import JOIN_VALID_S, Access, Token
+from scheduler.live.api.job_view import stamp
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.errors import InvalidSpec
+
+JOIN_VALID_S_MAX = 7 * 86_400.0
+_PEOPLE = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN, Role.AGENT)
+
+
+class AccessService(cluster_pb2_grpc.AccessServicer):
+    """The service Access of protos/gavel/v1/cluster.proto. `access` None: single-user mode, without tokens."""
+
+    def __init__(
+        self,
+        access: Access | None,
+        config: PeopleConfig,
+        ca_fingerprint: Callable[[], str],
+        cut_off: Callable[[str, str], bool],
+    ) -> None:
+        self._access = access
+        self._config = config
+        self._ca_fingerprint = ca_fingerprint
+        self._cut_off = cut_off
+
+    async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.Identity:
+        """The caller, as the scheduler sees them."""
+        who = caller()
+        wire = pb.Identity(user=who.user, role=_number(who.role))
+        if who.expires_s is not None:
+            wire.expires.CopyFrom(stamp(who.expires_s))
+        return wire
+
+    async def CreateToken(self, request: pb.CreateTokenRequest, context: Any) -> pb.CreateTokenResponse:
+        """For oneself, with at most one's own role; for anybody, as an admin."""
+        who, access = caller(), self._tokens()
+        role = _role(request.role, who)
+        user = request.user or who.user
+        if not who.may(Role.ADMIN) and (user != who.user or not _within(role, who.role)):
+            raise CallFailed(
+                FORBIDDEN,
+                f"only admins make tokens for others, or with more rights: you are {who.user} ({who.role.word})",
+                "role" if user == who.user else "user",
+            )
+        valid_s = _valid(request.valid_s, self._config.token_valid_s, self._config.token_valid_s_max)
+        if who.expires_s is not None and not who.may(Role.ADMIN):
+            valid_s = min(valid_s, who.expires_s - access.now_s())  # else one would never expire
+        token, secret = await asyncio.to_thread(access.create, user, role, valid_s, request.note)
+        return pb.CreateTokenResponse(token=_view(token), secret=secret)
+
+    async def ListTokens(self, request: pb.ListTokensRequest, context: Any) -> pb.ListTokensResponse:
+        """One's own; an admin sees all of them, or another's."""
+        who, access = caller(), self._tokens()
+        user = request.user if who.may(Role.ADMIN) else request.user or who.user
+        if user != who.user and not who.may(Role.ADMIN):
+            raise CallFailed(FORBIDDEN, f"only admins see the tokens of others: you are {who.user}", "user")
+        return pb.ListTokensResponse(tokens=[_view(token) for token in access.tokens(user)])
+
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Any) -> pb.Token:
+        """One's own, or as an admin any."""
+        who, access = caller(), self._tokens()
+        token = access.token(request.id)
+        if token.user != who.user and not who.may(Role.ADMIN):
+            raise CallFailed(FORBIDDEN, f"token {token.id} is not yours: only admins revoke those of others")
+        return _view(await asyncio.to_thread(access.revoke, request.id))
+
+    async def CreateJoinToken(
+        self, request: pb.CreateJoinTokenRequest, context: Any
+    ) -> pb.CreateJoinTokenResponse:
+        """For one node, once."""
+        access = self._tokens()
+        if request.node:
+            NodeSpec(name=request.node, worker_type="any", gpus=1).checked()
+        fingerprint = self._must_certify()
+        valid_s = _valid(request.valid_s, JOIN_VALID_S, JOIN_VALID_S_MAX)
+        secret, expires_s = await asyncio.to_thread(access.create_join, request.node, valid_s)
+        return pb.CreateJoinTokenResponse(secret=secret, expires=stamp(expires_s), ca_fingerprint=fingerprint)
+
+    async def RevokeNode(self, request: pb.RevokeNodeRequest, context: Any) -> pb.RevokeNodeResponse:
+        """From now on, and for the link that it has."""
+        access, node = self._tokens(), request.node
+        NodeSpec(name=node, worker_type="any", gpus=1).checked()
+        self._must_certify()
+        await asyncio.to_thread(access.revoke_node, node)
+        was_linked = self._cut_off(node, f"its certificate was revoked by {caller().user}")
+        return pb.RevokeNodeResponse(node=node, was_linked=was_linked)
+
+    async def ListRevokedNodes(
+        self, request: pb.ListRevokedNodesRequest, context: Any
+    ) -> pb.ListRevokedNodesResponse:
+        """By name."""
+        return pb.ListRevokedNodesResponse(
+            nodes=[
+                pb.NodeRevocation(node=one.node, revoked=stamp(one.at_s), joined_again=one.joined_again)
+                for one in self._tokens().revoked_nodes()
+            ]
+        )
+
+    async def UnrevokeNode(self, request: pb.UnrevokeNodeRequest, context: Any) -> pb.UnrevokeNodeResponse:
+        """From the next time that its agent links."""
+        await asyncio.to_thread(self._tokens().unrevoke_node, request.node)
+        return pb.UnrevokeNodeResponse(node=request.node)
+
+    def _must_certify(self) -> str:
+        """The fingerprint of the authority."""
+        fingerprint = self._ca_fingerprint()
+        if not fingerprint:
+            raise CallFailed(
+                REFUSED,
+                "this scheduler has no keys to sign certificates with: nodes join only where tls is on (`gavel init`)",
+            )
+        return fingerprint
+
+    def _tokens(self) -> Access:
+        if self._access is None:
+            raise CallFailed(
+                REFUSED, "this scheduler asks nobody for tokens (auth is none); `gavel init` sets them up"
+            )
+        return self._access
+
+
+def _valid(asked_s: float, usual_s: float, most_s: float) -> float:
+    if asked_s == 0:
+        return usual_s
+    if not (math.isfinite(asked_s) and 0 < asked_s <= most_s):
+        raise InvalidSpec("valid_s", f"is {asked_s:g}, must be above 0 and at most {most_s:g}")
+    return asked_s
+
+
+def _role(number: int, who: Caller) -> Role:
+    if number == pb.ROLE_UNSPECIFIED:
+        return min(who.role, Role.USER)
+    if number not in tuple(_PEOPLE):
+        raise InvalidSpec("role", f"is {number}, which this scheduler does not know")
+    return Role(number)
+
+
+def _within(role: Role, own: Role) -> bool:
+    """An agent's token is no lesser one than a person's."""
+    return role is own or (Role.AGENT not in (role, own) and role <= own)
+
+
+def _number(role: Role) -> Any:
+    return int(role)
+
+
+def _view(token: Token) -> pb.Token:
+    wire = pb.Token(
+        id=token.id,
+        user=token.user,
+        role=_number(token.role),
+        created=stamp(token.created_s),
+        expires=stamp(token.expires_s),
+        revoked=token.revoked,
+        note=token.note,
+    )
+    if token.used_s is not None:
+        wire.used.CopyFrom(stamp(token.used_s))
+    return wire

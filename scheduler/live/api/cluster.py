@@ -1,0 +1,201 @@
+"""The cluster, for people: nodes, policy, allocation, rounds, usage, prices, rates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from protos.gavel.v1 import cluster_pb2_grpc
+from scheduler.core.facts import RoundPlanned
+from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices
+from scheduler.live.access.limits import Places
+from scheduler.live.access.roles import Role, caller
+from scheduler.live.api.cluster_view import (
+    allocation_view,
+    node_view,
+    node_warnings,
+    rate_rows,
+    rates_of,
+    round_view,
+)
+from scheduler.live.api.job_view import seconds, stamp
+from scheduler.live.data.usage import Usage
+from scheduler.live.feed import Feed
+from scheduler.live.job_feed import JobChanges
+from scheduler.live.node_views import NodeSource
+from scheduler.live.world import LiveWorld
+from scheduler.model import bounds
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobState
+
+NODES_SLICE = 50  # nodes that are described before others have their turn
+
+_ACTIONS: dict[int, Any] = {
+    pb.CommandNodeRequest.ACTION_DRAIN: "drain",
+    pb.CommandNodeRequest.ACTION_RESUME: "resume",
+    pb.CommandNodeRequest.ACTION_REMOVE: "remove",
+}
+_BY = {
+    pb.GetUsageRequest.BY_UNSPECIFIED: "user",
+    pb.GetUsageRequest.BY_USER: "user",
+    pb.GetUsageRequest.BY_TENANT: "tenant",
+    pb.GetUsageRequest.BY_JOB_TYPE: "job_type",
+}
+Warnings = Callable[[], Sequence[str]]
+
+
+def _try_policy(spec: str) -> None:
+    """PolicyError for a name that is none, and for parameters that it does not take."""
+    from policies.problem import Problem
+    from policies.registry import resolve
+
+    try:
+        resolve(spec)(Problem.from_rates([[1.0]], capacity=[1], price_per_gpu_hour=[1.0], steps_left=[1.0]))
+    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
+        raise InvalidSpec("policy", "is too deeply nested") from None
+
+
+class ClusterService(cluster_pb2_grpc.ClusterServicer):
+    """The service Cluster of protos/gavel/v1/cluster.proto."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        feed: Feed,
+        changes: JobChanges,
+        nodes: NodeSource,
+        usage: Usage,
+        watchers: Places,
+        data_dir: Path,
+        warnings: Warnings,
+    ) -> None:
+        self._world = world
+        self._feed = feed
+        self._changes = changes
+        self._nodes = nodes
+        self._usage = usage
+        self._watchers = watchers
+        self._data_dir = data_dir
+        self._warnings = warnings
+        self._started_s = world.now_s()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.Status:
+        """How things stand."""
+        state = self._world.state
+        wire = pb.Status(
+            version=version("gavel"),
+            epoch=state.epoch,
+            started=stamp(self._started_s),
+            now=stamp(self._world.now_s()),
+            policy=state.settings.policy,
+            round=state.round.number,
+            jobs={one.value: self._changes.states[one] for one in JobState},
+            nodes=len(state.nodes),
+            gpus=sum(len(node.gpu_ids) for node in state.nodes.values()),
+            gpus_busy=len(state.holders),
+            stopping=self._world.stopping,
+            warnings=[*self._warnings(), *node_warnings(state, self._world.now_s())],
+        )
+        if state.round.number:
+            wire.round_ends.CopyFrom(stamp(state.round.ends_s))
+        if caller().may(Role.ADMIN):
+            wire.data_dir = str(self._data_dir)
+        return wire
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesResponse:
+        """All nodes, or those that are named, by name."""
+        state = self._world.state
+        names = [state.node(name).spec.name for name in request.nodes] or sorted(state.nodes)
+        wire = pb.ListNodesResponse()
+        for at, name in enumerate(names):
+            if at % NODES_SLICE == NODES_SLICE - 1:
+                await asyncio.sleep(0)
+            if name in state.nodes:
+                wire.nodes.append(node_view(state, name, self._nodes.seen(name)))
+        return wire
+
+    async def CommandNode(self, request: pb.CommandNodeRequest, context: Any) -> pb.Node:
+        """Drain, resume or remove."""
+        action = _ACTIONS.get(request.action)
+        if action is None:
+            raise InvalidSpec("action", "must be drain, resume or remove")
+        before = node_view(self._world.state, request.node, self._nodes.seen(request.node))
+        await self._world.ask(NodeCommand(node=request.node, action=action, user=caller().user))
+        if request.node not in self._world.state.nodes:
+            return before
+        return node_view(self._world.state, request.node, self._nodes.seen(request.node))
+
+    async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.Policy:
+        """Who gets how much, and what else could be chosen."""
+        from policies.registry import names
+
+        return pb.Policy(policy=self._world.state.settings.policy, available=await asyncio.to_thread(names))
+
+    async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
+        """From the next allocation on."""
+        bounds.check_name("policy", request.policy, bounds.POLICY_CHARS_MAX)
+        await asyncio.to_thread(_try_policy, request.policy)
+        await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
+        return await self.GetPolicy(pb.GetPolicyRequest(), context)
+
+    async def GetAllocation(self, request: pb.GetAllocationRequest, context: Any) -> pb.Allocation:
+        """Shares, as solved last."""
+        return await allocation_view(self._world.state)
+
+    async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Any) -> AsyncIterator[pb.Round]:
+        """The one that runs, and those that follow."""
+        state = self._world.state
+        if not request.follow:
+            yield round_view(state)
+            return
+        with self._watchers, self._feed.follow() as records:
+            yield round_view(state)
+            async for _, facts in records:
+                if any(isinstance(fact, RoundPlanned) for fact in facts):
+                    yield round_view(state)
+
+    async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.Usage:
+        """GPU time and cost."""
+        by = _BY.get(request.by)
+        if by is None:
+            raise InvalidSpec("by", f"is {request.by}, which this scheduler does not know")
+        since_s = seconds(request.since) if request.HasField("since") else None
+        until_s = seconds(request.until) if request.HasField("until") else None
+        if since_s is not None and until_s is not None and since_s >= until_s:
+            raise InvalidSpec("until", "is not after since")
+        rows = await self._usage.rows(by, since_s, until_s, request.user)
+        return pb.Usage(
+            rows=[
+                pb.Usage.Row(
+                    who=row.who,
+                    gpu_s=row.gpu_s,
+                    cost=row.cost,
+                    jobs=row.jobs,
+                    completed=row.completed,
+                    failed=row.failed,
+                )
+                for row in rows
+            ]
+        )
+
+    async def SetPrices(self, request: pb.SetPricesRequest, context: Any) -> pb.Prices:
+        """Those that are named; the others stay."""
+        prices = dict(request.price_per_gpu_hour)
+        if not prices:
+            raise InvalidSpec("price_per_gpu_hour", "is empty")
+        await self._world.ask(SetPrices(price_per_gpu_hour=prices, user=caller().user))
+        return pb.Prices(price_per_gpu_hour=self._world.state.prices)
+
+    async def ListRates(self, request: pb.ListRatesRequest, context: Any) -> pb.ListRatesResponse:
+        """What is believed of how fast jobs run."""
+        return pb.ListRatesResponse(rates=rates_of(self._world.state, request.job_type))
+
+    async def GiveRates(self, request: pb.GiveRatesRequest, context: Any) -> pb.GiveRatesResponse:
+        """Rows of the table."""
+        solo, pairs = rate_rows(request.rates)
+        await self._world.ask(GiveRates(solo=solo, pairs=pairs, user=caller().user))
+        return pb.GiveRatesResponse(rates=len(request.rates))

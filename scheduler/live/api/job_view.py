@@ -1,0 +1,93 @@
+"""Jobs as people see them: the scheduler's own, in the words of the protocol. Reads the state, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.state import SchedulerState
+from scheduler.live.access.roles import Caller
+from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
+from scheduler.model.jobs import Job
+from scheduler.model.lease import Holding
+
+LAST_S = 253_370_764_800.0  # the beginning of the year 9999, in every time zone one that programs can show
+
+
+def stamp(at_s: float) -> Timestamp:
+    """Seconds since 1970 as the protocol has them; a time beyond its last one is its last one."""
+    at_s = min(at_s, LAST_S)
+    seconds = int(at_s // 1)
+    return Timestamp(seconds=seconds, nanos=int((at_s - seconds) * 1e9))
+
+
+def seconds(at: Timestamp) -> float:
+    """The same back."""
+    return at.seconds + at.nanos * 1e-9
+
+
+def job_view(
+    state: SchedulerState,
+    job: Job,
+    who: Caller,
+    rates: Mapping[str, float],
+    brief: bool = False,
+    nodes: Sequence[str] = (),
+) -> jobs_pb2.Job:
+    """A job as this caller may see it. `rates`: steps per second by lease, as reported last; `nodes`: where it ran."""
+    private = not who.owns(job.spec.user)
+    wire = jobs_pb2.Job(
+        id=job.id,
+        spec=spec_to_wire(job.spec, brief=brief, private=private),
+        state=STATE_NUMBERS[job.state],
+        why=job.why,
+        submitted=stamp(job.submitted_s),
+        steps_done=job.steps_done,
+        steps_saved=job.steps_saved,
+        run_s=job.run_s,
+        attempt=job.attempt,
+        failures=job.failures,
+        node_failures=job.node_failures,
+        preemptions=job.preemptions,
+        cost=job.cost_usd,
+        exit_code=job.last_exit,
+        time_s=job.time_s,
+        gpu_s=job.gpu_s,
+        nodes=nodes,
+    )
+    if job.started_s is not None:
+        wire.started.CopyFrom(stamp(job.started_s))
+    if job.ended_s is not None:
+        wire.ended.CopyFrom(stamp(job.ended_s))
+    if job.blocked_by:
+        wire.blocked_by.extend(sorted(job.blocked_by, key=_number))
+    if job.spec.array:
+        wire.array_index = int(job.id.partition("_")[2])
+    if job.last_lines and not (brief or private):
+        wire.last_lines = job.last_lines
+    holding = state.leases.get(job.lease or job.leaving or "")
+    if holding is not None:
+        wire.placement.CopyFrom(_placement(state, holding, rates))
+    return wire
+
+
+def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, float]) -> jobs_pb2.Placement:
+    bundle, mine = holding.bundle, holding.lease.job
+    since_s = holding.granted_s if holding.started_s is None else holding.started_s
+    return jobs_pb2.Placement(
+        worker_type=bundle.worker_type,
+        gpus=holding.lease.gpus,
+        with_job=next((one for one in bundle.jobs if one != mine), ""),
+        since=stamp(since_s),
+        until=stamp(state.lease_end_s(holding)),
+        phase=holding.phase.value,
+        lease=holding.lease.id,
+        rate=rates.get(holding.lease.id, 0.0),
+    )
+
+
+def _number(job: str) -> tuple[int, int]:
+    parent, _, index = job.partition("_")
+    return int(parent), int(index or -1)

@@ -1,0 +1,163 @@
+"""The services for people, put together: what the daemon adds to its server, and what runs beside it.
+
+people = People(world, feed, links, folder, config, auth="tokens")
+server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
+for add, servicer in people.services():
+    add(servicer, server)
+async with people:                      # books usage, sweeps packages, notes tokens; closes files at the end
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
+from scheduler.live.access.audit import Audit
+from scheduler.live.access.auth import ByToken, SingleUser
+from scheduler.live.access.interceptor import Guard
+from scheduler.live.access.limits import MESSAGE_BYTES_MAX, CallPlaces, PeopleConfig, Places
+from scheduler.live.access.tls import Keys, expiry_warnings
+from scheduler.live.access.tokens import Access
+from scheduler.live.api.access import AccessService
+from scheduler.live.api.cluster import ClusterService
+from scheduler.live.api.cluster_view import withheld_warnings
+from scheduler.live.api.jobs import JobsService
+from scheduler.live.config import Keeping
+from scheduler.live.data.attempts import Attempts
+from scheduler.live.data.packages import Packages
+from scheduler.live.data.usage import Usage
+from scheduler.live.feed import Feed
+from scheduler.live.job_feed import JobChanges
+from scheduler.live.node_views import LogSource, NodeSource
+from scheduler.live.observe.historian import Historian
+from scheduler.live.observe.history_book import HistoryBook
+from scheduler.live.world import LiveWorld
+
+log = logging.getLogger(__name__)
+
+TOKENS_S = 60.0  # between two notes of when tokens were used
+UNREAD_BYTES_MAX = 256 * 1024
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_concurrent_streams", 1000),
+    ("grpc.so_reuseport", 0),
+    # What a connection and each call may send before we read it: not more on fast networks.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX),
+    # Without compression: a few kilobytes could unpack to gigabytes before any limit is looked at.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # How long a connection may take over its TLS handshake.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+)
+KEEPING = Keeping()
+Service = tuple[Callable[[Any, Any], None], Any]
+
+
+class Nodes(LogSource, NodeSource, Protocol):
+    """The links, as people's services use them."""
+
+
+class People:
+    """Everything that people reach."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        feed: Feed,
+        nodes: Nodes,
+        folder: Path,
+        config: PeopleConfig,
+        auth: str = "none",
+        warnings: Callable[[], Sequence[str]] = tuple,
+        attempts: Attempts | None = None,
+        keeping: Keeping = KEEPING,
+    ) -> None:
+        """`nodes`: the Links. `warnings`: what else an operator should know, asked at each GetStatus."""
+        self.changes = JobChanges(world.state)
+        feed.listen(self.changes.hear)
+        self.usage = Usage(world, self.changes, folder / "usage.db")
+        self.book = HistoryBook(folder / "history.db")
+        self.historian = Historian(
+            world, self.changes, self.book, attempts or Attempts(), self.usage, keeping
+        )
+        self.packages = Packages(folder / "packages", config)
+        self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
+        self.audit = Audit(folder / "audit.log", config)
+        door = SingleUser() if self.access is None else ByToken(self.access, world.now_s)
+        self.guard = Guard(door, self.audit, CallPlaces(config))
+        keys = Keys(folder / "tls")
+        self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
+
+        def all_warnings() -> Sequence[str]:
+            withheld = withheld_warnings(world.state, nodes)
+            return (*warnings(), *withheld, *expiry_warnings(keys, world.now_s()))
+
+        self._jobs = JobsService(world, self.changes, self.historian, nodes, self.packages, config, watchers)
+        self._cluster = ClusterService(
+            world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
+        )
+        self._access = AccessService(self.access, config, keys.fingerprint, nodes.cut_off)
+        self._world = world
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def services(self) -> list[Service]:
+        """(what adds it to a server, the service)."""
+        return [
+            (jobs_pb2_grpc.add_JobsServicer_to_server, self._jobs),
+            (cluster_pb2_grpc.add_ClusterServicer_to_server, self._cluster),
+            (cluster_pb2_grpc.add_AccessServicer_to_server, self._access),
+        ]
+
+    async def __aenter__(self) -> People:
+        work: list[Coroutine[Any, Any, None]] = [self.usage.run(), self.packages.run(self._world.state)]
+        work += [self.historian.keep_writing(), self.historian.keep_forgetting()]
+        if self.access is not None:
+            work.append(self._note_tokens(self.access))
+        self._tasks = [asyncio.create_task(_kept_up(one)) for one in work]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.usage.catch_up()
+        except sqlite3.Error as broken:  # what ended the scheduler is what counts; the rest is let go too
+            log.error("usage cannot be booked, and is booked at the next start: %s", broken)
+        try:
+            await self.historian.catch_up()
+        except sqlite3.Error as broken:
+            log.error("history.db cannot be written, and is completed at the next start: %s", broken)
+        self.usage.close()
+        self.book.close()
+        self.packages.close()
+        self.audit.close()
+        if self.access is not None:
+            self.access.close()
+
+    async def _note_tokens(self, access: Access) -> None:
+        while True:
+            await asyncio.sleep(TOKENS_S)
+            try:
+                await asyncio.to_thread(access.write_used)
+            except sqlite3.Error as error:  # a full disk, say
+                log.error("when tokens were used cannot be noted, and is tried again: %s", error)
+
+
+async def _kept_up(work: Any) -> None:
+    """What runs beside the calls: if it fails, the scheduler goes on, and its log says so."""
+    try:
+        await work
+    except Exception:
+        log.exception("a task of the services for people has ended")

@@ -1,0 +1,48 @@
+"""What operators do to the scheduler itself: a backup while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from protos.gavel.v1 import cluster_pb2_grpc
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.access.status import REFUSED, CallFailed
+from scheduler.live.data.backup import BackupError, backup
+from scheduler.live.threads import in_thread
+
+CHUNK_BYTES = 1 << 20
+
+
+class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
+    """Needs the journal itself: nobody else may read it while the daemon runs."""
+
+    def __init__(self, journal: SqliteJournal, folder: Path, version: str) -> None:
+        self._journal, self._folder, self._version = journal, folder, version
+        self._busy = asyncio.Lock()
+
+    async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[pb.BackupData]:
+        """The archive, in pieces. The scheduler goes on meanwhile."""
+        async with self._busy:
+            with TemporaryDirectory(prefix="backup-", dir=self._folder) as folder:
+                archive = Path(folder) / "backup.tar.gz"
+                try:
+                    copied, left = Path(folder) / "journal.db", threading.Event()
+                    wanted = partial(self._journal.copy_to, copied, lambda: not left.is_set())
+                    await in_thread(wanted, left)  # nobody takes the journal and the files away under it
+                    await in_thread(partial(self._pack, archive, request.packages, copied), left)
+                except (BackupError, OSError) as error:
+                    raise CallFailed(REFUSED, str(error)) from None
+                with open(archive, "rb") as file:
+                    while data := await in_thread(partial(file.read, CHUNK_BYTES)):
+                        yield pb.BackupData(data=data)
+
+    def _pack(self, archive: Path, packages: bool, journal: Path) -> None:
+        with SqliteJournal(journal, strict=True) as copy:
+            backup(self._folder, archive, self._version, packages=packages, journal=copy)

@@ -1,0 +1,196 @@
+"""Whether a data directory is sound: what `gavel fsck` looks at. Nothing is changed; copies are looked at.
+
+The journal is read, replayed and checked by the scheduler's invariants, and then told once more by `journal.history`,
+which counts in its own way. Then a round is planned on what it adds up to.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from scheduler.core.apply import apply
+from scheduler.core.core import Core
+from scheduler.core.invariants import check
+from scheduler.core.state import SchedulerState
+from scheduler.journal.errors import JournalBusy, JournalError, NewerJournal
+from scheduler.journal.history import History
+from scheduler.journal.record import Damage, Record, Snapshot
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.replay import Recovered
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.data.backup import DATABASES, JOURNAL
+from scheduler.live.rescue.blame import blame, named_in, next_round_s, plan_a_round
+from scheduler.live.rescue.troubles import short
+from scheduler.model.errors import InvariantBroken
+
+log = logging.getLogger(__name__)
+
+Level = Literal["ok", "note", "bad"]
+CHECK_FACTS, BROKEN_MAX = 64, 20  # the state is checked after so many facts; so many broken promises are told
+KEEP = "keep a copy of the directory and report it; a backup from before goes on without it"
+SQLITE_SOUND = (3, 51, 3)  # older ones can damage a log when two connections checkpoint at once; we have one
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    remedy: str = ""
+
+
+def look_at(folder: Path) -> Iterator[Finding]:
+    """Everything in a data directory, one after the other."""
+    try:
+        (folder / JOURNAL).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        yield Finding("bad", f"there is no {JOURNAL} in {folder}", "name the data directory of a scheduler")
+        return
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        yield Finding("bad", f"{folder} cannot be looked into: {why}", "run this as its owner")
+        return
+    yield from _modes(folder)
+    for name in DATABASES:
+        if (folder / name).is_file():
+            yield _database(folder / name)
+    yield from _journal(folder / JOURNAL)
+
+
+def _modes(folder: Path) -> Iterator[Finding]:
+    secret = [folder, *(folder / "tls").glob("*.key"), *folder.glob("access.db*"), *folder.glob("*.token")]
+    open_to_others = [path for path in secret if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    for path in open_to_others:
+        mode = "700" if path.is_dir() else "600"
+        yield Finding("bad", f"others on this machine can read {path}", f"chmod {mode} {path}")
+    if not open_to_others:
+        yield Finding("ok", "keys and tokens are readable for their owner alone")
+
+
+def _database(path: Path) -> Finding:
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)) as db:
+            told = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+    except sqlite3.OperationalError as error:
+        return Finding("note", f"{path.name} was not looked at: {error}", "stop the daemon, then look again")
+    except sqlite3.DatabaseError as error:
+        told = [str(error)]
+    if told == ["ok"]:
+        return Finding("ok", f"{path.name} is sound")
+    return Finding("bad", f"{path.name} is damaged: {told[0]}", "restore a backup, or move the file away")
+
+
+def _journal(path: Path) -> Iterator[Finding]:
+    try:
+        with SqliteJournal(path, read_only=True) as journal:
+            if journal.mended:
+                yield Finding(
+                    "bad",
+                    f"the journal's file is damaged: {journal.mended}",
+                    "the daemon mends it at its next start, and keeps the damaged file beside it",
+                )
+            recovered = recover_scheduler(journal)
+            yield from _records(journal, recovered)
+            yield from _promises(journal, bool(recovered.set_aside))
+            yield from _planning(recovered.state)
+    except JournalBusy as error:
+        yield Finding("bad", f"the journal was not looked at: {error}", "stop the daemon, then look again")
+    except NewerJournal as error:
+        yield Finding("bad", str(error), "look at it with the release that wrote it")
+    except JournalError as error:
+        yield Finding("bad", str(error), "restore a backup")
+
+
+def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
+    for line in recovered.report():
+        yield Finding("bad", line, "what still fits counts; a backup may have the rest")
+    if recovered.set_aside:
+        about = named_in(recovered.state, recovered.set_aside)
+        what = f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged"
+        yield Finding(
+            "bad", what, f"the daemon starts without them, and puts out {about}; {KEEP}" if about else KEEP
+        )
+    if recovered.lost_records:
+        yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
+    state = recovered.state
+    yield Finding(
+        "ok",
+        f"{journal.last_seq} records add up to {len(state.jobs)} jobs and {len(state.nodes)} nodes "
+        f"(epoch {state.epoch})",
+    )
+
+
+def _promises(journal: SqliteJournal, told: bool) -> Iterator[Finding]:
+    """Every record after the oldest snapshot that is sound, told twice. `told`: that a fact does not fit was said."""
+    begins = _beginning(journal)
+    if begins is None:
+        yield Finding("note", "promises were not checked: no snapshot is sound", "restore a backup")
+        return
+    after, state = begins
+    history, facts, wrong = History(state), 0, ""
+    for record in journal.scan(after):
+        if isinstance(record, Damage):
+            yield Finding("note", "promises were checked up to the damage only")
+            break
+        for fact in record.facts:
+            history.see(record.now_s, fact)
+        facts += len(record.facts)
+        wrong = wrong or _applied(state, record, checked=facts % CHECK_FACTS < len(record.facts))
+    wrong = wrong or _checked(state)
+    if wrong and not told:
+        yield Finding("bad", wrong, KEEP)
+    for broken in history.broken[:BROKEN_MAX]:
+        story = "; ".join(broken.story[-6:])
+        whose = f" (job {broken.job}: {story})" if broken.job else ""
+        yield Finding("bad", f"a promise is broken: {broken}{whose}", KEEP)
+    if not history.broken and not wrong:
+        yield Finding("ok", f"{facts} facts keep every promise")
+
+
+def _planning(state: SchedulerState) -> Iterator[Finding]:
+    """Start from this state and plan a round, as the daemon would."""
+    snapshot, now_s = state.snapshot(), next_round_s(state, state.now_s)
+    try:
+        plan_a_round(Core(SchedulerState.restore(snapshot)), now_s)
+    except Exception as error:  # whatever it is, the daemon would meet it too
+        log.debug("planning a round failed", exc_info=True)
+        guilty = blame(snapshot, lambda core: plan_a_round(core, now_s))
+        because = f", because of {guilty}" if guilty else ""
+        remedy = (
+            f"the daemon puts {guilty} out when it meets this; cancel or remove it then" if guilty else KEEP
+        )
+        yield Finding("bad", f"a round cannot be planned{because}: {short(error)}", remedy)
+    else:
+        yield Finding("ok", "a round can be planned")
+
+
+def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:
+    """The record that the story begins after, and the state then."""
+    if "compacted" not in journal.meta:
+        return 0, SchedulerState()
+    sound = [found for found in journal.snapshots() if isinstance(found, Snapshot)]
+    return (sound[-1].seq, SchedulerState.restore(sound[-1].payload)) if sound else None
+
+
+def _applied(state: SchedulerState, record: Record, checked: bool) -> str:
+    """What is wrong with the state after this record; empty: nothing that was looked at."""
+    for fact in record.facts:
+        try:
+            apply(state, record.now_s, fact)
+        except Exception as error:  # a fact may be forged in any way: what does not fit is what we look for
+            return f"record {record.seq}: {type(fact).__name__} does not fit what came before it ({error!r})"
+    return _checked(state) if checked else ""
+
+
+def _checked(state: SchedulerState) -> str:
+    try:
+        check(state)
+    except InvariantBroken as error:
+        return " ".join(str(error).split())[:1000]
+    return ""

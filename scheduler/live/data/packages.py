@@ -1,0 +1,222 @@
+"""Packed work directories, kept under the hash of their content.
+
+Rules:
+- a package is there as a whole, with the content that its name says, or not at all: it is written aside and renamed;
+- an archive that was cut off before it was named is refused as well;
+- names of files are made from digests that were checked; no link is followed below our directory;
+- what no unfinished job names is removed after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from scheduler.core.state import SchedulerState
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.status import TOO_MANY, UNAVAILABLE, CallFailed
+from scheduler.live.data.archive import Archive
+from scheduler.live.threads import in_thread
+from scheduler.live.wire.launch import is_digest
+from scheduler.model.errors import InvalidSpec, NotFound
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1024 * 1024
+UPLOADS_MAX = 16  # at once
+PIECE_S = 60.0  # that the next piece may take
+SWEEP_S = 600.0
+_SUFFIX, _PART = ".package", ".part"
+
+
+class Sent(Protocol):
+    """A piece of an upload."""
+
+    digest: str
+    data: bytes
+
+
+class Reader(Protocol):
+    """What looks at the bytes of an upload as they come."""
+
+    def update(self, data: bytes, /) -> None:
+        """Look at these."""
+        ...
+
+
+class Packages:
+    """A directory of packages."""
+
+    def __init__(self, folder: Path, config: PeopleConfig) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        self._config = config
+        self._sizes: dict[str, int] = {}
+        self._uploads = 0
+        self._arriving = 0  # bytes of uploads that are not whole yet
+        for name in os.listdir(self._folder):
+            if name.endswith(_PART):  # of an upload that a stop cut short
+                os.unlink(name, dir_fd=self._folder)
+            elif name.endswith(_SUFFIX):
+                size = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+                if stat.S_ISREG(size.st_mode):
+                    self._sizes[f"sha256:{name.removesuffix(_SUFFIX)}"] = size.st_size
+
+    def close(self) -> None:
+        """Let the directory go."""
+        os.close(self._folder)
+
+    def has(self, digest: str) -> bool:
+        """Whether this package is there."""
+        return digest in self._sizes
+
+    def find(self, digests: Iterable[str]) -> list[str]:
+        """Those that are there. Whoever asks is about to name them: their time begins anew."""
+        found = [digest for digest in digests if digest in self._sizes]
+        for digest in found:
+            with suppress(FileNotFoundError):
+                os.utime(_name(digest), dir_fd=self._folder, follow_symlinks=False)
+        return found
+
+    async def receive(self, requests: AsyncIterator[Sent]) -> int:
+        """Take a package in; its size. The first piece names it; sending what is there already does no harm."""
+        if self._uploads >= UPLOADS_MAX:
+            raise CallFailed(TOO_MANY, f"{UPLOADS_MAX} packages are being uploaded already", retry_s=10.0)
+        self._uploads += 1
+        try:
+            return await self._receive(requests)
+        finally:
+            self._uploads -= 1
+
+    async def _receive(self, requests: AsyncIterator[Sent]) -> int:
+        digest, size, sum_, archive = "", 0, hashlib.sha256(), Archive()
+        part = f"{secrets.token_hex(16)}{_PART}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(part, flags, 0o600, dir_fd=self._folder)
+        try:
+            async for sent in _in_time(requests):
+                digest = digest or _checked(sent.digest)
+                size += len(sent.data)
+                self._arriving += len(sent.data)
+                self._check_size(size)
+                await in_thread(partial(_write, file, (sum_, archive), sent.data))
+            if not digest:
+                raise InvalidSpec("digest", "is missing: the first message names the package")
+            found = f"sha256:{sum_.hexdigest()}"
+            if found != digest:
+                raise InvalidSpec("data", f"is not what its digest says: it is {found}; send it again")
+            archive.check()
+            await in_thread(partial(self._keep, file, part, digest))
+            self._sizes[digest] = size
+            return size
+        except BaseException:
+            _remove(part, self._folder)
+            raise
+        finally:
+            self._arriving -= size
+            os.close(file)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._config.package_bytes_max:
+            raise InvalidSpec(
+                "data",
+                f"is more than {self._config.package_bytes_max:,} bytes: leave out what the job does not need, "
+                "or put it where every node sees it",
+            )
+        if sum(self._sizes.values()) + self._arriving > self._config.packages_bytes_max:
+            raise CallFailed(TOO_MANY, "there is no space left for packages; tell an operator")
+
+    def _keep(self, file: int, part: str, digest: str) -> None:
+        os.fsync(file)
+        os.rename(part, _name(digest), src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        os.fsync(self._folder)
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """The content, in pieces. NotFound where there is none."""
+        if not self.has(_checked(digest)):
+            raise NotFound(f"there is no package {digest}")
+        file = os.open(_name(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        try:
+            while data := await in_thread(partial(os.read, file, CHUNK_BYTES)):
+                yield data
+        finally:
+            os.close(file)
+
+    async def run(self, state: SchedulerState) -> None:
+        """Sweep now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sweep(needed(state))
+
+    def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
+        """Remove packages that nobody needs and that have lain for long enough; those that went."""
+        now_s = time.time() if now_s is None else now_s
+        gone: list[str] = []
+        for digest in self._sizes.keys() - set(keep):
+            try:
+                lain_s = now_s - os.stat(_name(digest), dir_fd=self._folder).st_mtime
+                if lain_s < self._config.package_keep_s:
+                    continue
+                os.unlink(_name(digest), dir_fd=self._folder)
+            except OSError as error:
+                log.warning(
+                    "package %(package)s could not be removed: %(error)s", {"package": digest, "error": error}
+                )
+                if not isinstance(error, FileNotFoundError):
+                    continue
+            del self._sizes[digest]
+            gone.append(digest)
+        return gone
+
+
+def needed(state: SchedulerState) -> set[str]:
+    """Packages that unfinished jobs name."""
+    found = {(job.spec.launch or {}).get("upload", "") for job in state.active.values()}
+    return found - {""}
+
+
+async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:
+    """Each piece within a time: who stops sending gives their place up."""
+    pieces = aiter(requests)
+    while True:
+        try:
+            async with asyncio.timeout(PIECE_S):
+                sent = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise CallFailed(UNAVAILABLE, f"nothing came for {PIECE_S:g} s; send it again") from None
+        yield sent
+
+
+def _checked(digest: str) -> str:
+    if not is_digest(digest):
+        raise InvalidSpec("digest", "must be 'sha256:' and 64 hexadecimal digits in small letters")
+    return digest
+
+
+def _name(digest: str) -> str:
+    return f"{digest.removeprefix('sha256:')}{_SUFFIX}"
+
+
+def _write(file: int, readers: Iterable[Reader], data: bytes) -> None:
+    for reader in readers:
+        reader.update(data)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _remove(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)

@@ -1,0 +1,93 @@
+"""The SQLite files beside the journal: readable for their owner alone, and checked when they are opened.
+
+- A damaged file that can be made again, or is a convenience only, is renamed to `NAME.damaged-1` (or the next free
+  number) and an empty one takes its place. A warning says what was lost, in the log and in `gavel status`.
+- A damaged file that nothing can replace (the tokens) stays as it is, and `CannotOpen` says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from itertools import count
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from scheduler.journal.repair.mend import beside
+
+log = logging.getLogger(__name__)
+
+# SQLITE_ERROR: tables of another program under our names. Not SQLITE_IOERR: a disk that fails may be well tomorrow.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+class CannotOpen(Exception):
+    """A private database cannot be used. The message names the file, the reason and the remedy."""
+
+
+class Opened(NamedTuple):
+    """A connection to a sound database. Any thread may use it, one at a time; transactions are explicit."""
+
+    db: sqlite3.Connection
+    warning: str  # Which file was replaced and what was lost by that; empty if it was sound.
+
+
+def open_private(
+    path: Path | None,
+    schema: str,
+    *,
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+    lost: str = "",
+    remedy: str = "",
+) -> Opened:
+    """Open the database at `path`, or create it; None: in memory.
+
+    `lost` says what is missing when an empty file replaces a damaged one. Where it is not given a damaged file is not
+    replaced, and `remedy` is the end of the error.
+    """
+    try:
+        return Opened(_checked(path, schema, synchronous), "")
+    except sqlite3.Error as error:
+        if path is None or error.sqlite_errorcode & 0xFF not in _DAMAGE:
+            raise CannotOpen(f"{path} cannot be opened: {error}") from None
+        if not lost:
+            raise CannotOpen(f"{path} is damaged ({error}); {remedy}") from None
+        kept = _set_aside(path)
+        warning = f"{path.name} was damaged ({error}) and was renamed to {kept.name}: {lost}"
+    log.error("%(warning)s", {"warning": warning})
+    try:
+        return Opened(_checked(path, schema, synchronous), warning)
+    except sqlite3.Error as error:
+        raise CannotOpen(f"{path} cannot be created: {error}") from None
+
+
+def _checked(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connection:
+    if path is not None:
+        if path.exists() and not path.is_file():
+            raise CannotOpen(f"{path} is not a regular file; move it away")
+        path.touch(mode=0o600)
+    db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if verdict != "ok":
+            damage = sqlite3.DatabaseError(verdict.splitlines()[-1])
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage
+        db.executescript(schema)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename the file and its write-ahead log; the new name."""
+    kept = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
+    # The log first: if we die in between, SQLite finds the damaged file again, and not the log of another one.
+    for ending in ("-wal", ""):
+        if beside(path, ending).exists():
+            beside(path, ending).rename(beside(kept, ending))
+    beside(path, "-shm").unlink(missing_ok=True)
+    return kept

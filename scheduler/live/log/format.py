@@ -1,0 +1,49 @@
+"""The daemon's own log on standard error: lines for people, or a JSON object per line for programs.
+
+What a line is about is named where it is written, and so stands in the sentence and as a field of the object:
+
+    log.warning("node %(node)s is silent", {"node": name})
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TextIO
+
+from scheduler.live.log.grpc_core import Sparing
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One object per record: time, level, logger, message, what the message names, `extra`, and a traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line."""
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        named = record.args if isinstance(record.args, Mapping) else {}
+        line |= {key: value for key, value in named.items() if key not in line}
+        line |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to(stream: TextIO | None, level: str, as_json: bool) -> None:
+    """From now on, everything goes there."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonLines() if as_json else plain)
+    handler.addFilter(Sparing())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,193 @@
+"""Keeps `history.db`, and lets the scheduler forget what stands there: memory, snapshots and starts stay small.
+
+Ended jobs are written soon after their facts are durable, in a thread. Now and then those that ended longer than
+`keep_jobs_s` ago are named to the core, a thousand at a time, once their rows are durable and their GPU time is booked;
+then keys of submissions that are older than `keep_keys_s` and have no job left. If the file cannot be written nothing
+is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.messages import Forget
+from scheduler.live.api.job_filter import in_slices
+from scheduler.live.config import Keeping
+from scheduler.live.data.attempts import Attempts
+from scheduler.live.data.usage import Usage
+from scheduler.live.job_feed import JobChanges
+from scheduler.live.observe.history_book import HistoryBook, Past, Place, row_of
+from scheduler.live.threads import in_thread
+from scheduler.live.world import LiveWorld
+from scheduler.model.jobs import Job, JobState
+
+log = logging.getLogger(__name__)
+
+# The pause between two transactions.
+PAUSE_S = 2.0
+# The pause between two looks for what can be forgotten.
+SWEEP_S = 60.0
+# How many jobs are encoded before others have their turn, are written at once, and are forgotten at once.
+SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
+
+
+class Historian:
+    """Writes and forgets in two tasks; everything else looks. The file is read and written in threads."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        changes: JobChanges,
+        book: HistoryBook,
+        attempts: Attempts,
+        usage: Usage,
+        keeping: Keeping,
+    ) -> None:
+        self._world = world
+        self._book = book
+        self._attempts = attempts
+        self._usage = usage
+        self._keeping = keeping
+        self._pending = changes.pending()
+        self._writing = asyncio.Lock()
+        self._is_complete = False  # the jobs of the state that had ended before the start are in the book
+
+    async def keep_writing(self) -> None:
+        """Write what has ended, until cancelled."""
+        while True:
+            try:
+                await self.catch_up()
+            except sqlite3.Error as error:
+                log.error("history.db cannot be written, and is tried again: %(error)s", {"error": error})
+            await asyncio.sleep(PAUSE_S)
+            await self._pending.some()
+
+    async def keep_forgetting(self) -> None:
+        """Forget what is old, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self.forget()
+            except sqlite3.Error as error:
+                log.error("no job can be forgotten, it is tried again: %(error)s", {"error": error})
+
+    # -------------------------------------------------------------------------------------------------- writing
+
+    async def catch_up(self) -> None:
+        """Write every job that has ended by now."""
+        async with self._writing:
+            if not self._is_complete:
+                await self._add_missing()
+                self._is_complete = True
+            names = list(self._pending.take_now())
+            try:
+                for at in range(0, len(names), BATCH):
+                    rows = await self._rows(names[at : at + BATCH])
+                    if rows:
+                        await in_thread(partial(self._book.add, rows))
+            except BaseException:
+                self._pending.add(set(names), self._world.now_s())
+                raise
+
+    async def _rows(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        rows = []
+        async for some in in_slices(names, SLICE):
+            jobs = [job for name in some if (job := self._world.state.jobs.get(name)) is not None]
+            rows += [row_of(job, self.nodes_of(job)) for job in jobs if job.is_terminal]
+        return rows
+
+    async def _add_missing(self) -> None:
+        """What a crash, or the loss of the file, left out."""
+        async for some in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
+            lacking = await in_thread(partial(self._book.lacking, _ends(some)))
+            self._pending.add(set(lacking), self._world.now_s())
+
+    # ------------------------------------------------------------------------------------------------ forgetting
+
+    async def forget(self) -> None:
+        """Name to the core what has been kept long enough."""
+        keep_s, state = self._keeping.keep_jobs_s, self._world.state
+        if not keep_s:
+            return
+        await self._usage.catch_up()
+        await self.catch_up()
+        until_s = self._world.now_s() - keep_s
+        old: list[str] = []
+        async for jobs in in_slices(list(state.jobs.values())):
+            old += [job.id for job in jobs if job.ended_s is not None and job.ended_s <= until_s]
+        before = len(state.jobs)
+        async for names in in_slices(old, FORGET_MAX):
+            await self._tell(Forget(jobs=tuple(await self._written(names))))
+        if before > len(state.jobs):
+            log.info("%(jobs)d ended jobs are in history.db alone now", {"jobs": before - len(state.jobs)})
+        until_s = self._world.now_s() - self._keeping.keep_keys_s
+        async for some in in_slices(list(state.requests.items())):
+            keys = [
+                key
+                for key, request in some
+                if request.at_s <= until_s and not any(job in state.jobs for job in request.jobs)
+            ]
+            await self._tell(Forget(keys=tuple(keys)))
+
+    async def _written(self, names: Sequence[str]) -> list[str]:
+        """Those of these jobs whose rows are final and durable, and whose GPU time is booked."""
+        jobs = [
+            job
+            for name in names
+            if (job := self._world.state.jobs.get(name)) is not None
+            and job.lease is job.leaving is None
+            and name not in self._pending
+            and name not in self._usage.pending
+        ]
+        async with self._writing:
+            lacking = set(await in_thread(partial(self._book.lacking, _ends(jobs))))
+        self._pending.add(lacking, self._world.now_s())
+        return [job.id for job in jobs if job.id not in lacking]
+
+    async def _tell(self, message: Forget) -> None:
+        """Tell the core, and wait until it is durable: there is never more than one such message on its way."""
+        if message.jobs or message.keys:
+            done = asyncio.Event()
+            self._world.tell(message, done.set, lambda why: done.set())  # failed: they are asked for again
+            await done.wait()
+
+    # --------------------------------------------------------------------------------------------------- looking
+
+    def nodes_of(self, job: Job) -> tuple[str, ...]:
+        """The nodes of a job's attempts, latest first."""
+        if job.started_s is None:
+            return ()
+        attempts = reversed(self._attempts.of(job.id))
+        return tuple(dict.fromkeys(node for attempt in attempts for node in attempt.nodes))
+
+    async def get(self, job: str) -> Past | None:
+        """A job that the state has forgotten."""
+        return await in_thread(partial(self._book.get, job))
+
+    async def named(self, names: Iterable[str]) -> list[Past]:
+        """Of these ids and arrays, the jobs that the state has forgotten."""
+        state = self._world.state
+        past = await in_thread(partial(self._book.named, list(names)))
+        return [one for one in past if one.job.id not in state.jobs]
+
+    async def ends(self, names: Iterable[str]) -> dict[str, JobState]:
+        """How these jobs and arrays ended, as far as the state has forgotten all or some of them."""
+        state = self._world.state
+        unknown = [name for name in names if name not in state.jobs]
+        return await in_thread(partial(self._book.ends, unknown)) if unknown else {}
+
+    async def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
+        """Ended jobs, the state's among them, the latest end first."""
+        await self.catch_up()
+        past = await in_thread(partial(self._book.page, wanted, before, size))
+        return [one for one in past if one.job.id not in self._world.state.active]
+
+
+def _ends(jobs: Iterable[Job]) -> dict[str, float]:
+    return {job.id: job.ended_s for job in jobs if job.ended_s is not None}

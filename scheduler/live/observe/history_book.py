@@ -1,0 +1,203 @@
+"""`history.db`: every job that has ended, one row each, for looking at only. Nothing is decided by it.
+
+A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. The
+job itself is kept as the scheduler had it, in JSON, so that whatever shows a job of the state shows one of the history;
+the columns beside it are what people filter and sort by. A file that is lost is made again of the jobs that the state
+still has.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from protos.gavel.v1 import jobs_pb2
+from scheduler.live.api.job_view import seconds
+from scheduler.live.data.private_database import open_private
+from scheduler.live.wire.jobs import STATES
+from scheduler.model.jobs import Job, JobState
+
+log = logging.getLogger(__name__)
+
+LOST = "jobs that the scheduler has forgotten are not shown any more"
+# How many names SQLite is given in one question.
+NAMES_MAX = 500
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS job (
+    id TEXT PRIMARY KEY, array_id TEXT NOT NULL, number INTEGER NOT NULL,
+    name TEXT NOT NULL, user TEXT NOT NULL, tenant TEXT NOT NULL, job_type TEXT NOT NULL,
+    state TEXT NOT NULL, why TEXT NOT NULL, exit_code INTEGER,
+    submitted_s REAL NOT NULL, started_s REAL, ended_s REAL NOT NULL, run_s REAL NOT NULL, cost REAL NOT NULL,
+    attempts INTEGER NOT NULL, preemptions INTEGER NOT NULL, failures INTEGER NOT NULL,
+    worker_types TEXT NOT NULL, nodes TEXT NOT NULL, job TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s, number);
+CREATE INDEX IF NOT EXISTS job_by_user ON job (user, ended_s, number);
+CREATE INDEX IF NOT EXISTS job_by_array ON job (array_id) WHERE array_id != '';
+"""
+_INSERT = f"INSERT OR REPLACE INTO job VALUES ({', '.join('?' * 21)})"  # noqa: S608
+_WITH_IDS = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
+_JOBS = "SELECT job, nodes FROM job WHERE"
+_NAMED = f"{_JOBS} id IN (MARKS) UNION ALL {_JOBS} array_id IN (MARKS)"
+_STATES = "SELECT id, state FROM job WHERE id IN (MARKS)"
+_STATES += " UNION ALL SELECT array_id, state FROM job WHERE array_id IN (MARKS)"
+
+
+class Past(NamedTuple):
+    """An ended job, and the nodes of its attempts, latest first."""
+
+    job: Job
+    nodes: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where a page of the history ends: the next one begins after this."""
+
+    ended_s: float
+    number: int
+
+
+class HistoryBook:
+    """The file. Any thread may use it."""
+
+    def __init__(self, path: Path | None) -> None:
+        """With `path` None it is in memory. A damaged file is set aside, and `warning` says so."""
+        # synchronous = FULL: the state forgets what stands here.
+        self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", lost=LOST)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let the file go."""
+        with self._lock:
+            self._db.close()
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows that `row_of` made; durable on return."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(_INSERT, rows)
+
+    def lacking(self, ends: dict[str, float]) -> list[str]:
+        """Those of these jobs that are not here with this end."""
+        there: dict[str, float] = {}
+        for some in _portions(ends):
+            there.update(self._rows(_WITH_IDS.replace("MARKS", _marks(some)), some))
+        return [name for name, ended_s in ends.items() if there.get(name) != ended_s]
+
+    def get(self, job: str) -> Past | None:
+        """One job."""
+        rows = self._rows(f"{_JOBS} id = ?", (job,))
+        return next(iter(_read(rows)), None)
+
+    def named(self, names: Iterable[str]) -> list[Past]:
+        """Jobs of these ids, and all jobs of arrays of these ids."""
+        found: dict[str, Past] = {}
+        for some in _portions(names):
+            rows = self._rows(_NAMED.replace("MARKS", _marks(some)), (*some, *some))
+            found.update({past.job.id: past for past in _read(rows)})
+        return list(found.values())
+
+    def ends(self, names: Iterable[str]) -> dict[str, JobState]:
+        """How these jobs and arrays ended, as far as they are here. An array completed if all its jobs did."""
+        ends: dict[str, JobState] = {}
+        for some in _portions(names):
+            for name, state in self._rows(_STATES.replace("MARKS", _marks(some)), (*some, *some)):
+                if ends.get(name, JobState.COMPLETED) is JobState.COMPLETED:
+                    ends[name] = JobState(state)
+        return ends
+
+    def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
+        """Jobs that fit, the latest end first, from `before` on."""
+        tests, values = _tests(wanted)
+        if before is not None:
+            tests.append("(ended_s, number) < (?, ?)")
+            values += before
+        where = " AND ".join(tests) or "1"
+        question = f"{_JOBS} {where} ORDER BY ended_s DESC, number DESC LIMIT ?"
+        return _read(self._rows(question, (*values, size)))
+
+    def _rows(self, question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._db.execute(question, values).fetchall()
+
+
+def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:
+    """The row of a job that has ended."""
+    spec = job.spec
+    return (
+        *(job.id, job.id.partition("_")[0] if spec.array else "", job.order),
+        *(spec.name, spec.user, spec.tenant, spec.job_type),
+        *(job.state.value, job.why, job.last_exit),
+        *(job.submitted_s, job.started_s, job.ended_s, job.run_s, job.cost_usd),
+        *(job.attempt, job.preemptions, job.failures),
+        *(_lines(sorted(job.time_s)), _lines(nodes), msgspec.json.encode(job).decode()),
+    )
+
+
+def place_of(job: Job) -> Place:
+    """Where a page ends whose last job this is."""
+    return Place(job.ended_s or 0.0, job.order)
+
+
+_decoder = msgspec.json.Decoder(Job)
+
+
+def _read(rows: Iterable[tuple[str, str]]) -> list[Past]:
+    found = []
+    for job, nodes in rows:
+        try:
+            found.append(Past(_decoder.decode(job), tuple(nodes.split("\n")) if nodes else ()))
+        except (msgspec.DecodeError, ValueError) as error:
+            log.error("a row of history.db cannot be read: %(error)s", {"error": error})
+    return found
+
+
+def _tests(wanted: jobs_pb2.JobFilter) -> tuple[list[str], list[Any]]:
+    """A filter in SQL. It has been looked through by `job_filter.matcher`."""
+    tests: list[str] = []
+    values: list[Any] = []
+    if wanted.states:
+        tests.append(f"state IN ({_marks(wanted.states)})")
+        values += [STATES[number].value for number in wanted.states]
+    if wanted.jobs:
+        tests.append(f"(id IN ({_marks(wanted.jobs)}) OR array_id IN ({_marks(wanted.jobs)}))")
+        values += [*wanted.jobs, *wanted.jobs]
+    for column in ("user", "job_type"):
+        if getattr(wanted, column):
+            tests.append(f"{column} = ?")
+            values.append(getattr(wanted, column))
+    if wanted.tenant:
+        tenant = wanted.tenant.rstrip("/")
+        tests.append("(tenant = ? OR substr(tenant, 1, ?) = ?)")
+        values += [tenant, len(tenant) + 1, f"{tenant}/"]
+    if wanted.name:
+        tests.append("name GLOB ?")
+        values.append(wanted.name.replace("[", "[[]"))
+    for column, value in (("worker_types", wanted.worker_type), ("nodes", wanted.node)):
+        if value:
+            tests.append(f"instr(char(10) || {column} || char(10), ?)")
+            values.append(f"\n{value}\n")
+    for column, field in (("submitted_s", "submitted_since"), ("ended_s", "ended_since")):
+        if wanted.HasField(field):
+            tests.append(f"{column} >= ?")
+            values.append(seconds(getattr(wanted, field)))
+    return tests, values
+
+
+def _lines(words: Iterable[str]) -> str:
+    return "\n".join(words)
+
+
+def _marks(names: Sequence[Any]) -> str:
+    return ", ".join("?" * len(names))
+
+
+def _portions(names: Iterable[str]) -> Iterable[list[str]]:
+    every = list(names)
+    return (every[at : at + NAMES_MAX] for at in range(0, len(every), NAMES_MAX))

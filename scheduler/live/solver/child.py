@@ -1,0 +1,58 @@
+"""The solver's process: questions on standard input, answers on standard output, one after the other.
+
+    python -m scheduler.live.solver.child
+
+Each is a length (8 bytes, big-endian) and so many bytes. It ends with its input: a scheduler that is gone needs
+no answers. A solver that is in the middle of one does not read; the kernel ends it when the scheduler dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+from scheduler.live.solver.codec import decode_question, encode_answer
+from scheduler.solving import answer
+
+LENGTH_BYTES = 8
+_SET_DEATH_SIGNAL = 1
+
+
+def main() -> int:
+    """Answer until there is nobody to ask."""
+    _die_with_scheduler()
+    questions = sys.stdin.buffer
+    # Solvers print; what they print must not get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while (data := _read(questions)) is not None:
+        question, time_limit_s = decode_question(data)
+        reply = encode_answer(answer(question, time_limit_s))
+        answers.write(len(reply).to_bytes(LENGTH_BYTES, "big") + reply)
+        answers.flush()
+    return 0
+
+
+def _die_with_scheduler() -> None:
+    """Have the kernel kill this process when the scheduler dies, even during a long solve.
+
+    If the scheduler is dead already, the input has ended and nothing is solved.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
+
+
+def _read(stream: BinaryIO) -> bytes | None:
+    head = stream.read(LENGTH_BYTES)
+    if len(head) < LENGTH_BYTES:
+        return None
+    size = int.from_bytes(head, "big")
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

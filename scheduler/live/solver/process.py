@@ -1,0 +1,126 @@
+"""The solver, in a process of its own: it may be slow, run out of memory or crash, and scheduling goes on.
+
+Rules:
+- one question at a time; a newer one waits for the present answer, and makes those void that waited before it;
+- an answer that has not come HARD_FACTOR × the time limit after its question does not come: the process is killed;
+- for every question told to `ask` the world is told one Solved, unless a newer question made it void: by the policy,
+  or else first come first served, worked out here in a thread, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from scheduler.core.effects import Solve
+from scheduler.core.messages import Solved
+from scheduler.live.solver.child import LENGTH_BYTES
+from scheduler.live.solver.codec import decode_answer, encode_question
+from scheduler.solving import FALLBACK, answer
+
+log = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "scheduler.live.solver.child")
+HARD_FACTOR = 2.0
+START_S = 30.0  # that a fresh process may take on top: it imports solvers first
+ANSWER_BYTES_MAX = 2**31
+
+
+class SolverProcess:
+    """Answers questions through `tell`. `run` has to be running."""
+
+    def __init__(
+        self, tell: Callable[[Solved], None], time_limit_s: float, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._tell = tell
+        self._time_limit_s = time_limit_s
+        self._command = command
+        self._question: Solve | None = None
+        self._asked = asyncio.Event()
+        self._process: Process | None = None
+        self._fresh = True  # the process has not answered yet
+        self.failures = 0  # how often it was no help, since the start
+
+    def ask(self, question: Solve) -> None:
+        """Answer this, some time."""
+        self._question = question
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Answer until cancelled; then end the process."""
+        try:
+            with suppress(OSError):  # told when somebody asks
+                await self._started()  # so that the first answer does not wait for imports
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                question, self._question = self._question, None
+                if question is None:
+                    continue
+                try:
+                    self._tell(await self._answer(question))
+                except Exception:  # one question without an answer is better than none with one
+                    log.exception("question %(question)d has no answer", {"question": question.number})
+        finally:
+            await self._end()
+
+    async def _answer(self, question: Solve) -> Solved:
+        limit_s = HARD_FACTOR * self._time_limit_s + (START_S if self._fresh else 0.0)
+        try:
+            async with asyncio.timeout(limit_s):
+                solved = await self._exchange(encode_question(question, self._time_limit_s))
+                if solved.number != question.number:
+                    raise ValueError(f"question {question.number} was answered as {solved.number}")
+                self._fresh = False
+                return solved
+        except TimeoutError:
+            why = f"the solver gave no answer within {limit_s:g} s"
+        except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
+            why = f"the solver's process ended without an answer ({error or type(error).__name__})"
+        except Exception as error:
+            log.exception("a question could not be put")
+            why = f"the solver could not be asked ({type(error).__name__}: {error})"
+        self.failures += 1
+        log.warning("%s; first come, first served until the next answer", why)
+        await self._end()
+        return await asyncio.to_thread(_in_turn, question, why)
+
+    async def _exchange(self, question: bytes) -> Solved:
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(len(question).to_bytes(LENGTH_BYTES, "big"))
+        process.stdin.write(question)
+        await process.stdin.drain()
+        size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
+        if size > ANSWER_BYTES_MAX:
+            raise ValueError(f"an answer of {size} bytes")
+        return decode_answer(await process.stdout.readexactly(size))
+
+    async def _started(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            self._fresh = True
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, limit=2**20, start_new_session=True
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):  # it has ended in this moment
+                process.kill()
+            await process.wait()
+
+
+def _in_turn(question: Solve, why: str) -> Solved:
+    """First come, first served, said as what it is."""
+    solved = answer(replace(question, policy=FALLBACK, pairs=None))
+    return msgspec.structs.replace(solved, failed=f"{question.policy}: {why}")

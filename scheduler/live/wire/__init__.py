@@ -1,0 +1,1 @@
+"""Messages of the protocol to values of the core and back. No decisions."""

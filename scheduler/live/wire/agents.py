@@ -1,0 +1,170 @@
+"""What agents say and are told, between the protocol and the words of the core. Pure.
+
+Nothing that an agent says is believed here: figures are passed on, and the core decides what they are worth.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import SendLeases
+from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
+from scheduler.live.node_views import GpuSeen
+from scheduler.live.wire.launch import launch_to_wire
+from scheduler.model import bounds
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import Job
+from scheduler.model.lease import Lease, nodes_of
+
+Outcome = Literal["finished", "yielded", "failed", "node_failed"]
+PROTOCOL = 1
+_OUTCOMES: dict[int, Outcome] = {
+    pb.Exit.OUTCOME_FINISHED: "finished",
+    pb.Exit.OUTCOME_YIELDED: "yielded",
+    pb.Exit.OUTCOME_FAILED: "failed",
+    pb.Exit.OUTCOME_NODE_FAILED: "node_failed",
+}
+
+
+def hello_fault(hello: pb.Hello) -> str:
+    """What cannot be right about a Hello; empty: nothing."""
+    if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
+        return "its GPUs have to be numbered from 0 up, each once"
+    if not hello.incarnation:
+        return "it has to say an incarnation, which tells it from other agents of its name"
+    try:
+        for field in ("incarnation", "agent_version", "address", "driver_version", "containment"):
+            bounds.check_text(field, getattr(hello, field))
+        bounds.check("speed", hello.speed, bounds.SPEED)
+        for gpu in hello.gpus:
+            bounds.check(f"gpus[{gpu.index}].memory_gb", gpu.memory_gb, bounds.MEMORY_GB)
+            for field in ("name", "uuid"):
+                bounds.check_text(f"gpus[{gpu.index}].{field}", getattr(gpu, field))
+        spec_of(hello, "").checked()
+    except InvalidSpec as error:
+        return str(error)
+    return ""
+
+
+def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
+    """The node as the core knows it. `storage`: whose checkpoints it sees, proved."""
+    memory_gb = [gpu.memory_gb for gpu in hello.gpus]
+    return NodeSpec(
+        name=hello.node,
+        worker_type=hello.worker_type,
+        gpus=len(hello.gpus),
+        labels=dict(hello.labels),
+        cpus=hello.cpus or None,
+        memory_gb=hello.memory_gb or None,
+        gpu_memory_gb=min(memory_gb) if memory_gb and all(memory_gb) else None,
+        storage=storage,
+    )
+
+
+def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
+    """A Hello for the core."""
+    held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in hello.held)
+    return NodeHello(spec=spec_of(hello, storage), held=held, trouble=hello.trouble)
+
+
+def gpus_of(hello: pb.Hello) -> dict[int, GpuSeen]:
+    """The GPUs of a node, for people."""
+    return {gpu.index: GpuSeen(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
+
+
+def report_of(node: str, report: pb.Report) -> NodeReport:
+    """A Report for the core. An outcome of a later release counts as a failure of the node, which costs no retry."""
+    return NodeReport(
+        node=node,
+        generation=report.generation,
+        started=tuple(report.started),
+        progress=tuple([Progress(p.lease, p.steps, p.saved, p.stepping_s) for p in report.progress]),
+        exits=tuple([_exit_of(one) for one in report.exits]),
+    )
+
+
+def _exit_of(said: pb.Exit) -> Exit:
+    outcome = _OUTCOMES.get(said.outcome, "node_failed")
+    figures = (said.steps, said.saved, said.stepping_s, said.ran_s, said.code)
+    return Exit(said.lease, outcome, *figures, detail=said.last_lines)
+
+
+def desired_to(
+    effect: SendLeases,
+    job_of: Callable[[str], Job],
+    address_of: Callable[[str], str],
+    now_s: float,
+) -> pb.SchedulerMessage:
+    """The full set of a node, with the time that is left as of now."""
+    orders = [order_to(lease, effect.node, job_of(lease.job), address_of, now_s) for lease in effect.leases]
+    for order in orders:
+        order.last = order.lease in effect.last
+    number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
+    return pb.SchedulerMessage(
+        desired=pb.Desired(
+            epoch=effect.epoch,
+            generation=effect.generation,
+            round_number=number,
+            orders=orders,
+            why_ended=dict(effect.why_ended),
+        )
+    )
+
+
+def order_to(lease: Lease, node: str, job: Job, address_of: Callable[[str], str], now_s: float) -> pb.Order:
+    """What a lease asks of one of its nodes. Ranks are numbered node by node, in the order of the nodes."""
+    nodes = nodes_of(lease.gpus)
+    by_node = [_local(lease.gpus, name) for name in nodes]
+    rank = nodes.index(node)
+    here, spec = by_node[rank], job.spec
+    share = len(here) / len(lease.gpus)
+    return pb.Order(
+        lease=lease.id,
+        job=lease.job,
+        attempt=lease.attempt,
+        epoch=lease.epoch,
+        gpus=here,
+        ends_in_s=lease.ends_s - now_s,
+        node_rank=rank,
+        nodes=len(nodes),
+        rank_first=sum(len(others) for others in by_node[:rank]),
+        gpus_total=len(lease.gpus),
+        master_address=address_of(nodes[0]),
+        steps_max=lease.steps_max,
+        name=spec.name,
+        user=spec.user,
+        launch=launch_to_wire(spec.launch),
+        array_index=array_index(lease.job),
+        worker_type=lease.bundle.worker_type,
+        packed=len(lease.bundle.jobs) > 1,
+        memory_gb=spec.memory_gb * share,
+        cpus=spec.cpus * share,
+    )
+
+
+def _local(gpus: Iterable[str], node: str) -> list[int]:
+    split = (gpu.rpartition(":") for gpu in gpus)
+    return [int(index) for name, _, index in split if name == node]
+
+
+def array_index(job: str) -> int | None:
+    """3 for "17_3"; None for a job of its own."""
+    _, bar, index = job.partition("_")
+    return int(index) if bar and index.isdecimal() else None
+
+
+def peer_host(peer: str) -> str:
+    """The host of a gRPC peer such as "ipv4:10.0.0.3:41000"; empty for one that has none."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    return rest.rpartition(":")[0].removeprefix("[").removesuffix("]").partition("%")[0]
+
+
+def goodbye(reason: str, text: str) -> pb.SchedulerMessage:
+    """The end, for this agent."""
+    return pb.SchedulerMessage(goodbye=pb.Goodbye(reason=reason, text=text))

@@ -1,0 +1,127 @@
+"""The nodes of one worker type: what is free on each, and who may be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from itertools import filterfalse
+
+from scheduler.model.lease import GpuId
+from scheduler.rounds.lookup import Site
+from scheduler.rounds.resources import Demand, Stock
+
+
+class Floor:
+    """Free GPUs by node, and nodes by how many are free."""
+
+    def __init__(self, site: Site, taken: set[GpuId]) -> None:
+        self.nodes = site.nodes
+        self.free: list[list[GpuId]] = [[] for _ in site.nodes]
+        for gpu in filterfalse(taken.__contains__, site.node_of):
+            self.free[site.node_of[gpu]].append(gpu)
+        self._node_of = site.node_of
+        self._by_free: list[dict[int, None]] | None = None
+
+    def best(self, width: int) -> int | None:
+        """The node with the fewest free GPUs that are enough."""
+        by_free = self._index()
+        for count in range(width, len(by_free)):
+            if by_free[count]:
+                return next(iter(by_free[count]))
+        return None
+
+    def take(self, node: int, width: int) -> tuple[GpuId, ...]:
+        """Give out GPUs of a node."""
+        free = self.free[node]
+        gpus = tuple(free[:width])
+        self._recount(node, len(free), len(free) - width)
+        del free[:width]
+        return gpus
+
+    def give_back(self, gpus: Iterable[GpuId]) -> None:
+        """GPUs that somebody leaves."""
+        for gpu in gpus:
+            node = self.node_of(gpu)
+            free = self.free[node]
+            self._recount(node, len(free), len(free) + 1)
+            free.append(gpu)
+
+    def spread(self, width: int) -> tuple[GpuId, ...] | None:
+        """GPUs on as few nodes as will do: the emptiest first, the rest where it fits best; None: not enough."""
+        by_free = self._index()
+        gpus: tuple[GpuId, ...] = ()
+        if sum(map(len, self.free)) < width:
+            return None
+        while len(gpus) < width:
+            node = self.best(width - len(gpus))
+            if node is None:
+                node = next(iter(next(nodes for nodes in reversed(by_free) if nodes)))
+            gpus += self.take(node, min(width - len(gpus), len(self.free[node])))
+        return gpus
+
+    def singles(self, count: int) -> list[GpuId]:
+        """So many single GPUs (or all there are), from the nodes with the fewest free ones; nothing is taken yet."""
+        gpus: list[GpuId] = []
+        for free in sorted(filter(None, self.free), key=len):
+            if len(gpus) >= count:
+                break
+            gpus += free
+        return gpus[:count]
+
+    def find(
+        self, width: int, demand: Demand, stock: Stock | None, shut: Set[str] = frozenset()
+    ) -> tuple[GpuId, ...] | None:
+        """Free GPUs whose nodes have what is asked, on as few nodes as will do; nothing is taken yet."""
+        room = [
+            0
+            if node.name in shut
+            else len(free)
+            if stock is None
+            else stock.most(demand, node.name, len(free))
+            for node, free in zip(self.nodes, self.free, strict=True)
+        ]
+        enough = [node for node, most in enumerate(room) if most >= width]
+        if enough:
+            node = min(enough, key=lambda node: len(self.free[node]))
+            return tuple(self.free[node][:width])
+        gpus: list[GpuId] = []
+        for node in sorted(range(len(room)), key=lambda node: -room[node]):
+            gpus += self.free[node][: min(room[node], width - len(gpus))]
+        return tuple(gpus) if len(gpus) == width else None
+
+    def take_these(self, gpus: Iterable[GpuId]) -> None:
+        """Give out these GPUs."""
+        for gpu in gpus:
+            node = self.node_of(gpu)
+            free = self.free[node]
+            self._recount(node, len(free), len(free) - 1)
+            free.remove(gpu)
+
+    def has(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether all of these are free."""
+        index = self._node_of
+        return all(gpu in index and gpu in self.free[index[gpu]] for gpu in gpus)
+
+    def node_of(self, gpu: GpuId) -> int:
+        """The node a GPU is in."""
+        return self._node_of[gpu]
+
+    def name_of(self, gpu: GpuId) -> str:
+        """The name of the node a GPU is in."""
+        return self.nodes[self._node_of[gpu]].name
+
+    def knows(self, gpu: GpuId) -> bool:
+        """Whether the GPU is in one of these nodes, not in one that takes no newcomers."""
+        return gpu in self._node_of
+
+    def _index(self) -> list[dict[int, None]]:
+        if self._by_free is None:
+            most = max((len(node.gpus) for node in self.nodes), default=0)
+            self._by_free = [{} for _ in range(most + 1)]
+            for node, free in enumerate(self.free):
+                self._by_free[len(free)][node] = None
+        return self._by_free
+
+    def _recount(self, node: int, before: int, after: int) -> None:
+        if self._by_free is not None:
+            del self._by_free[before][node]
+            self._by_free[after][node] = None

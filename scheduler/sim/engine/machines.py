@@ -1,0 +1,362 @@
+"""All machines of a simulated cluster: leases in, reports out, at the rates of the physics.
+
+Rules:
+- every node runs a real agent core; what is simulated is the machine under it;
+- processes start at once, then the job takes its restart time, then it steps; figures are exact, not sampled;
+- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its own;
+- nothing here reads the scheduler's state, and nothing happens unless it was due: same calls, same answers;
+- what a node says at one instant is one report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.core.messages import Message, NodeSilent
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.lease import GpuId, Lease
+from scheduler.sim.engine.gang import GATHERING, GONE, RESTARTING, SAVING, STEPPING, Gang
+from scheduler.sim.engine.node import Node
+from scheduler.sim.engine.physics import CODE_FAULT, CODE_NO_RATE, Physics
+from scheduler.sim.engine.wakes import Wakes
+from worker_agent.core.messages import (
+    Action,
+    AskToStop,
+    KillGroup,
+    Limits,
+    LinkDown,
+    LinkUp,
+    Outcome,
+    ProcessExited,
+    SayHello,
+    SignalLeader,
+    StartProcess,
+    Tick,
+    Token,
+)
+
+INF = math.inf
+TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
+NEVER: tuple[Token, float] = ((0, 0), 0.0)  # what is on the disk of a job that never saved
+VOID_MAX = 64  # entries of what is due that are left where they are, though nobody waits for them
+
+
+class Machines:
+    """The cluster as it really is. Every call that takes `now_s` answers with what the nodes say at that instant."""
+
+    def __init__(
+        self,
+        physics: Physics,
+        *,
+        report_interval_s: float = 3600.0,
+        limits: Limits | None = None,
+        silence_s: float = 0.0,
+    ) -> None:
+        """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: of the agents."""
+        self.physics = physics
+        # by default late by no more than it takes for a renewal at the very end of a lease to come first
+        self.limits = limits or Limits(report_interval_s=report_interval_s, late_s=1e-3)
+        self.silence_s = silence_s
+        self.nodes: dict[str, Node] = {}
+        self.gangs: dict[str, Gang] = {}  # by lease
+        self.saved: dict[str, tuple[Token, float]] = {}  # the shared disk: steps in the job's checkpoint
+        self._stepping: dict[GpuId, list[Gang]] = {}  # by place: one, or two that are packed
+        self._due: list[tuple[float, int, int, Gang]] = []
+        self._wakes = Wakes()
+        self._silences: list[tuple[float, str, int]] = []
+        self._numbers = 0
+        self._exits: deque[tuple[Node, ProcessExited]] = deque()  # that agents have not heard of yet
+        self._said: list[Message] = []
+        self._news: dict[Node, None] = {}  # whose agents have something to report
+
+    # --------------------------------------------------------------------------------------- what the world does
+
+    def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
+        """A new node, or one that had left."""
+        if spec.name in self.nodes and self.nodes[spec.name].up:
+            raise ValueError(f"node {spec.name!r} is there already")
+        self.nodes[spec.name] = node = Node(spec, self.limits)
+        self._do(now_s, node, node.core.hear(now_s, UP))
+        return self._flush(now_s)
+
+    def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
+        """Leases arrive. A node that is down or cut off gets nothing."""
+        nodes = self.nodes
+        if isinstance(effect, SendLeases):
+            node = nodes.get(effect.node)
+            if node is not None and node.reachable:
+                self._do(now_s, node, node.take(now_s, effect))
+        else:
+            epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
+            for name, generation in effect.generations.items():
+                node = nodes.get(name)
+                if node is not None and node.reachable and node.core.renew(epoch, generation, number, ends_s):
+                    self._news[node] = None
+        return self._flush(now_s)
+
+    def next_s(self) -> float:
+        """When something is due; inf when nothing is."""
+        first_s, due, silences = self._wakes.next_s(), self._due, self._silences
+        while due and due[0][2] != due[0][3].version:
+            heappop(due)
+        if due and due[0][0] < first_s:
+            first_s = due[0][0]
+        while silences and silences[0][2] != self.nodes[silences[0][1]].unlinked:
+            heappop(silences)
+        if silences and silences[0][0] < first_s:
+            first_s = silences[0][0]
+        return first_s
+
+    def advance(self, now_s: float) -> list[Message]:
+        """Let everything happen that is due at or before now, each at its own time."""
+        while (at_s := self.next_s()) <= now_s:
+            due = self._due
+            if due and due[0][0] == at_s:
+                self._on_due(at_s, heappop(due)[3])
+            elif self._silences and self._silences[0][0] == at_s:
+                self._said.append(NodeSilent(node=heappop(self._silences)[1]))
+            else:
+                self._wake(at_s)
+            self._tell_exits(at_s)
+        return self._flush(now_s)
+
+    # -------------------------------------------------------------------------------------------------- faults
+
+    def crash(self, now_s: float, name: str) -> list[Message]:
+        """A node dies, and with it every job that has ranks there. It says nothing; other nodes of its gangs do."""
+        node = self.nodes[name]
+        if not node.up:
+            return []
+        self._unlink(now_s, node)
+        node.up = False
+        node.wake_s = INF
+        for gang in [gang for gang in self.gangs.values() if name in gang.present]:
+            gang.settle(now_s)
+            del gang.present[name]
+            self._end(now_s, gang, "node_failed")
+        return self._flush(now_s)
+
+    def vacate(self, now_s: float, name: str, checkpoint_s: float) -> list[Message]:
+        """Its jobs are told to save and leave: those whose checkpoint takes at least so long."""
+        gangs = [gang for gang in self.gangs.values() if name in gang.present]
+        for gang in gangs:
+            if gang.truth.checkpoint_s >= checkpoint_s:
+                self._ask(now_s, gang)
+        return self._flush(now_s)
+
+    def repair(self, now_s: float, name: str) -> list[Message]:
+        """A node that died is back, empty."""
+        node = self.nodes[name]
+        if node.up:
+            return []
+        node.reboot(self.limits)
+        return self._link(now_s, node)
+
+    def cut(self, now_s: float, name: str) -> list[Message]:
+        """Scheduler and node do not reach each other any more; jobs go on until their leases end."""
+        node = self.nodes[name]
+        if node.reachable:
+            self._unlink(now_s, node)
+            self._do(now_s, node, node.core.hear(now_s, DOWN))
+        return self._flush(now_s)
+
+    def mend(self, now_s: float, name: str) -> list[Message]:
+        """They reach each other again."""
+        node = self.nodes[name]
+        return self._link(now_s, node) if node.up and not node.reachable else []
+
+    def _link(self, now_s: float, node: Node) -> list[Message]:
+        node.up = node.reachable = True
+        node.unlinked += 1
+        self._do(now_s, node, node.core.hear(now_s, UP))
+        return self._flush(now_s)
+
+    def _unlink(self, now_s: float, node: Node) -> None:
+        if node.reachable:
+            node.reachable = False
+            node.unlinked += 1
+            heappush(self._silences, (now_s + self.silence_s, node.spec.name, node.unlinked))
+
+    # -------------------------------------------------------------------------------------------------- agents
+
+    def _wake(self, now_s: float) -> None:
+        """Give a tick to every agent that needs one now; before a report, their jobs say how far they are."""
+        woken = self._wakes.take(now_s)
+        for node in woken:
+            core = node.core
+            if core.report_s <= now_s:
+                for lease in core.runs:
+                    gang = self.gangs.get(lease)
+                    if gang is not None:
+                        gang.settle(now_s)
+                        core.progressed(lease, gang.steps, gang.saved, gang.stepping_s)
+        for node in woken:
+            self._do(now_s, node, node.core.hear(now_s, TICK))
+
+    def _do(self, now_s: float, node: Node, actions: Sequence[Action]) -> None:
+        """Do what an agent wants done about what it has heard; see to when it is woken, and to its news."""
+        for action in actions:
+            if isinstance(action, StartProcess):
+                self._start(now_s, node, node.lease(action.order))
+            elif isinstance(action, (AskToStop, SignalLeader)):
+                gang = self.gangs.get(action.lease)
+                if gang is not None:
+                    self._ask(now_s, gang)
+            elif isinstance(action, KillGroup):
+                gang = self.gangs.get(action.lease)
+                if gang is not None:
+                    gang.settle(now_s)
+                    self._end(now_s, gang, "yielded")
+            elif isinstance(action, SayHello):
+                self._said.append(node.hello(action))
+        core = node.core
+        if core.armed_s < node.wake_s:
+            self._wakes.put(max(core.armed_s, now_s), node)
+        if core.news:
+            self._news[node] = None
+
+    def _tell_exits(self, now_s: float) -> None:
+        """Agents hear what has ended, and whatever ends because of that, until nothing more happens now."""
+        exits = self._exits
+        while exits:
+            node, exited = exits.popleft()
+            self._do(now_s, node, node.core.exited(now_s, exited))
+
+    def _flush(self, now_s: float) -> list[Message]:
+        """Finish this instant, and collect what was said in it."""
+        if self._exits:
+            self._tell_exits(now_s)
+        if not (self._news or self._said):
+            return []
+        said, self._said = self._said, []
+        for node in self._news:
+            said.append(node.report())
+        self._news.clear()
+        return said
+
+    # --------------------------------------------------------------------------------------------------- gangs
+
+    def _start(self, now_s: float, node: Node, lease: Lease) -> None:
+        """A node starts its ranks; the last one completes the gang."""
+        gang = self.gangs.get(lease.id)
+        if gang is None:
+            token, saved = self.saved.get(lease.job, NEVER)
+            gang = Gang(lease, self.physics.truth(lease.job), node.spec.worker_type, saved)
+            self.saved[lease.job] = (max(token, gang.token), saved)
+            self.gangs[lease.id] = gang
+        gang.present[node.spec.name] = now_s
+        node.core.started(now_s, lease.id)
+        if len(lease.gpus) > 1:
+            if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
+                return
+            width = max(self.nodes[name].spec.gpus for name in gang.nodes)
+            gang.consolidated = len(gang.nodes) == -(-len(lease.gpus) // width)
+            gang.steps = gang.saved = self.saved[lease.job][1]
+        if gang.truth.restart_s > 0:
+            gang.doing = RESTARTING
+            self._due_at(gang, now_s + gang.truth.restart_s)
+        else:
+            self._step(now_s, gang)
+
+    def _step(self, now_s: float, gang: Gang) -> None:
+        """It begins to do steps; whoever is on the same GPUs feels it."""
+        gang.doing = STEPPING
+        gang.since_s = now_s
+        here = self._stepping.get(gang.place)
+        if here is None:
+            self._stepping[gang.place] = [gang]
+            self._pace(now_s, gang, None)
+            return
+        other = here[0]
+        here.append(gang)
+        self._pace(now_s, gang, other.lease)
+        if gang.doing is STEPPING:
+            other.settle(now_s)
+            self._pace(now_s, other, gang.lease)
+
+    def _pace(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
+        """Its rate from now on, up to which it is settled. Where it is 0 the job does not fit, and fails."""
+        gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
+        if gang.rate > 0.0:
+            self._due_at(gang, gang.ends_itself_s())
+        else:
+            self._end(now_s, gang, "failed", CODE_NO_RATE)
+
+    def _ask(self, now_s: float, gang: Gang) -> None:
+        """It is asked to stop: it saves first, if it has anything to save."""
+        if gang.truth.ignores_stop:
+            return
+        if gang.doing is STEPPING:
+            gang.settle(now_s)
+            if gang.has_run_out():
+                self._run_out(now_s, gang)
+                return
+            self._leave_place(now_s, gang)
+            gang.doing = SAVING
+            if gang.truth.checkpoint_s > 0:
+                self._due_at(gang, now_s + gang.truth.checkpoint_s)
+            else:
+                self._have_saved(now_s, gang)
+        elif gang.doing is not SAVING:
+            self._end(now_s, gang, "yielded")
+
+    def _on_due(self, now_s: float, gang: Gang) -> None:
+        if gang.doing is RESTARTING:
+            self._step(now_s, gang)
+        elif gang.doing is SAVING:
+            self._have_saved(now_s, gang)
+        else:
+            gang.settle(now_s)
+            self._run_out(now_s, gang)
+
+    def _run_out(self, now_s: float, gang: Gang) -> None:
+        """It did its last step."""
+        gang.steps = gang.runs_to
+        if gang.truth.fails_at_steps < gang.truth.steps_total:
+            self._end(now_s, gang, "failed", CODE_FAULT)
+        else:
+            gang.saved = gang.steps
+            self._end(now_s, gang, "finished")
+
+    def _have_saved(self, now_s: float, gang: Gang) -> None:
+        gang.saved = gang.steps
+        self._end(now_s, gang, "yielded")
+
+    def _leave_place(self, now_s: float, gang: Gang) -> None:
+        """It does no more steps; whoever is on the same GPUs goes on alone."""
+        here = self._stepping[gang.place]
+        if len(here) == 1:
+            del self._stepping[gang.place]
+        else:
+            here.remove(gang)
+            here[0].settle(now_s)
+            self._pace(now_s, here[0], None)
+
+    def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
+        """All its processes end, on every node that has any."""
+        was, gang.doing = gang.doing, GONE
+        gang.version += 1
+        lease = gang.lease
+        del self.gangs[lease.id]
+        if gang.token >= self.saved[lease.job][0]:
+            self.saved[lease.job] = (gang.token, gang.saved)
+        for name, since_s in gang.present.items():
+            ran_s = now_s - since_s
+            exited = ProcessExited(lease.id, outcome, gang.steps, gang.saved, gang.stepping_s, ran_s, code)
+            self._exits.append((self.nodes[name], exited))
+        if was is STEPPING:
+            self._leave_place(now_s, gang)
+
+    def _due_at(self, gang: Gang, at_s: float) -> None:
+        gang.version += 1
+        if at_s < INF:
+            due = self._due
+            if len(due) > 2 * len(self.gangs) + VOID_MAX:  # most are of gangs that stopped long before
+                due[:] = [entry for entry in due if entry[2] == entry[3].version]
+                heapify(due)
+            self._numbers += 1
+            heappush(due, (at_s, self._numbers, gang.version, gang))

@@ -1,0 +1,166 @@
+"""Virtual time: arrivals, timers, answers of the solver, and machines that do what they are leased for.
+
+Time jumps from one instant at which something is due to the next. At one instant what the machines say comes
+first, then what was sent for that instant (in the order in which it was sent), then timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from msgspec import structs
+
+from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, Solve, WakeAt
+from scheduler.core.messages import JobCommand, Message, Solved, SubmitJobs, Woke
+from scheduler.model.jobs import JobSpec
+from scheduler.sim.engine.machines import Machines
+from scheduler.sim.engine.physics import JobTruth
+
+INF = float("inf")
+PULSE = frozenset({"tick", "plan", "fill"})  # timers that go on by themselves as long as anybody waits
+Event = Message | Callable[[float], Iterable[Message]]
+
+
+class Arrival(NamedTuple):
+    """A request, and what is true of each of its jobs: of one, or of all members of an array."""
+
+    at_s: float
+    spec: JobSpec
+    truths: tuple[JobTruth, ...]
+    known_as: tuple[str, ...] = ()  # how later requests and commands call these jobs
+
+
+class SimWorld:
+    """A world whose clock only moves when nothing is left to do."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        arrivals: Iterable[Arrival],
+        solver: Callable[[Solve], Solved],
+        *,
+        solver_latency_s: float = 0.0,
+        over: Callable[[float], bool] = lambda now_s: False,
+    ) -> None:
+        """`over`: asked before each step whether the run has seen what it was made for."""
+        self.machines = machines
+        self.now_s = 0.0
+        self.events = 0
+        self.solver_s = 0.0
+        self.refused: list[tuple[str, str]] = []  # name, reason
+        self._solver = solver
+        self._solver_latency_s = solver_latency_s
+        self._over = over
+        self._arrivals: Iterator[Arrival] = iter(arrivals)
+        self._next_arrival = next(self._arrivals, None)
+        self._sent: list[tuple[float, int, Event]] = []
+        self._numbers = 0
+        self._timers: dict[str, float] = {}
+        self._machines_due_s = INF
+        self._said: list[Message] = []
+        self._asked: dict[str, Arrival] = {}  # by call: requests on their way in
+        self._ids: dict[str, str] = {}  # what jobs are known as: what the scheduler calls them
+
+    @property
+    def arrived_all(self) -> bool:
+        """Whether every job has been submitted."""
+        return self._next_arrival is None
+
+    @property
+    def expects_anything(self) -> bool:
+        """Whether anything is to come, beside rounds."""
+        waits = self._sent or self._said or self._next_arrival is not None
+        return bool(waits) or self.machines.next_s() < INF or not self._timers.keys() <= PULSE
+
+    def at(self, at_s: float, event: Event) -> None:
+        """Let this happen then: a message to the scheduler, or something done to the machines."""
+        self._numbers += 1
+        heappush(self._sent, (at_s, self._numbers, event))
+
+    async def next(self) -> tuple[float, Sequence[Message]] | None:
+        """Everything that is due at the next instant."""
+        if self._said:
+            said, self._said = self._said, []
+            self.events += len(said)
+            return self.now_s, said
+        while True:
+            now_s = self._next_s()
+            if now_s == INF or self._over(now_s):
+                return None
+            self.now_s = max(self.now_s, now_s)
+            batch = self._due(self.now_s)
+            if batch:
+                self.events += len(batch)
+                return self.now_s, batch
+
+    def _next_s(self) -> float:
+        first_s = self._machines_due_s = self.machines.next_s()
+        if self._sent and self._sent[0][0] < first_s:
+            first_s = self._sent[0][0]
+        if self._next_arrival is not None and self._next_arrival.at_s < first_s:
+            first_s = self._next_arrival.at_s
+        return min(first_s, *self._timers.values()) if self._timers else first_s
+
+    def _due(self, now_s: float) -> list[Message]:
+        batch: list[Message] = self.machines.advance(now_s) if self._machines_due_s <= now_s else []
+        while self._sent and self._sent[0][0] <= now_s:
+            event = heappop(self._sent)[2]
+            if isinstance(event, Message):
+                batch.append(event)
+            else:
+                batch += event(now_s)
+        while self._next_arrival is not None and self._next_arrival.at_s <= now_s:
+            if self._next_arrival.spec.after and self._asked:
+                return batch  # the jobs that it waits for have to have their names first
+            batch.append(self._submission(self._next_arrival))
+            self._next_arrival = next(self._arrivals, None)
+        for what in [what for what, at_s in self._timers.items() if at_s <= now_s]:
+            del self._timers[what]
+            batch.append(Woke(what=what))
+        return batch
+
+    def _submission(self, arrival: Arrival) -> Message:
+        self._numbers += 1
+        call = str(self._numbers)
+        self._asked[call] = arrival
+        spec = arrival.spec
+        if spec.after and arrival.known_as:
+            names = [structs.replace(one, job=self._ids.get(one.job, one.job)) for one in spec.after]
+            spec = structs.replace(spec, after=tuple(names))
+        return SubmitJobs(call=call, specs=(spec,))
+
+    def command(self, at_s: float, command: JobCommand) -> None:
+        """Let a person want this then of a job by the name that it is known as, if the scheduler has taken it."""
+
+        def said(now_s: float) -> list[Message]:
+            job = self._ids.get(command.job)
+            return [] if job is None else [structs.replace(command, job=job)]
+
+        self.at(at_s, said)
+
+    def perform(self, effect: Effect) -> None:
+        """Carry an effect out; what comes of it at once is said at once."""
+        if isinstance(effect, (SendLeases, RenewLeases)):
+            self._said += self.machines.deliver(self.now_s, effect)
+        elif isinstance(effect, WakeAt):
+            self._timers[effect.what] = max(effect.at_s, self.now_s)
+        elif isinstance(effect, Solve):
+            self.at(self.now_s + self._solver_latency_s, self._solver(effect))
+        else:
+            self._answered(effect)
+
+    def _answered(self, reply: Reply) -> None:
+        arrival = self._asked.pop(reply.call, None)
+        if arrival is None:
+            return
+        if reply.error:
+            self.refused.append((arrival.spec.name or ", ".join(arrival.known_as), reply.error))
+            return
+        jobs = reply.result["jobs"]
+        for job, truth in zip(jobs, arrival.truths, strict=True):
+            self.machines.physics.know(job, truth)
+        for name, job in zip(arrival.known_as, jobs, strict=bool(arrival.known_as)):
+            self._ids[name] = job
+            self._ids[name.partition("_")[0]] = job.partition("_")[0]

@@ -1,0 +1,117 @@
+"""Shares exactly as allocated, without rounds, leases or machines: what the round mechanism is measured against.
+
+Every job that has an allocation moves at its effective throughput, all the time. Allocations come as they do to
+the scheduler: on the grid of rounds, when something changed, `min_reallocation_s` apart. There is no restart and no
+rounding of time to rounds. The state here is scratch paper: the problem is built from it by the scheduler's own
+code, and steps are written straight into it, because there are no leases that could report them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from scheduler.core import facts as f
+from scheduler.core.apply import apply
+from scheduler.core.effects import Solve
+from scheduler.core.planning import problem
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import Move
+from scheduler.model.settings import Settings
+from scheduler.sim.engine.world import Arrival
+from scheduler.solving import shares, solve
+
+LEAST_STEP_S = 1e-6
+
+
+class Fluid:
+    """Jobs that flow at their effective throughput."""
+
+    def __init__(self, settings: Settings, record: Callable[[float, f.Fact], None]) -> None:
+        self.state = SchedulerState()
+        self.now_s = 0.0
+        self.allocations = 0
+        self._settings = settings
+        self._kinds = problem.Kinds()
+        self._record = record
+        self._rate: dict[str, float] = {}
+        self._asked_s = -math.inf
+
+    def fact(self, fact: f.Fact) -> None:
+        """It has happened, now."""
+        apply(self.state, self.now_s, fact)
+        self._record(self.now_s, fact)
+
+    def open(self, nodes: Iterable[NodeSpec], rates: f.RatesGiven, prices: Mapping[str, float]) -> None:
+        """The cluster, as it is from the start."""
+        self.fact(f.Configured(settings=self._settings))
+        self.fact(rates)
+        if prices:
+            self.fact(f.PricesSet(price_per_gpu_hour=dict(prices)))
+        for node in nodes:
+            self.fact(f.NodeJoined(spec=node))
+
+    def run(self, arrivals: Iterable[Arrival], over: Callable[[float], bool]) -> None:
+        """From one arrival, end or boundary to the next, until it is over or nothing moves any more."""
+        coming = iter(arrivals)
+        arrival = next(coming, None)
+        while not over(self.now_s):
+            if self.state.stale and self.now_s >= self._boundary_s() - LEAST_STEP_S:
+                self._allocate()
+            ends_s, job = self._next_end()
+            boundary_s = self._boundary_s() if self.state.stale and self.state.active else math.inf
+            arrival_s = math.inf if arrival is None else arrival.at_s
+            until_s = min(ends_s, boundary_s, arrival_s)
+            if until_s == math.inf:
+                return
+            self._flow(until_s)
+            if arrival is not None and arrival_s <= until_s:
+                self.fact(f.JobSubmitted(job=str(self.state.next_job), spec=arrival.spec))
+                arrival = next(coming, None)
+            elif ends_s <= until_s:
+                del self._rate[job]
+                self.fact(f.JobMoved(job=job, move=Move.COMPLETE))
+
+    def _boundary_s(self) -> float:
+        """The first boundary of a round at which an allocation may be made."""
+        round_s = self._settings.round_s
+        earliest_s = max(self.now_s, self._asked_s + max(self._settings.min_reallocation_s, round_s))
+        return math.ceil(earliest_s / round_s - 1e-9) * round_s
+
+    def _allocate(self) -> None:
+        built, pairs = problem.build(self.state, self._kinds, self.now_s)
+        self.allocations += 1
+        self._asked_s = self.now_s
+        self.fact(f.AllocationAsked(number=self.allocations))
+        solved, allocation = solve(Solve(self.allocations, self._settings.policy, built, pairs))
+        self.fact(
+            f.AllocationAdopted(
+                number=self.allocations, policy=allocation.policy, shares=shares(solved, allocation)
+            )
+        )
+        rates = solved.rates @ allocation.time_share
+        self._rate = {
+            name: float(rate) for name, rate in zip(solved.jobs.ids, np.asarray(rates), strict=True)
+        }
+
+    def _next_end(self) -> tuple[float, str]:
+        best_s, best = math.inf, ""
+        for name, rate in self._rate.items():
+            if rate > 0:
+                ends_s = self.now_s + self.state.jobs[name].steps_left / rate
+                if ends_s < best_s:
+                    best_s, best = ends_s, name
+        return best_s, best
+
+    def _flow(self, until_s: float) -> None:
+        for name, rate in self._rate.items():
+            job = self.state.jobs[name]
+            gained = rate * (until_s - self.now_s)
+            job.steps_done += gained
+            isolated = self.state.isolated_rate.get(name, 0.0)
+            if isolated > 0:
+                job.isolated_s += gained / isolated
+        self.now_s = until_s

@@ -1,0 +1,389 @@
+"""What a run was like, learnt from its facts alone, so that a live journal is measured by the same code.
+
+Rules:
+- nothing here knows whether the facts were simulated, and nothing here is read by the scheduler;
+- `measure` restricts per-job figures to jobs by their number of submission; GPUs are counted whoever uses them,
+  from the submission of the first measured job to the end of the last one;
+- a job's time in an equal slice is taken lease by lease: steps gained × the mean of what a step would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scheduler.core import facts as f
+from scheduler.model.jobs import RUNS, JobSpec, JobState, Move
+from scheduler.model.lease import GpuId, Lease
+from scheduler.model.settings import Settings
+from scheduler.sim.figures.fair_shares import IsolatedPace, Promised
+from scheduler.sim.figures.gpu_time import GpuTime, Tenure
+from scheduler.sim.figures.job_table import JobTable
+
+STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
+UNMEASURED = -1
+
+_ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
+_GOES_ON = {
+    Move.START: JobState.RUNNING,
+    Move.PREEMPT: JobState.PREEMPTED,
+    Move.HOLD: JobState.HELD,
+    Move.RELEASE: JobState.QUEUED,
+    Move.RETRY: JobState.QUEUED,
+    Move.REQUEUE: JobState.QUEUED,
+}
+
+
+class Stretch(NamedTuple):
+    """A job on its GPUs, from the start of a lease to its end."""
+
+    job: str
+    worker_type: str
+    gpus: tuple[GpuId, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A job that has not ended, or whose last processes are still there."""
+
+    id: str
+    spec: JobSpec
+    row: int
+    arrival_s: float
+    mark: float  # at arrival
+    state: JobState = JobState.QUEUED
+    ended: bool = False
+    start_s: float = math.nan
+    steps: float = 0.0  # most steps ever reported: work that is done again counts once
+    held_s: float = 0.0
+    restart_s: float = 0.0
+    isolated_s: float = 0.0
+    cost_usd: float = 0.0
+    preemptions: int = 0
+    received_s: dict[int, float] = field(default_factory=dict)
+    leases: dict[str, _Held] = field(default_factory=dict)  # granted, not closed
+    running: int = 0  # of these, those with processes
+    granted: bool = False  # any lease, ever
+
+
+class _Held(Tenure, kw_only=True, eq=False):
+    """A lease that was granted."""
+
+    job: _Open
+    ranks: tuple[GpuId, ...]  # its GPUs in their order
+    running: bool = False  # whether its processes are there
+    started_s: float = math.nan
+    mark: float = 0.0
+
+
+class Window(NamedTuple):
+    """A moment, and GPU-seconds until then by worker type: in use, and there."""
+
+    at_s: float
+    busy_s: tuple[float, ...]
+    capacity_s: tuple[float, ...]
+
+
+class Metrics:
+    """Observes facts; `summary.summarise` says what they amount to."""
+
+    def __init__(self, measure: tuple[int, int] | None = None) -> None:
+        self.measure = measure
+        self.now_s = 0.0
+        self.submitted = 0
+        self.rounds = 0
+        self.settings: Settings | None = None
+        self.cluster: dict[str, int] = {}  # GPUs by type of all nodes that were ever there
+        self.gpus = GpuTime()
+        self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
+        self.stretches: list[Stretch] = []
+        self.opened: Window | None = None  # when the first measured job came
+        self.closed: Window | None = None  # when the latest measured job ended
+        self.ended = 0  # measured jobs
+        self.fallbacks = 0  # allocations that were not the policy's own
+        self.fallback_why = ""  # of the first
+        self._nodes: dict[str, tuple[str, int]] = {}
+        self._open: dict[str, _Open] = {}
+        self._leases: dict[str, _Held] = {}
+        self._live = self._running = 0  # jobs not ended; of these, jobs with processes
+        self._pace = IsolatedPace()
+        self._promised = Promised(self.gpus.kind)
+        self._adopted: f.AllocationAdopted | None = None
+        self._adopted_rate: dict[str, float] | None = None
+        self._on: dict[type[f.Fact], Callable[[float, Any], None]] = {
+            f.Configured: self._configured,
+            f.RatesGiven: self._rates_given,
+            f.PricesSet: self._prices_set,
+            f.JobSubmitted: self._job_submitted,
+            f.JobMoved: self._job_moved,
+            f.NodeJoined: self._node_joined,
+            f.NodeMoved: self._node_moved,
+            f.NodeRemoved: self._node_removed,
+            f.GpusBroken: self._gpus_broken,
+            f.AllocationAdopted: self._allocation_adopted,
+            f.AllocationFailed: self._allocation_failed,
+            f.RoundPlanned: self._round_planned,
+            f.GpusFilled: self._gpus_filled,
+            f.LeasesStarted: self._leases_started,
+            f.LeaseClosed: self._lease_closed,
+        }
+
+    def observe(self, now_s: float, fact: f.Fact) -> None:
+        """Take one fact in. Times must not decrease."""
+        self.observe_all(now_s, (fact,))
+
+    def observe_all(self, now_s: float, facts: Iterable[f.Fact]) -> None:
+        """Take in what happened at one time."""
+        self.now_s = now_s
+        handlers = self._on
+        for fact in facts:
+            handler = handlers.get(type(fact))
+            if handler is not None:
+                handler(now_s, fact)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every measured job has come and ended; never, where the number of jobs is open."""
+        return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
+
+    def who_was_where(self) -> list[Stretch]:
+        """The stretches, and those of leases that have not ended, up to now; the first ones of a long run."""
+        open_yet = [
+            Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
+            for held in self._leases.values()
+            if held.started_s < self.now_s
+        ]
+        known = self.stretches if self.opened is not None else []
+        return known + open_yet[: max(STRETCHES_MAX - len(known), 0)]
+
+    def gpu_names(self) -> dict[str, list[GpuId]]:
+        """By type, every GPU of every node that was ever there, used or not; nodes as they came."""
+        names: dict[str, list[GpuId]] = {worker_type: [] for worker_type in self.gpus.worker_types}
+        for node, (worker_type, gpus) in self._nodes.items():
+            names[worker_type] += [f"{node}:{index}" for index in range(gpus)]
+        return names
+
+    def settle(self) -> None:
+        """Bring the rows of jobs that have not ended up to the last fact."""
+        self.gpus.charge_all(self.now_s)
+        for job in self._open.values():
+            self._store(self.now_s, job)
+
+    # facts
+
+    def _configured(self, now_s: float, fact: f.Configured) -> None:
+        self.settings = fact.settings
+
+    def _rates_given(self, now_s: float, fact: f.RatesGiven) -> None:
+        self._pace.add_rates(fact.solo)
+
+    def _prices_set(self, now_s: float, fact: f.PricesSet) -> None:
+        self.gpus.set_prices(now_s, fact.price_per_gpu_hour)
+
+    def _job_submitted(self, now_s: float, fact: f.JobSubmitted) -> None:
+        number, spec = self.submitted, fact.spec
+        self.submitted += 1
+        self._live += 1
+        self._pace.set_jobs(now_s, self._live)
+        row = UNMEASURED
+        if self.measure is None or self.measure[0] <= number < self.measure[1]:
+            if self.opened is None:
+                self.opened = Window(now_s, *self.gpus.totals(now_s))
+            due_s = math.nan if spec.deadline_s is None else now_s + spec.deadline_s
+            row = self.jobs.add(fact.job, spec.name, spec.job_type, spec.gpus, now_s, due_s)
+        self._promised.add(fact.job)
+        self._open[fact.job] = _Open(fact.job, spec, row, now_s, self._pace.marks(now_s)[spec.gpus])
+
+    def _job_moved(self, now_s: float, fact: f.JobMoved) -> None:
+        job = self._open.get(fact.job)
+        if job is None or job.ended:
+            return
+        if fact.move in _ENDS:
+            self._end(now_s, job, _ENDS[fact.move])
+        else:
+            job.state = _GOES_ON.get(fact.move, job.state)
+
+    def _node_joined(self, now_s: float, fact: f.NodeJoined) -> None:
+        self.gpus.node_joined(now_s, fact.spec)
+        name, worker_type, gpus = fact.spec.name, fact.spec.worker_type, fact.spec.gpus
+        before_type, before = self._nodes.get(name, (worker_type, 0))
+        if before:
+            self.cluster[before_type] -= before
+        self._nodes[name] = (worker_type, gpus)
+        self.cluster[worker_type] = self.cluster.get(worker_type, 0) + gpus
+        self._capacity_changed(now_s)
+
+    def _node_moved(self, now_s: float, fact: f.NodeMoved) -> None:
+        self.gpus.node_moved(now_s, fact.node, fact.state)
+        self._capacity_changed(now_s)
+
+    def _node_removed(self, now_s: float, fact: f.NodeRemoved) -> None:
+        self.gpus.node_removed(now_s, fact.node)
+        self._capacity_changed(now_s)
+
+    def _gpus_broken(self, now_s: float, fact: f.GpusBroken) -> None:
+        self.gpus.gpus_broken(now_s, fact.node, fact.gpus)
+        self._capacity_changed(now_s)
+
+    def _capacity_changed(self, now_s: float) -> None:
+        capacity = dict(zip(self.gpus.worker_types, self.gpus.capacity, strict=True))
+        self._pace.set_capacity(now_s, capacity)
+
+    def _allocation_adopted(self, now_s: float, fact: f.AllocationAdopted) -> None:
+        self._adopted, self._adopted_rate = fact, None
+        if fact.failed:
+            self._failed(fact.failed)
+        self._promised.adopt(now_s, fact.shares)
+
+    def _allocation_failed(self, now_s: float, fact: f.AllocationFailed) -> None:
+        self._failed(fact.why)
+
+    def _failed(self, why: str) -> None:
+        self.fallbacks += 1
+        self.fallback_why = self.fallback_why or why
+
+    def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
+        self.rounds += 1
+        self.gpus.sample(now_s, self._running, self._live - self._running)
+        self._grant(fact.granted)
+
+    def _gpus_filled(self, now_s: float, fact: f.GpusFilled) -> None:
+        self._grant(fact.granted)
+
+    def _grant(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            job, ranks = self._open.get(lease.job), lease.gpus
+            if job is None:
+                continue
+            gpus = ranks if len(ranks) == 1 else tuple(sorted(ranks))
+            held = _Held(gpus, self.gpus.kind(lease.bundle.worker_type), job=job, ranks=ranks)
+            self._leases[lease.id] = job.leases[lease.id] = held
+            job.granted = True
+            if not job.ended:
+                job.state = RUNS
+
+    def _leases_started(self, now_s: float, fact: f.LeasesStarted) -> None:
+        marks = self._pace.marks(now_s)
+        for name in fact.leases:
+            held = self._leases.get(name)
+            if held is None or held.running:
+                continue
+            job = held.job
+            held.running, held.started_s, held.mark = True, now_s, marks[job.spec.gpus]
+            self.gpus.enter(now_s, held)
+            self._running += not job.running
+            job.running += 1
+            if math.isnan(job.start_s):
+                job.start_s = now_s
+
+    def _lease_closed(self, now_s: float, fact: f.LeaseClosed) -> None:
+        end = fact.exit
+        held = self._leases.pop(end.lease, None)
+        if held is None:
+            return
+        job = held.job
+        del job.leases[end.lease]
+        if held.running:
+            self.gpus.leave(now_s, held)
+            job.running -= 1
+            self._running -= not job.running
+            job.cost_usd += held.cost_usd
+            since_s = held.started_s
+        else:
+            job.cost_usd += self.gpus.count_unseen(held.kind, end.ran_s * len(held.gpus))
+            held.started_s = now_s - end.ran_s
+            held.mark, since_s = self._pace.marks(now_s)[job.spec.gpus], now_s
+        self._credit(now_s, job, held, end.steps, since_s)
+        if not fact.lapsed:  # nobody knows what its processes did, nor how long they were there
+            job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
+        job.preemptions += end.outcome == "yielded"
+        if job.ended:
+            if not job.running:
+                self._store(now_s, job)
+                self._forget(job)
+        elif end.outcome == "finished":  # done is done, whatever was meant to become of it
+            self._end(now_s, job, JobState.COMPLETED)
+        elif not job.leases and job.state is RUNS:
+            job.state = JobState.PREEMPTED
+
+    # what follows from them
+
+    def _credit(self, now_s: float, job: _Open, held: _Held, steps: float, since_s: float) -> None:
+        """A lease is over: its time, and what its steps would have taken in an equal slice, marked at `since_s`."""
+        kind, held_s = held.kind, now_s - held.started_s
+        job.held_s += held_s
+        job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
+        if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.opened is not None:
+            worker_type = self.gpus.worker_types[kind]
+            self.stretches.append(Stretch(job.id, worker_type, held.ranks, held.started_s, now_s))
+        gained = steps - job.steps
+        if gained > 0 and job.row != UNMEASURED:
+            job.steps = steps
+            per_step_s = self._pace.seconds_per_step(job.spec, held.mark, since_s, now_s)
+            job.isolated_s += gained * (self._adopted_pace(job.id) if per_step_s is None else per_step_s)
+
+    def _adopted_pace(self, job: str) -> float:
+        """For a job whose rates no table has: what the allocation in force took for its isolated rate."""
+        if self._adopted_rate is None:
+            shares = self._adopted.shares if self._adopted else None
+            pairs = zip(shares.jobs, shares.isolated_rate, strict=False) if shares else ()
+            self._adopted_rate = dict(pairs)
+        rate = self._adopted_rate.get(job, 0.0)
+        return 1.0 / rate if rate > 0 else 0.0
+
+    def _credit_shares(self, now_s: float, job: _Open) -> None:
+        """A job that was done without any lease had exactly its shares: an ideal run."""
+        job.received_s = self._promised.so_far(now_s, job.id)
+        job.held_s = sum(job.received_s.values())
+        for kind, gpu_s in self._promised.gpu_time_so_far(now_s, job.id).items():
+            job.cost_usd += self.gpus.count_unseen(kind, gpu_s)
+        per_step_s = self._pace.seconds_per_step(job.spec, job.mark, job.arrival_s, now_s)
+        job.isolated_s = (job.spec.steps or 0.0) * (per_step_s or 0.0)
+
+    def _end(self, now_s: float, job: _Open, state: JobState) -> None:
+        if state == JobState.COMPLETED and not job.granted:
+            self._credit_shares(now_s, job)
+        job.state, job.ended = state, True
+        self._live -= 1
+        self._pace.set_jobs(now_s, self._live)
+        if job.row != UNMEASURED:
+            self.jobs.put(job.row, end_s=now_s)
+            self.ended += 1
+            self.closed = Window(now_s, *self.gpus.totals(now_s))
+        self._store(now_s, job)
+        self._promised.remove(job.id)
+        if not job.running:
+            self._forget(job)
+
+    def _forget(self, job: _Open) -> None:
+        """A job has ended, and its processes are gone."""
+        for name in job.leases:  # granted, but never begun
+            del self._leases[name]
+        del self._open[job.id]
+
+    def _store(self, now_s: float, job: _Open) -> None:
+        """Bring the row of a job up to now, if it has one."""
+        if job.row == UNMEASURED:
+            return
+        held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)
+        for held in job.leases.values():
+            if held.running:
+                kind, so_far_s = held.kind, now_s - held.started_s
+                held_s += so_far_s
+                cost_usd += held.cost_usd
+                received_s[kind] = received_s.get(kind, 0.0) + so_far_s
+        self.jobs.set_state(job.row, job.state)
+        self.jobs.put(
+            job.row,
+            start_s=job.start_s,
+            held_s=held_s,
+            restart_s=job.restart_s,
+            isolated_s=job.isolated_s,
+            cost_usd=cost_usd,
+            preemptions=job.preemptions,
+        )
+        self.jobs.put_times(job.row, received_s, self._promised.so_far(now_s, job.id))

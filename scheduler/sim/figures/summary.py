@@ -1,0 +1,119 @@
+"""A run in twenty figures, as `--json` gives them. None where there is nothing to say; never NaN.
+One more, INTERRUPTED, is there of a run that was stopped before its end.
+
+`restart_h` and `cost_usd` are totals of the measured jobs, `utilization` is of the time from the submission of
+the first of them to the end of the last, and `unfair_fraction` is the part of completed jobs with ρ > 1.05.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.model.jobs import JobState
+from scheduler.sim.figures.job_table import HOUR_S
+from scheduler.sim.figures.metrics import Metrics, Window
+
+UNFAIR_RHO = 1.05
+KEYS = (
+    *("jobs", "completed", "mean_jct_h", "median_jct_h", "p99_jct_h", "mean_queue_h", "makespan_h"),
+    *("utilization", "cost_usd", "deadline_misses", "max_rho", "mean_rho", "unfair_fraction"),
+    *("preemptions_per_job", "restart_h", "rounds", "wall_s", "policy", "cluster", "seed"),
+)
+
+INTERRUPTED = "interrupted"
+
+
+def summarise(
+    metrics: Metrics,
+    *,
+    wall_s: float | None = None,
+    policy: str | None = None,
+    cluster: dict[str, int] | None = None,
+    seed: int | None = None,
+    interrupted: bool = False,
+) -> dict[str, Any]:
+    """The figures under KEYS, in that order. What is not given is taken from the facts, as far as they say it."""
+    metrics.settle()
+    jobs, settings = metrics.jobs, metrics.settings
+    n = len(jobs)
+    completed = jobs.in_state(JobState.COMPLETED)
+    jct_h = jct_hours(metrics)
+    rho = jobs.rho()[completed]
+    rho = rho[~np.isnan(rho)]
+    figures = {
+        "jobs": n,
+        "completed": int(completed.sum()),
+        "mean_jct_h": _mean(jct_h),
+        "median_jct_h": _percentile(jct_h, 50),
+        "p99_jct_h": _percentile(jct_h, 99),
+        "mean_queue_h": _mean(jobs.queue_s(metrics.now_s)[completed] / HOUR_S),
+        "makespan_h": _makespan_h(metrics),
+        "utilization": utilisation(metrics),
+        "cost_usd": float(jobs.numbers("cost_usd").sum()),
+        "deadline_misses": int(np.nansum(jobs.missed(metrics.now_s))),
+        "max_rho": float(rho.max()) if rho.size else None,
+        "mean_rho": _mean(rho),
+        "unfair_fraction": _mean((rho > UNFAIR_RHO).astype(float)),
+        "preemptions_per_job": float(jobs.numbers("preemptions").sum()) / n if n else None,
+        "restart_h": float(jobs.numbers("restart_s").sum()) / HOUR_S,
+        "rounds": metrics.rounds,
+        "wall_s": wall_s,
+        "policy": policy if policy is not None else settings and settings.policy,
+        "cluster": cluster if cluster is not None else dict(metrics.cluster),
+        "seed": seed if seed is not None else settings and settings.seed,
+    }
+    assert tuple(figures) == KEYS
+    return {**figures, INTERRUPTED: True} if interrupted else figures
+
+
+def jct_hours(metrics: Metrics) -> NDArray[np.float64]:
+    """Job completion times of the measured jobs that completed."""
+    jobs = metrics.jobs
+    taken_s = jobs.numbers("end_s") - jobs.numbers("arrival_s")
+    return np.asarray(taken_s[jobs.in_state(JobState.COMPLETED)] / HOUR_S)
+
+
+def utilisation(metrics: Metrics) -> dict[str, float | None]:
+    """The part of each type's GPU time that was in use while measured jobs were there."""
+    names = metrics.gpus.worker_types
+    if metrics.opened is None:
+        return dict.fromkeys(names)
+    start, end = metrics.opened, _end(metrics)
+    parts: dict[str, float | None] = {}
+    for kind, name in enumerate(names):
+        there_s = _at(end.capacity_s, kind) - _at(start.capacity_s, kind)
+        busy_s = _at(end.busy_s, kind) - _at(start.busy_s, kind)
+        parts[name] = min(busy_s / there_s, 1.0) if there_s > 0 else None
+    return parts
+
+
+def _end(metrics: Metrics) -> Window:
+    """When the last measured job ended, or now, as long as some have not."""
+    over = metrics.ended == len(metrics.jobs) and metrics.closed is not None
+    if over and metrics.closed is not None:
+        return metrics.closed
+    return Window(metrics.now_s, *metrics.gpus.totals(metrics.now_s))
+
+
+def _makespan_h(metrics: Metrics) -> float | None:
+    """From the first measured submission to the last measured end; None until all have ended."""
+    if metrics.opened is None or metrics.closed is None or metrics.ended < len(metrics.jobs):
+        return None
+    return (metrics.closed.at_s - metrics.opened.at_s) / HOUR_S
+
+
+def _at(sums: tuple[float, ...], kind: int) -> float:
+    return sums[kind] if kind < len(sums) else 0.0  # a type that came later
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _percentile(values: NDArray[np.float64], percent: float) -> float | None:
+    value = float(np.percentile(values, percent)) if values.size else math.nan
+    return None if math.isnan(value) else value

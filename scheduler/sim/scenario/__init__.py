@@ -1,0 +1,1 @@
+"""What happens to a simulated cluster from outside: arrivals, changes, faults, reclaimed spot nodes."""

@@ -1,0 +1,103 @@
+"""A scheduler that is not there, or not there for a while: what is said, what goes on, what ends and how."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from protos.gavel.v1 import jobs_pb2
+from tests.cli.conftest import Gavel
+from tests.cli.io.test_terminal import Terminal
+from tests.support.live import Nodes
+from tests.support.live_thread import LiveThread, own_port
+
+WAITING = "the connection was refused; trying"
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """On which nobody listens yet, and where GAVEL_ADDRESS points."""
+    for name in ("GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with own_port() as number:
+        monkeypatch.setenv("GAVEL_ADDRESS", f"127.0.0.1:{number}")
+        yield number
+
+
+def test_a_wait_is_announced(port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it, what is waited for and for how long; then what to check, and exit code 4."""
+    slept: list[float] = []  # no time is lost but in waiting
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr("gavel.client.transport.channels.time", clock)
+    said = gavel("queue")
+    waiting, error = said.stderr.splitlines()
+    assert (said.exit_code, said.stdout) == (4, "")
+    assert f"no scheduler answers at 127.0.0.1:{port}: {WAITING} for up to " in waiting
+    assert "(the address is from GAVEL_ADDRESS); is it right, and `gavel serve` running there?" in error
+
+
+def test_a_wait_with_a_good_end(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command does what it was asked for, once the scheduler is there."""
+    terminal = Terminal("status")
+    terminal.read_until(WAITING)
+    with LiveThread(tmp_path, port=port):
+        terminal.read_until("it works again")
+        assert terminal.end() == 0
+
+
+def printed(data: bytes, offset: int = 0) -> jobs_pb2.LogChunk:
+    """By job 1."""
+    return jobs_pb2.LogChunk(job="1", attempt=1, data=data, offset=offset)
+
+
+@pytest.mark.parametrize("command", [("queue", "-w"), ("logs", "-f", "1")], ids=" ".join)
+def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]) -> None:
+    """It says that nobody answers, and that somebody does again; Ctrl-C ends it as any other command."""
+    with LiveThread(tmp_path, port=port) as live:
+        gavel("submit", "-n", "before", "--start", "1h", "--", "true")
+        live.daemon.nodes.chunks = [printed(b"before")]
+        journal = live.daemon.journal
+        terminal = Terminal(*command)
+        terminal.read_until("before")
+    terminal.read_until("trying until it answers (Ctrl-C ends this)")
+    nodes = Nodes([printed(b" behind", offset=6)])  # there before who follows can be back
+    with LiveThread(tmp_path, port=port, journal=journal, nodes=nodes):
+        terminal.read_until("it works again")
+        gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
+        terminal.read_until("behind")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+
+
+def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
+    """The last picture stays, with the reason; then there are new ones."""
+    with LiveThread(tmp_path, port=port) as live:
+        journal = live.daemon.journal
+        terminal = Terminal("top", "--every", "0.5")
+        terminal.read_until("0/0 GPUs busy")
+    terminal.read_until("still trying")
+    with LiveThread(tmp_path, port=port, journal=journal):
+        gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
+        terminal.read_until("behind")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+
+
+def test_only_the_command_itself_is_silent_about_grpc() -> None:
+    """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
+    script = "import os, gavel.cli.io.session; print(os.environ.get('GRPC_VERBOSITY'))"
+    without = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
+
+    def left(environ: dict[str, str]) -> str:
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert (left(without), left({**without, "GRPC_VERBOSITY": "INFO"})) == ("None", "INFO")

@@ -1,0 +1,95 @@
+"""gavel init: a data directory with keys, a token and a config file that hold together; nothing is ever overwritten."""
+
+from __future__ import annotations
+
+import re
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gavel.cli import main
+from scheduler.live.access.roles import Role
+from scheduler.live.access.tls import Keys
+from scheduler.live.access.tokens import Access
+from scheduler.live.config import daemon_config
+
+
+def run(*arguments: str) -> Result:
+    """`gavel init …`."""
+    return CliRunner().invoke(main, ["init", *arguments])
+
+
+def test_what_it_makes_holds_together(tmp_path: Path) -> None:
+    """The token that is printed is an admin's; the config is right, with TLS and tokens on, and names the directory."""
+    folder = tmp_path / "data"
+    said = run(str(folder), "--host", "gpu.example.org", "--user", "ann", "--port", "7171")
+    assert said.exit_code == 0, said.output
+    secret = re.search(r"gavel_\w+_[\w-]+", said.output)
+    assert secret is not None
+    access = Access(folder / "access.db", time.time)
+    token = access.recognise(secret.group())
+    access.close()
+    assert (token.user, token.role) == ("ann", Role.ADMIN)
+    config = daemon_config(str(folder / "gavel.toml"), {}, {})
+    assert (folder, "0.0.0.0:7171", True, "tokens") == (
+        *(config.folder, config.listen),
+        *(config.tls, config.auth),
+    )
+    assert Keys(folder / "tls").fingerprint() in said.output
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_without_a_host_it_is_for_this_machine_only(tmp_path: Path) -> None:
+    """It listens on loopback."""
+    folder = tmp_path / "data"
+    assert run(str(folder), "--token-file", str(tmp_path / "token")).exit_code == 0
+    assert daemon_config(str(folder / "gavel.toml"), {}, {}).listen == "127.0.0.1:7070"
+
+
+def test_a_token_file_is_private_and_the_token_is_not_printed(tmp_path: Path) -> None:
+    """The secret is in the file alone."""
+    path = tmp_path / "token"
+    said = run(str(tmp_path / "data"), "--token-file", str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().strip() not in said.output
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """The second time is refused in one line with the remedy, and every file is as it was."""
+    folder = tmp_path / "data"
+    run(str(folder))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    said = run(str(folder))
+    assert said.exit_code == 2
+    assert "--renew" in said.output
+    assert len(said.output.splitlines()) == 1
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_the_certificate_is_renewed_and_another_token_made(tmp_path: Path) -> None:
+    """By the same authority; without keys there is nothing to renew."""
+    folder = tmp_path / "data"
+    assert run(str(folder), "--renew").exit_code == 2
+    run(str(folder), "--host", "gpu.example.org")
+    keys = Keys(folder / "tls")
+    ca, server = keys.ca_pem, keys.server()
+    assert run(str(folder), "--renew").exit_code == 0
+    assert (ca == keys.ca_pem, server == keys.server()) == (True, False)
+    assert run(str(folder), "--token", "--user", "bob").exit_code == 0
+    access = Access(folder / "access.db", time.time)
+    assert "bob" in {token.user for token in access.tokens()}
+    access.close()
+
+
+@pytest.mark.parametrize("options", [("--host", "a b"), ("--user", "a b"), ("--port", "0")])
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path, options: tuple[str, str]
+) -> None:
+    """One line that names it, and no directory is left."""
+    said = run(str(tmp_path / "data"), *options)
+    assert said.exit_code == 2
+    assert len(said.output.splitlines()) == 1
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,128 @@
+"""What pictures of runs are drawn from: every GPU by its name, leases that run on, use as it was and not as sampled."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from gavel.cli.simulation.run_plots import (
+    LABELS_MAX,
+    STEPS_MAX,
+    bars_figure,
+    timeline_figure,
+    use_over_time,
+    utilisation_figure,
+)
+from tests.support.story import Story, lease
+
+IDLE = 0.96
+
+
+def labels(figure: Figure) -> list[str]:
+    """The names beside the rows."""
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def picture(figure: Figure) -> np.ndarray:
+    """Rows (two to a GPU) × time × colour."""
+    image = next(child for child in figure.axes[0].get_children() if isinstance(child, AxesImage))
+    return np.asarray(image.get_array())
+
+
+@pytest.fixture
+def story() -> Story:
+    """Two nodes; one job runs from 0 to 2 h on the first GPU of the second, and one from 1 h on, on the next."""
+    story = Story()
+    story.node(0.0, "b-10", "v100", gpus=2)
+    story.node(0.0, "b-9", "v100", gpus=2)
+    story.submit(0.0, "a")
+    story.submit(0.0, "c")
+    story.run(0.0, 2.0, lease("1", "a", "v100", "b-10:0"), 1.0, "finished")
+    story.plan(3.0, lease("2", "c", "v100", "b-10:1"))
+    story.start(3.0, "2")
+    story.plan(4.0)
+    return story
+
+
+def test_every_gpu_has_its_name_used_or_not(story: Story) -> None:
+    """GPUs of a node that nobody was on stand there too, numbers in the order of numbers."""
+    figure = timeline_figure(story.metrics, "las")
+    assert labels(figure) == ["b-9:0", "b-9:1", "b-10:0", "b-10:1"]
+    assert "4 GPUs, 2 jobs" in figure.axes[0].get_title(loc="left")
+    rows = picture(figure).min(axis=(1, 2))
+    assert (rows[:4] == IDLE).all()
+    assert (rows[4:] < IDLE).all()
+
+
+def test_a_lease_that_runs_on_is_not_idle(story: Story) -> None:
+    """At an interrupt, its GPUs are its own up to now."""
+    last = picture(timeline_figure(story.metrics, "las"))[:, -1].min(axis=1)
+    assert (last[4:6] == IDLE).all()
+    assert (last[6:] < IDLE).all()
+    assert len(story.metrics.stretches) == 1, "looking at them does not end them"
+
+
+def test_many_gpus_are_named_by_their_nodes() -> None:
+    """No more labels than there is room for, each a node of those shown."""
+    story = Story()
+    for node in range(60):
+        story.node(0.0, f"n{node}", "v100", gpus=4)
+    story.submit(0.0, "a")
+    story.run(0.0, 1.0, lease("1", "a", "v100", "n0:0"), 1.0, "finished")
+    assert labels(timeline_figure(story.metrics, "las")) == [f"n{node}" for node in range(0, 60, 2)]
+    assert LABELS_MAX >= 30
+
+
+def test_no_leases_no_timeline(tmp_path: Path) -> None:
+    """An ideal run has none: the picture says so instead of showing an idle cluster."""
+    story = Story()
+    story.node(0.0, "n", "v100")
+    figure = timeline_figure(story.metrics, "las")
+    figure.savefig(tmp_path / "timeline.png")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no leases"]
+    assert [text.get_text() for text in utilisation_figure({"las": story.metrics}).axes[0].texts] == [
+        "no rounds"
+    ]
+
+
+def test_use_goes_from_the_first_node_to_the_last_fact(story: Story) -> None:
+    """One of four GPUs for two hours, none for one, one for one: as it was, whatever rounds saw."""
+    seen = use_over_time(story.metrics)
+    assert seen.edges_h.tolist() == [0.0, 3.0, 4.0]
+    assert seen.mean[:, 0].tolist() == pytest.approx([2 / 12, 1 / 4])
+
+
+def test_a_short_dip_among_thousands_of_rounds_is_seen() -> None:
+    """The mean of a step is exact over all its rounds, and its band reaches down to the dip."""
+    story = Story()
+    story.node(0.0, "n", "v100")
+    story.submit(0.0, "a")
+    story.plan(0.0, lease("1", "a", "v100", "n:0"))
+    story.start(0.0, "1")
+    for number in range(1, 2000):
+        if number == 1000:
+            story.close(number / 10, "1", steps=1.0, ran_h=100.0, outcome="yielded")
+            story.plan(number / 10, lease("2", "a", "v100", "n:0"))
+        elif number == 1001:
+            story.plan(number / 10)
+            story.start(number / 10, "2")
+        else:
+            story.plan(number / 10)
+    seen = use_over_time(story.metrics)
+    assert len(seen.edges_h) <= STEPS_MAX + 1
+    assert (seen.edges_h[0], seen.edges_h[-1]) == (0.0, pytest.approx(199.9))
+    (dip,) = np.flatnonzero(seen.least[:, 0] < 0.5)
+    assert seen.least[dip, 0] == pytest.approx(0.0)
+    assert seen.most[dip, 0] == pytest.approx(1.0)
+    hours = np.diff(seen.edges_h)
+    assert (1 - seen.mean[dip, 0]) * hours[dip] == pytest.approx(0.1)
+    assert (seen.mean[:, 0] * hours).sum() == pytest.approx(199.8)
+
+
+def test_bars_have_the_mean_and_a_dot_per_seed() -> None:
+    """What is drawn where there is one rate only."""
+    axes = bars_figure({"las": [1.0, 3.0], "fifo": [4.0]}, "title").axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [2.0, 4.0]
+    assert [len(dots.get_offsets()) for dots in axes.collections] == [2]

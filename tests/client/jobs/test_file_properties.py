@@ -1,0 +1,71 @@
+"""Whatever a file holds, reading it ends in jobs or in one line: never in a traceback, never in a guess."""
+
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.client.errors import InvalidJob
+from gavel.client.jobs.fields import BY_NAME
+from gavel.client.jobs.file import parse_jobs
+from gavel.client.jobs.spec import JobSpec, spec_to_proto
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["1h", "2-8", "16GB", "0-9", "17:ended", "2030-01-01", "per_gpu", ".nan", "-1s", "9" * 400, "1e999"]
+    ),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["min", "max", "job", "when", "A", ""]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+JOBS = st.dictionaries(st.sampled_from([*BY_NAME, "gpu", "jobs", "defaults"]), VALUES, max_size=4)
+
+
+def read(text: str) -> tuple[JobSpec, ...]:
+    """The jobs, or none where it was refused in one line."""
+    try:
+        return parse_jobs(text, "job.yaml", Path("/shared"), 1.9e9)
+    except InvalidJob as error:
+        said = str(error)
+    assert said.startswith("job.yaml: ")
+    assert "\n" not in said
+    return ()
+
+
+@settings(max_examples=400, deadline=None)
+@given(JOBS, st.booleans())
+def test_any_value_in_any_field(job: dict[str, object], runs: bool) -> None:
+    """Jobs that were read have finite numbers, and fit the protocol."""
+    said = {"command": ["run"], **job} if runs else job
+    for spec in read(yaml.safe_dump(said, allow_unicode=True)):
+        for one in fields(spec):
+            value = getattr(spec, one.name)
+            assert not isinstance(value, float) or math.isfinite(value), one.name
+        spec_to_proto(spec)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet=st.sampled_from("abg:-[]{}&*!|>'\"#%@`,?\n \t\0\x85\ud800é0129.~"), max_size=60))
+def test_any_text(text: str) -> None:
+    """Broken YAML of every kind is told as such."""
+    read(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_text_that_decodes(content: bytes) -> None:
+    """Control characters and all."""
+    read("command: [a]\nname: " + content.decode("latin-1"))

@@ -1,0 +1,226 @@
+"""Work directories on their way: same content, same package; what is ignored stays; what cannot go is told here."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gavel.client.errors import InvalidJob
+from gavel.client.jobs import packing
+from gavel.client.jobs.ignore import Ignore
+from gavel.client.jobs.packing import TooLarge, Uploads, entries, pack, without_uploads
+from gavel.client.jobs.spec import JobSpec
+from worker_agent.node.packages import PackageLimits
+from worker_agent.node.packages import Packages as AgentPackages
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Code, data, and what nobody wants."""
+    folder = tmp_path / "project"
+    for name, text in {
+        "train.py": "print(1)\n",
+        "run.sh": "#!/bin/sh\n",
+        "data/small.csv": "1,2\n",
+        "data/large.bin": "x" * 1000,
+        ".git/HEAD": "ref",
+        "lib/__pycache__/a.pyc": "x",
+        "lib/a.py": "",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "run.sh").chmod(0o750)
+    (folder / "link").symlink_to("data/small.csv")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    """What goes along."""
+    return [entry.name for entry in entries(folder)]
+
+
+def test_what_goes_along(project: Path) -> None:
+    """Files, directories and links in order; no version control and no caches."""
+    assert names(project) == [
+        *("data", "data/large.bin", "data/small.csv", "lib", "lib/a.py"),
+        *("link", "run.sh", "train.py"),
+    ]
+
+
+def test_the_same_content_is_the_same_package(project: Path, tmp_path: Path) -> None:
+    """Neither times nor owners nor the order of making count; a changed byte and a changed mode do."""
+    digest = pack(project, io.BytesIO()).digest
+    os.utime(project / "train.py", (1, 1))
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    for entry in reversed(entries(project)):
+        if entry.path.is_dir() and not entry.path.is_symlink():
+            (copy / entry.name).mkdir(parents=True, exist_ok=True)
+        elif entry.path.is_symlink():
+            (copy / entry.name).symlink_to(os.readlink(entry.path))
+        else:
+            (copy / entry.name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / entry.name).write_bytes(entry.path.read_bytes())
+    (copy / "run.sh").chmod(0o700)
+    assert digest == pack(project, io.BytesIO()).digest == pack(copy, io.BytesIO()).digest
+    (copy / "train.py").chmod(0o755)
+    assert digest != pack(copy, io.BytesIO()).digest
+    (project / "train.py").write_text("print(2)\n")
+    assert digest != pack(project, io.BytesIO()).digest
+
+
+def test_an_agent_takes_it(project: Path, tmp_path: Path) -> None:
+    """What was packed here is unpacked there, link and mode included."""
+    file = io.BytesIO()
+    package = pack(project, file)
+    file.seek(0)
+    packages = AgentPackages(tmp_path / "packages", PackageLimits())
+    packages.add(package.digest, iter(lambda: file.read(100), b""))
+    packages.check_out(package.digest, tmp_path / "run")
+    assert (tmp_path / "run" / "train.py").read_text() == "print(1)\n"
+    assert (tmp_path / "run" / "link").read_text() == "1,2\n"
+    assert os.access(tmp_path / "run" / "run.sh", os.X_OK)
+    assert (6, len(file.getvalue())) == (package.files, package.size_bytes)
+
+
+def test_an_ignore_file(project: Path) -> None:
+    """Patterns at the top leave files at home; what is always ignored can be brought back."""
+    (project / ".gavelignore").write_text("# data\n/data/*\n!/data/small.csv\n*.sh\n\n!__pycache__/\n")
+    assert names(project) == [
+        *(".gavelignore", "data", "data/small.csv", "lib", "lib/__pycache__", "lib/__pycache__/a.pyc"),
+        *("lib/a.py", "link", "train.py"),
+    ]
+
+
+def test_what_git_ignores_stays_at_home(project: Path) -> None:
+    """As long as no file of ours says otherwise: a project seldom has one, and its secrets are named there."""
+    (project / ".gitignore").write_text("data/\n.env\n")
+    (project / ".env").write_text("TOKEN=x\n")
+    assert not {".env", "data", "data/small.csv"} & set(names(project))
+    (project / ".gavelignore").write_text("")
+    assert {".env", "data", "data/small.csv"} <= set(names(project))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "directory", "ignored"),
+    [
+        ("*.pt", "a.pt", False, True),
+        ("*.pt", "deep/er/a.pt", False, True),
+        ("/a.pt", "deep/a.pt", False, False),
+        ("/a.pt", "a.pt", False, True),
+        ("data/x", "sub/data/x", False, False),
+        ("data/x", "data/x", False, True),
+        ("out/", "out", True, True),
+        ("out/", "out", False, False),
+        ("a?c", "abc", False, True),
+        ("a?c", "a/c", False, False),
+        ("**/logs", "a/b/logs", True, True),
+        ("**/logs", "logs", True, True),
+        ("logs/**", "logs/a/b", False, True),
+        ("logs/**", "logs", True, False),
+        ("a/**/b", "a/b", False, True),
+        ("a/**/b", "a/x/y/b", False, True),
+        ("[ab].py", "a.py", False, True),
+        ("[!ab].py", "a.py", False, False),
+        ("[a-c]1", "b1", False, True),
+        ("\\#x", "#x", False, True),
+        ("\\!x", "!x", False, True),
+        ("x ", "x", False, True),
+        ("*", "a/b", False, True),
+        ("a.b", "axb", False, False),
+        ("[", "[", False, True),
+        ("!.git", ".git", True, False),
+        ("", "", False, False),
+        ("/", "x", False, False),
+    ],
+)
+def test_patterns_mean_what_git_means(pattern: str, path: str, directory: bool, ignored: bool) -> None:
+    """Anchors, depth, directories, classes, escapes, and bringing back."""
+    assert ignored == Ignore([pattern]).ignores(path, directory)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "data/../../x"])
+def test_links_that_lead_out_are_refused_at_home(project: Path, target: str) -> None:
+    """An agent would refuse the package later; here it is one line that says what to do."""
+    (project / "bad").symlink_to(target)
+    with pytest.raises(
+        TooLarge, match=r"^bad is a link to .*, which leads out of it: name it in \.gavelignore"
+    ):
+        pack(project, io.BytesIO())
+
+
+def test_sockets_and_pipes_stay_at_home(project: Path) -> None:
+    """They cannot be packed, and are not missed."""
+    os.mkfifo(project / "pipe")
+    assert "pipe" not in names(project)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [
+        ("FILES_MAX", 3, "has 8 files, 3 are possible; name what the job does not need in .gavelignore"),
+        ("UNPACKED_BYTES_MAX", 500, "(the largest is data/large.bin, 0.00 MiB)"),
+        ("PACKED_BYTES_MAX", 10, "when packed; name what the job does not need"),
+        ("PATH_CHARS_MAX", 5, "a path in it is longer than 5 characters"),
+    ],
+)
+def test_what_no_agent_would_take(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, words: str
+) -> None:
+    """Too many files, too much in them, too large when packed: told before anything is sent, and what to do."""
+    monkeypatch.setattr(packing, limit, value)
+    with pytest.raises(InvalidJob) as raised:
+        Uploads([JobSpec(command=("a",), upload=True, workdir=str(project))])
+    assert words in str(raised.value)
+    assert str(raised.value).startswith(f"workdir: {project}: ")
+    assert raised.value.reason == "too_large"
+
+
+def test_a_file_that_cannot_be_read_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left behind."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(TooLarge, match=r"data/large\.bin: permission denied"):
+        pack(project, io.BytesIO())
+
+
+def test_jobs_with_one_directory_send_it_once(project: Path) -> None:
+    """The directory is packed once; each job then names the package, and no directory of this machine."""
+    specs = [
+        JobSpec(command=("a",), upload=True, workdir=str(project)),
+        JobSpec(command=("b",), upload=True, workdir=str(project / "." / "lib" / "..")),
+        JobSpec(command=("c",), workdir="/shared"),
+    ]
+    told: list[tuple[str, int, int]] = []
+    with Uploads(specs, lambda *said: told.append(said)) as uploads:
+        (digest,) = uploads.packages
+        assert [(digest, ""), (digest, ""), ("", "/shared")] == [
+            (spec.package, spec.workdir) for spec in uploads.specs
+        ]
+        content = b"".join(uploads.pieces(digest))
+        assert content == b"".join(uploads.pieces(digest))  # asked for again after a lost connection
+    assert [words for words, _, _ in told][-1] == "sending"
+    assert told[-1][1] == told[-1][2] == len(content)
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        assert "train.py" in tar.getnames()
+
+
+def test_directories_that_nobody_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not there; the whole home; the whole machine. A preview says so as well."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, words in (
+        (str(tmp_path / "missing"), "there is no directory"),
+        (str(tmp_path), "is all you have"),
+        ("/", "is all you have"),
+    ):
+        spec = JobSpec(command=("a",), upload=True, workdir=folder)
+        with pytest.raises(InvalidJob, match=words):
+            Uploads([spec])
+        with pytest.raises(InvalidJob, match=words):
+            without_uploads([spec])

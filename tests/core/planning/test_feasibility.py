@@ -1,0 +1,105 @@
+"""A job that no nodes can hold is refused by the field that is at fault, with how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.effects import Reply
+from scheduler.core.messages import SubmitJobs
+from scheduler.core.planning.feasibility import must_fit_somewhere
+from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import Node, NodeSpec
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobSpec
+from tests.support.desk import Desk, job, node
+
+DeskOf = Callable[..., Desk]
+
+
+def desk_with(desk_of: DeskOf) -> Desk:
+    """Two nodes of two v100, one of one k80 with more of everything else."""
+    v100 = {"cpus": 8.0, "memory_gb": 100.0, "gpu_memory_gb": 16.0}
+    return desk_of(
+        node("n1", labels={"rack": "a"}, **v100),
+        node("n2", labels={"rack": "b", "disk": "ssd"}, **v100),
+        node("n3", 1, "k80", cpus=32.0, memory_gb=10.0, gpu_memory_gb=40.0, labels={"rack": "b"}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({"cpus": 1.0, "memory_gb": 999.0}, "memory_gb", "a job with 1 GPU can have at most 100 GB (v100)"),
+        ({"cpus": 1.0, "labels": {"a": "b"}}, "labels", "no node has a label 'a'"),
+        ({"cpus": 1.0, "labels": {"rack": "c"}}, "labels", "no node has rack=c; there is a or b"),
+        ({"labels": {"rack": "a", "disk": "ssd"}}, "labels", "no node has all of these"),
+        ({"labels": {"disk": "ssd"}, "gpus": 3}, "labels", "on nodes with these there are at most 2 of the 3 GPUs"),
+        ({"gpu_memory_gb": 1.0, "memory_gb": 999.0}, "memory_gb", "can have at most 100 GB (v100)"),
+        ({"gpu_memory_gb": 80.0}, "gpu_memory_gb", "a job with 1 GPU can have at most 40 GB on each (k80)"),
+        ({"gpu_memory_gb": 40.0, "gpus": 2}, "gpu_memory_gb", "2 GPUs of one worker type can have at most 16 GB"),
+        ({"cpus": 100.0}, "cpus", "at most 32 (k80)"),
+        ({"cpus": 100.0, "gpus": 3}, "cpus", "a job with 3 GPUs of one worker type can have at most 12 (v100)"),
+        ({"cpus": 30.0, "memory_gb": 20.0}, "cpus", "together with that much memory: then there is no node left"),
+        (
+            {"cpus": 9.0, "worker_types": ("v100",)},
+            "cpus",
+            "cannot be had together with these worker types: then there is no node left (1 GPU asked for)",
+        ),
+        (
+            {"memory_gb": 60.0, "labels": {"rack": "b"}, "gpu_memory_gb": 30.0},
+            "memory_gb",
+            "together with these labels and that much GPU memory",
+        ),
+    ],
+)  # fmt: skip
+def test_the_field_at_fault_is_named_with_what_there_is(
+    desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
+) -> None:
+    """Not the first field that is set: the one that cannot be met, alone or with the others."""
+    desk = desk_with(desk_of)
+    desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
+    reply = desk.claim(Reply, code="invalid")
+    assert words in reply.error
+    assert reply.result == {"field": field}
+
+
+AMOUNT = st.one_of(st.integers(1, 64).map(float), st.none())
+NODE = st.builds(
+    NodeSpec,
+    name=st.uuids().map(str),
+    worker_type=st.sampled_from(["a", "b"]),
+    gpus=st.integers(1, 8),
+    cpus=AMOUNT,
+    memory_gb=AMOUNT,
+    gpu_memory_gb=AMOUNT,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    nodes=st.lists(NODE, min_size=1, max_size=5),
+    gpus=st.integers(1, 8),
+    field=st.sampled_from(["cpus", "memory_gb", "gpu_memory_gb"]),
+)
+def test_what_is_said_to_be_there_can_be_had(nodes: list[NodeSpec], gpus: int, field: str) -> None:
+    """The amount that the refusal names is accepted, and a little more is not."""
+    state = SchedulerState()
+    for spec in nodes:
+        state.nodes[spec.name] = Node(spec=spec)
+        state.size_of_type[spec.worker_type] = state.size_of_type.get(spec.worker_type, 0) + spec.gpus
+    job_of = partial(JobSpec, gpus=gpus)
+    if max(state.size_of_type.values()) < gpus or any(getattr(spec, field) is None for spec in nodes):
+        return  # too few GPUs whatever else there is, or no limit
+    with pytest.raises(InvalidSpec) as refused:
+        must_fit_somewhere(state, job_of(**{field: 1e6}))
+    assert refused.value.field == field
+    most = float(refused.value.problem.partition("can have at most ")[2].split()[0].replace(",", ""))
+    must_fit_somewhere(state, job_of(**{field: most}))
+    with pytest.raises(InvalidSpec, match=field):
+        must_fit_somewhere(state, job_of(**{field: most + 0.011}))

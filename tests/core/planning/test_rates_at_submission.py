@@ -1,0 +1,97 @@
+"""Jobs of which the rates say something, or nothing: refused where it is certain that they cannot run, else tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.core.effects import Reply
+from scheduler.core.facts import JobSubmitted
+from scheduler.core.messages import GiveRates, SubmitJobs
+from scheduler.explain import Reason, explain
+from tests.support.desk import Desk, job, node
+
+DeskOf = Callable[..., Desk]
+ZERO = [("huge", gpus, kind, 0.0) for gpus in (1, 2) for kind in ("v100", "k80")]
+ROWS = [*ZERO, ("huge", 4, "v100", 3.0), ("old", 1, "k80", 1.0), ("old", 1, "v100", 0.0)]
+
+
+def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
+    """Four v100, two k80, and these rates."""
+    desk = desk_of(node("n1", 4), node("n2", 2, "k80"))
+    desk.tell(0, GiveRates(solo=list(rows)))
+    desk.settle()
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({"job_type": "big", "worker_types": ("k80",)}, "worker_types", "(the rates say 0); allow v100"),
+        ({"job_type": "big", "excluded_worker_types": ("v100",)}, "excluded_worker_types", "allow v100"),
+        ({"job_type": "old", "worker_types": ("v100",)}, "worker_types", "cannot run on v100"),
+        (
+            {"job_type": "", "rates": {"h100": 5.0}},
+            "rates",
+            "given for h100, and this job may run on k80 or v100 only",
+        ),
+    ],
+)
+def test_what_the_rates_rule_out_is_refused(
+    desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
+) -> None:
+    """It would wait for ever; the error names the field to mend and says what would do."""
+    desk = desk_with(desk_of, *ROWS, ("big", 1, "k80", 0.0), ("big", 1, "v100", 3.0))
+    desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
+    reply = desk.claim(Reply, code="invalid")
+    assert reply.result == {"field": field}
+    assert words in reply.error
+    desk.settle()
+
+
+def test_a_type_that_runs_nowhere_is_refused(desk_of: DeskOf) -> None:
+    """The table says 0 wherever it may run."""
+    desk = desk_with(desk_of, *ZERO)
+    desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge"),)))
+    reply = desk.claim(Reply, code="invalid", result={"field": "job_type"})
+    assert "jobs of type 'huge' cannot run on k80 or v100: the rates say 0" in reply.error
+
+
+def test_a_width_at_which_it_runs_is_named(desk_of: DeskOf) -> None:
+    """One GPU is too little for it, four are known to do."""
+    desk = desk_with(desk_of, *ROWS)
+    desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge", gpus=2, gpus_min=1),)))
+    reply = desk.claim(Reply, code="invalid", result={"field": "gpus"})
+    assert "cannot run with 1 to 2 GPUs on k80 or v100; ask for 4" in reply.error
+
+
+def test_what_nobody_knows_is_tried(desk_of: DeskOf) -> None:
+    """The type is in the table, but not for the GPUs that it may use: it is explored there, like a new type."""
+    desk = desk_with(desk_of, ("old", 1, "h100", 9.0))
+    desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="old", worker_types=("k80",)),)))
+    desk.claim(JobSubmitted)
+    desk.settle()
+    desk.until(20.0)
+    lease = desk.job("1").lease
+    assert lease is not None
+    desk.report("n2", started=(lease,))
+    desk.settle()
+    assert explain(desk.core.state, "1").reason == Reason.EXPLORING
+
+
+def test_what_is_known_somewhere_is_not_tried_elsewhere(desk_of: DeskOf) -> None:
+    """With a rate on v100 and none on k80 it runs on v100: rows that are missing say that it cannot."""
+    desk = desk_with(desk_of, ("new", 1, "v100", 9.0))
+    desk.submit(*(job(job_type="new", steps=1e6) for _ in range(6)))
+    desk.until(800.0)
+    kinds = {h.bundle.worker_type for h in desk.core.state.leases.values()}
+    assert kinds == {"v100"}
+
+
+def test_a_width_beyond_all_bounds_is_looked_at_quickly(desk_of: DeskOf) -> None:
+    """An elastic job of up to a million GPUs is no reason to count that far."""
+    desk = desk_with(desk_of, *ROWS)
+    desk.submit(job(job_type="old", gpus_max=10**6))
+    desk.settle()

@@ -1,0 +1,205 @@
+"""A journal that is kept short while it grows: snapshots when they are due, and a start that reads little."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.core import Core
+from scheduler.core.effects import Effect
+from scheduler.core.messages import Configure, Message, NodeHello, SubmitJobs
+from scheduler.core.state import SchedulerState
+from scheduler.drive import drive
+from scheduler.journal.compaction import FACT_BYTES, Keeper
+from scheduler.journal.errors import AppendFailed
+from scheduler.journal.memory import MemoryJournal
+from scheduler.journal.recovery import recover_scheduler
+from scheduler.journal.store import SqliteJournal
+from tests.support.desk import SETTINGS, job, node
+
+
+class Watched:
+    """What a keeper does to a journal, written down."""
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+        self.done: list[tuple[str, int]] = []
+
+    def write_snapshot(self, seq: int, payload: bytes) -> None:
+        """Note it."""
+        self.done.append(("snapshot", seq))
+
+    def compact(self) -> int:
+        """Note it."""
+        self.done.append(("compact", self.last_seq))
+        return 0
+
+    def grow(self, keeper: Keeper, batches: int, facts: int) -> None:
+        """So many records come."""
+        for _ in range(batches):
+            self.last_seq += 1
+            asyncio.run(keeper.batch_done(facts))
+
+
+def test_a_snapshot_comes_after_so_many_facts_and_not_after_so_many_records() -> None:
+    """Records may hold one fact or a thousand."""
+    journal = Watched()
+    keeper = Keeper(journal, lambda: b"state", snapshot_facts=100, compact=False)
+    journal.grow(keeper, 9, 11)
+    assert journal.done == []
+    journal.grow(keeper, 1, 1)
+    assert journal.done == [("snapshot", 10)]
+    journal.grow(keeper, 1, 500)
+    assert journal.done == [("snapshot", 10), ("snapshot", 11)]
+
+
+def test_the_state_becomes_bytes_beside_the_event_loop() -> None:
+    """P14: calls that change nothing are answered while a large state is encoded."""
+    threads: list[threading.Thread] = []
+
+    def snapshot() -> bytes:
+        threads.append(threading.current_thread())
+        return b"state"
+
+    journal = Watched()
+    journal.grow(Keeper(journal, snapshot, snapshot_facts=1, compact=False), 1, 1)
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+def test_facts_that_recovery_had_to_read_count() -> None:
+    """A daemon that is started again and again, before it is due each time, writes one all the same."""
+    journal = Watched()
+    keeper = Keeper(journal, lambda: b"state", facts=99, snapshot_facts=100, compact=False)
+    journal.grow(keeper, 1, 1)
+    assert journal.done == [("snapshot", 1)]
+
+
+def test_a_large_state_is_not_written_more_often_than_facts_fill_as_much() -> None:
+    """Otherwise a scheduler with very many jobs would do little else."""
+    journal = Watched()
+    keeper = Keeper(journal, lambda: bytes(1000 * FACT_BYTES), snapshot_facts=100, compact=False)
+    journal.grow(keeper, 1, 100)
+    journal.grow(keeper, 9, 100)
+    assert journal.done == [("snapshot", 1)]
+    journal.grow(keeper, 1, 100)
+    assert journal.done == [("snapshot", 1), ("snapshot", 11)]
+
+
+def test_it_compacts_at_the_start_and_after_each_snapshot() -> None:
+    """What two snapshots cover goes at once, unless somebody wants to keep it."""
+    journal = Watched()
+    keeper = Keeper(journal, lambda: b"state", snapshot_facts=10)
+    journal.grow(keeper, 1, 10)
+    assert journal.done == [("compact", 0), ("snapshot", 1), ("compact", 1)]
+
+
+def test_a_planned_stop_keeps_what_is_new_once() -> None:
+    """Nothing new, nothing written; an empty journal has no state to keep."""
+    journal = Watched()
+    keeper = Keeper(journal, lambda: b"state", compact=False)
+    asyncio.run(keeper.keep())
+    journal.grow(keeper, 1, 1)
+    asyncio.run(keeper.keep())
+    asyncio.run(keeper.keep())
+    assert journal.done == [("snapshot", 1)]
+
+
+class Batches:
+    """A world that says so many things, one by one, and listens to nothing."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+        self.performed = 0
+
+    async def next(self) -> tuple[float, Sequence[Message]] | None:
+        """The next thing."""
+        self.left -= 1
+        if self.left < 0:
+            return None
+        return float(self.left == 0), (SubmitJobs(call="c", specs=(job(), job())),)
+
+    def perform(self, effect: Effect) -> None:
+        """Count it."""
+        self.performed += 1
+
+
+def opened(core: Core, journal: SqliteJournal | MemoryJournal) -> None:
+    """The first record: settings and a node."""
+    outcome = core.handle_all(0.0, (Configure(settings=SETTINGS), NodeHello(spec=node())))
+    journal.append(outcome.now_s, outcome.facts)
+
+
+def test_a_start_reads_little_however_much_was_written(tmp_path: Path) -> None:
+    """The loop keeps its journal; the next process has the same state from the last facts alone."""
+    path = tmp_path / "journal.db"
+    core = Core()
+    with SqliteJournal(path, durable=False) as journal:
+        opened(core, journal)
+        keeper = Keeper(journal, core.state.snapshot, snapshot_facts=50)
+        asyncio.run(drive(core, Batches(400), journal, keeper))
+        kept = list(journal.records())
+    assert sum(len(record.facts) for record in kept) < 250, "two snapshots cover the rest"
+    with SqliteJournal(path) as journal:
+        recovered = recover_scheduler(journal)
+        assert recovered.facts_applied < 100
+        assert recovered.report() == []
+        assert recovered.state.snapshot() == SchedulerState.restore(core.state.snapshot()).snapshot()
+        assert len(recovered.state.jobs) == 800
+
+
+def test_effects_are_out_before_the_journal_is_kept() -> None:
+    """A snapshot takes a while; whoever waits for an answer does not wait for it."""
+    core, world, journal = Core(), Batches(1), MemoryJournal()
+    opened(core, journal)
+    seen: list[int] = []
+
+    class Late:
+        async def batch_done(self, facts: int) -> None:
+            assert facts == 2
+            seen.append(world.performed)
+
+    asyncio.run(drive(core, world, journal, Late()))
+    assert seen == [world.performed]
+    assert world.performed > 0
+
+
+def test_others_have_their_turn_while_a_snapshot_is_written() -> None:
+    """A disk takes a while; agents and people who only look do not wait for it."""
+    heard = threading.Event()
+
+    class Slow(Watched):
+        def write_snapshot(self, seq: int, payload: bytes) -> None:
+            assert heard.wait(20.0), "nobody else had a turn"
+            super().write_snapshot(seq, payload)
+
+    async def story() -> None:
+        keeping = asyncio.ensure_future(Keeper(journal, lambda: b"state", snapshot_facts=1).batch_done(1))
+        await asyncio.sleep(0)
+        heard.set()
+        await keeping
+
+    journal = Slow()
+    journal.last_seq = 1
+    asyncio.run(story())
+    assert journal.done == [("compact", 1), ("snapshot", 1), ("compact", 1)]
+
+
+def test_a_snapshot_that_cannot_be_written_ends_the_loop() -> None:
+    """As with any other write: what is in memory may be ahead of what is on disk."""
+    core, journal = Core(), MemoryJournal()
+    opened(core, journal)
+
+    class Full(Watched):
+        def write_snapshot(self, seq: int, payload: bytes) -> None:
+            raise AppendFailed("the disk is full")
+
+    full = Full()
+    full.last_seq = 1
+    keeper = Keeper(full, core.state.snapshot, snapshot_facts=1)
+    with pytest.raises(AppendFailed, match="full"):
+        asyncio.run(drive(core, Batches(2), journal, keeper))

@@ -1,0 +1,181 @@
+"""The door of every port: nothing is read before its caller is known, malformed calls are told so."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from protos.gavel.v1 import agents_pb2, jobs_pb2
+from scheduler.live.access.audit import UNKNOWN_BURST, Audit
+from scheduler.live.access.interceptor import STRANGER_BYTES_MAX
+from scheduler.live.access.limits import Crowd, PeopleConfig
+from scheduler.live.access.roles import Caller, Role
+from scheduler.live.access.status import CallFailed
+from scheduler.live.access.tokens import Access
+from tests.support.daemon_thread import DaemonThread
+from tests.support.linked import Scheduler, story
+from tests.support.live import Live, Problem, problem_of, with_daemon
+
+Code = grpc.StatusCode
+MALFORMED = b"\x0a\xff\xff\xff\xff\x0f"
+TIMEOUT_S = 60.0
+HELLO = agents_pb2.AgentMessage(
+    hello=agents_pb2.Hello(protocol=1, node="n1", incarnation="i1", worker_type="v100", gpus=[{"index": 0}])
+)
+
+
+def raw(channel: aio.Channel, method: str, token: str = "") -> Any:
+    """A call whose messages are bytes, sent one by one."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    ask = channel.stream_stream(f"/gavel.v1.{method}", lambda data: data, lambda data: data)
+    return ask(metadata=metadata, timeout=TIMEOUT_S)
+
+
+async def ends(call: Any) -> Problem:
+    """How a call ends, which is not well."""
+
+    async def read() -> None:
+        while await call.read() is not aio.EOF:
+            pass
+
+    return await problem_of(read())
+
+
+@with_daemon(auth="tokens")
+async def test_without_a_token_nothing_of_a_body_is_waited_for(live: Live) -> None:
+    """The answer is there before the caller has sent any of its request."""
+    for method in ("Jobs/SubmitJobs", "Jobs/WatchJobs", "Jobs/UploadPackage"):
+        assert (await ends(raw(live.channel(), method))).code == Code.UNAUTHENTICATED
+
+
+@with_daemon(auth="tokens")
+async def test_what_is_no_message_is_an_invalid_argument(live: Live) -> None:
+    """With one request, a stream of them, a stream of answers: its caller is told, and the log has nothing."""
+    assert live.people.access is not None
+    token = live.people.access.create("ann", Role.ADMIN, 60.0)[1]
+    noted: list[logging.LogRecord] = []
+    watching = logging.Handler(logging.WARNING)
+    watching.emit = noted.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(watching)
+    for method, kind in (
+        ("Jobs/SubmitJobs", "SubmitJobsRequest"),
+        ("Jobs/WatchJobs", "WatchJobsRequest"),
+        ("Jobs/UploadPackage", "UploadPackageRequest"),
+    ):
+        call = raw(live.channel(), method, token)
+        await call.write(MALFORMED)
+        await call.done_writing()
+        problem = await ends(call)
+        assert (problem.code, problem.reason, kind in problem.text) == (
+            Code.INVALID_ARGUMENT,
+            "invalid",
+            True,
+        )
+    call = raw(live.channel(), "Jobs/SubmitJobs", token)
+    await call.done_writing()
+    assert (await ends(call)).code == Code.INVALID_ARGUMENT
+    logging.getLogger().removeHandler(watching)
+    assert noted == []
+
+
+@story
+async def test_what_is_no_message_ends_a_link(caplog):
+    """An agent that sends bytes which are no message is told so, and its node counts as gone."""
+    async with Scheduler() as scheduler, aio.insecure_channel(scheduler.address) as channel:
+        call = raw(channel, "Agents/Link")
+        await call.write(HELLO.SerializeToString())
+        assert agents_pb2.SchedulerMessage.FromString(await call.read()).HasField("welcome")
+        await call.write(MALFORMED)
+        assert (await ends(call)).code == Code.INVALID_ARGUMENT
+        assert scheduler.links.by_name == {}
+    assert [record.message for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+@with_daemon(config=PeopleConfig(calls_per_user_max=2, calls_max=3))
+async def test_calls_in_flight_are_limited_by_user_and_in_all(live: Live) -> None:
+    """Of each user and of all; what is too much is told when to come again; an ended call makes room."""
+
+    def call(user: str) -> Any:
+        metadata = (("x-gavel-user", user),)
+        ask = live.channel().stream_stream("/gavel.v1.Jobs/GetJob", lambda data: data, lambda data: data)
+        return ask(metadata=metadata, timeout=TIMEOUT_S)
+
+    places = live.people.guard.places.users
+    open_calls = [call("ann"), call("ann")]
+    await live.until(lambda: places.taken == 2)
+    one_too_many = await ends(call("ann"))
+    assert (one_too_many.code, one_too_many.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
+    assert one_too_many.retry_s == 0.5
+    open_calls.append(call("bob"))
+    await live.until(lambda: places.taken == 3)
+    in_all = await ends(call("cy"))
+    assert (in_all.code, in_all.reason, in_all.retry_s) == (Code.RESOURCE_EXHAUSTED, "too_many", 1.0)
+    for one in open_calls:
+        one.cancel()
+    await live.until(lambda: places.taken == 0)
+    served = await live.jobs("ann").ListJobs(jobs_pb2.ListJobsRequest())
+    assert served.total == 0
+
+
+def test_names_without_calls_are_not_remembered() -> None:
+    """Places are counted by name and in all, and a name that has no call takes no memory."""
+    crowd = Crowd(5, 1)
+    crowd.enter("a")
+    crowd.enter("b")
+    with pytest.raises(CallFailed):
+        crowd.enter("a")
+    assert (crowd.taken, crowd.names) == (2, 2)
+    crowd.leave("a")
+    crowd.leave("b")
+    assert (crowd.taken, crowd.names) == (0, 0)
+
+
+def test_callers_without_a_token_may_send_little(tmp_path) -> None:
+    """A health check of the usual size is answered, a large one refused, and one that never comes is given up."""
+    with DaemonThread(tmp_path) as daemon, grpc.insecure_channel(daemon.address) as channel:
+        ask = channel.unary_unary("/grpc.health.v1.Health/Check", lambda data: data)
+        small = health_pb2.HealthCheckRequest(service="gavel.v1.Jobs").SerializeToString()
+        assert health_pb2.HealthCheckResponse.FromString(ask(small, timeout=TIMEOUT_S)).status == 1
+        with pytest.raises(grpc.RpcError) as error:
+            ask(bytes(STRANGER_BYTES_MAX + 1), timeout=TIMEOUT_S)
+        assert error.value.code() == Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_reflection_is_for_those_who_are_let_in(tokens, tmp_path) -> None:
+    """Where tokens are asked for, one has to be shown; in single-user mode it is open."""
+    auth = "tokens" if tokens else "none"
+    if tokens:
+        access = Access(tmp_path / "access.db", time.time)
+        access.create("ann", Role.ADMIN, 3600.0)
+        access.close()
+    with DaemonThread(tmp_path, auth=auth) as daemon, grpc.insecure_channel(daemon.address) as channel:
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        answers = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=TIMEOUT_S)
+        if not tokens:
+            listed = next(answers).list_services_response.service
+            assert "gavel.v1.Jobs" in {service.name for service in listed}
+            return
+        with pytest.raises(grpc.RpcError) as error:
+            next(answers)
+        assert error.value.code() == Code.UNAUTHENTICATED
+
+
+def test_strangers_cannot_push_the_audit_log_out(tmp_path) -> None:
+    """Of callers nobody knows so many lines are written, and then few; of users every one."""
+    log = Audit(tmp_path / "audit.log", PeopleConfig(), lambda: 1000.0)
+    stranger, user = Caller("", Role.NOBODY, peer="ipv4:192.0.2.1:5"), Caller("ann", Role.USER)
+    for _ in range(1000):
+        log.note(stranger, "/gavel.v1.Jobs/SubmitJobs", None, "unauthenticated")
+        log.note(user, "/gavel.v1.Jobs/SubmitJobs", None, "ok")
+    log.close()
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert sum('"ok"' in line for line in lines) == 1000
+    assert len(lines) - 1000 == UNKNOWN_BURST

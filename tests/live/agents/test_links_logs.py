@@ -1,0 +1,352 @@
+"""What jobs printed, from their nodes to a reader: in order, at the reader's pace, over attempts, and with a word
+for everything that is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.messages import NodeCommand
+from scheduler.live.access.status import CallFailed
+from scheduler.live.data.attempts import Attempts
+from scheduler.model.lease import Bundle, Lease
+from tests.support.linked import Remembering, Scheduler, story, until
+from worker_agent.core.messages import Desired, Held, LinkUp, ProcessExited, Send
+from worker_agent.link.log_serving import LogServing
+from worker_agent.link.stream import GrpcLink
+from worker_agent.link.target import Target
+from worker_agent.runs.logs import Chunk
+
+
+class Logging:
+    """A node whose logs a test writes: `lines` by attempt; `sent` counts what was given out."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.scheduler, self.name = scheduler, name
+        self.lines: dict[int, list[bytes]] = {}
+        self.done: set[int] = set()  # attempts that print no more
+        self.dropped_bytes = 0
+        self.sent = 0
+        self.left = 0
+        self.trouble: Exception | None = None
+        self.held: tuple[Held, ...] = ()
+        self.link = GrpcLink(Target(address=scheduler.address), self._hello, logs=LogServing(self.read))
+        self.node = Remembering(lambda: self.link.send_hello(self.held))
+        self._task: asyncio.Task[None] | None = None
+        self._numbers = 0
+
+    def _hello(self) -> pb.Hello:
+        return pb.Hello(
+            protocol=1,
+            node=self.name,
+            incarnation=self.name,
+            worker_type="v100",
+            gpus=[pb.InventoryGpu(index=0)],
+        )
+
+    async def __aenter__(self) -> Logging:
+        self._task = asyncio.create_task(self.link.run(self.node))
+        await until(lambda: self.node.of(Desired))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def read(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
+        """As the agent's own reading does."""
+        if self.trouble is not None:
+            raise self.trouble
+        try:
+            at, offset = 0, self.dropped_bytes
+            lines = self.lines.get(wanted.attempt, [])
+            if wanted.HasField("tail_lines"):
+                at = max(0, len(lines) - wanted.tail_lines)
+                offset += sum(map(len, lines[:at]))
+            while True:
+                while at < len(lines):
+                    yield Chunk(wanted.attempt, 0, offset, lines[at])
+                    self.sent += 1
+                    offset, at = offset + len(lines[at]), at + 1
+                if not wanted.follow or wanted.attempt in self.done:
+                    return
+                await asyncio.sleep(0.005)
+        finally:
+            self.left += 1
+
+    def exit(self, lease: str, outcome: Any = "finished") -> None:
+        """The processes are gone."""
+        self._numbers += 1
+        exit = ProcessExited(lease, outcome, 0.0, 0.0, 0.5, 1.0)
+        self.link.send_report(Send(self._numbers, self.node.of(Desired)[-1].generation, (), (), (exit,)))
+
+    def started(self, lease: str) -> None:
+        """The processes run."""
+        self._numbers += 1
+        self.link.send_report(Send(self._numbers, self.node.of(Desired)[-1].generation, (lease,)))
+
+
+def reader(scheduler: Scheduler, job: str, **more: Any) -> AsyncIterator[jobs_pb2.LogChunk]:
+    """Read as a person does."""
+    wanted = {"attempt": 0, "rank": None, "tail_lines": None, "follow": False, **more}
+    return scheduler.relay.read_logs(job, **wanted)
+
+
+async def text(chunks: AsyncIterator[jobs_pb2.LogChunk]) -> str:
+    """All of it; notices in brackets."""
+    said = [f"[{one.notice}]" if one.notice else one.data.decode() async for one in chunks]
+    return "".join(said)
+
+
+async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple[str, str]:
+    """A job that runs: its id and its lease."""
+    (job,) = await scheduler.submit(**fields)
+    await until(lambda: scheduler.state.jobs[job].lease)
+    lease = scheduler.state.jobs[job].lease
+    await until(lambda: all(lease in node.node.details for node in nodes))
+    for node in nodes:
+        node.started(lease)
+    await until(lambda: scheduler.state.leases[lease].started_s is not None)
+    return job, lease
+
+
+@story
+async def test_what_is_there_is_read_and_that_is_all():
+    """Without following: all lines with their node and offsets, then the end."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1] = [b"one\n", b"two\n"]
+        job, _ = await running(scheduler, node)
+        chunks = [chunk async for chunk in reader(scheduler, job)]
+        assert [(c.job, c.attempt, c.rank, c.node, c.offset, c.data) for c in chunks] == [
+            (job, 1, 0, "n1", 0, b"one\n"),
+            (job, 1, 0, "n1", 4, b"two\n"),
+        ]
+        assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
+
+
+@story
+async def test_the_last_lines_are_those_of_all_attempts():
+    """As many as are wanted, from as many attempts as that takes, with a word where one begins; no more are read.
+
+    An attempt that has printed nothing yet, as after a preemption, hides nothing.
+    """
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        job, _ = await running(scheduler, node)
+        number = scheduler.state.jobs[job].attempt
+        scheduler.attempts.note(
+            Lease(f"90{at}", job, Bundle((job,), "v100", 1), at, 1, ("n1:0",), 1, 0.0) for at in (2, 3, 4, 5)
+        )
+        assert number == 1
+        node.lines = {1: [b"a\n", b"b\n"], 2: [b"c\n", b"d\n", b"e\n"], 3: [], 4: [b"f\n", b"no end"]}
+        node.done = {2, 3, 4, 5}
+        two, four = "[attempt 2 starts on n1]", "[attempt 4 starts on n1]"
+        assert await text(reader(scheduler, job, tail_lines=1)) == "no end"
+        assert await text(reader(scheduler, job, tail_lines=3)) == f"e\n{four}f\nno end"
+        assert await text(reader(scheduler, job, tail_lines=5)) == f"c\nd\ne\n{four}f\nno end"
+        everything = f"a\nb\n{two}c\nd\ne\n{four}f\nno end"
+        assert await text(reader(scheduler, job, tail_lines=7)) == everything
+        assert await text(reader(scheduler, job, tail_lines=2**32 - 1)) == everything
+        assert await text(reader(scheduler, job, tail_lines=0)) == ""
+        assert await text(reader(scheduler, job, tail_lines=2, attempt=2)) == "d\ne\n"
+
+
+@story
+async def test_what_rotation_has_dropped_is_said():
+    """How much, once, before what follows; who asked for the end of a log misses nothing."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1], node.dropped_bytes = [b"one\n", b"two\n"], 236_000_000
+        job, _ = await running(scheduler, node)
+        said = "[rank 0: 236.0 MB of earlier output were dropped by rotation]"
+        assert await text(reader(scheduler, job)) == f"{said}one\ntwo\n"
+        assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
+
+
+@story
+async def test_a_follower_stays_until_the_job_has_ended_for_good():
+    """Lines as they come, over the end of one attempt and the beginning of the next on another node."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
+        job, lease = await running(scheduler, first, retries=1)
+        first.lines[1] = [b"attempt one\n"]
+        following = asyncio.create_task(text(reader(scheduler, job, follow=True)))
+        await until(lambda: first.sent)
+        async with Logging(scheduler, "n2") as second:
+            second.lines[2] = [b"attempt two\n"]
+            second.done.add(2)
+            await scheduler.world.ask(NodeCommand(node="n1", action="drain"))
+            first.done.add(1)
+            first.exit(lease, "failed")
+            await until(lambda: second.node.details)
+            again = next(iter(second.node.details))
+            assert not following.done()
+            second.exit(again)
+            assert await asyncio.wait_for(following, 20) == (
+                "attempt one\n[attempt 2 starts on n2]attempt two\n"
+            )
+
+
+@story
+async def test_a_slow_reader_makes_the_agent_slow_and_nothing_large_waits():
+    """Back-pressure: of 200 MB that a node could send, only a few chunks leave it while nobody reads."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1] = [b"x" * 1_000_000] * 200
+        job, _ = await running(scheduler, node)
+        chunks = reader(scheduler, job)
+        assert len((await anext(chunks)).data) == 1_000_000
+        await asyncio.sleep(0.5)
+        assert node.sent < 40
+        rest = [len(chunk.data) async for chunk in chunks]
+        assert sum(rest) == 199_000_000
+
+
+@story
+async def test_a_reader_that_leaves_stops_the_agent():
+    """Whoever goes in the middle leaves nothing behind on either side."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1] = [b"line\n"] * 3
+        job, _ = await running(scheduler, node)
+        chunks = reader(scheduler, job, follow=True)
+        await anext(chunks)
+        await chunks.aclose()
+        await until(lambda: node.left)
+        assert scheduler.relay._calls == {}
+
+
+@story
+async def test_a_node_that_is_gone_is_said_and_the_rest_is_read():
+    """A gang over two nodes of which one cannot be reached: its lines are missing, in words."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as one:
+        async with Logging(scheduler, "n2") as two:
+            one.lines[1] = two.lines[1] = [b"here\n"]
+            job, _ = await running(scheduler, one, two, gpus=2)
+        await until(lambda: scheduler.links.linked("n2") is None)
+        said = await text(reader(scheduler, job))
+        assert sorted(said.replace("]", "]\n").splitlines()) == [
+            "[n2 cannot be reached: its part of the log is left out]",
+            "here",
+        ]
+
+
+@story
+async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
+    """The link breaks and comes back: a notice, then the lines that came meanwhile, none of them twice."""
+    async with Scheduler() as scheduler:
+        node = Logging(scheduler, "n1")
+        async with node:
+            node.lines[1] = [b"one\n", b"two\n"]
+            job, lease = await running(scheduler, node)
+            following = asyncio.create_task(text(reader(scheduler, job, follow=True)))
+            await until(lambda: node.sent == 2)
+        await until(lambda: scheduler.links.linked("n1") is None)
+        node.lines[1] += [b"three\n"]
+        node.done.add(1)
+        node.held = (Held(lease, 1.0, 1.0),)
+        async with node:
+            await until(lambda: len(node.node.of(LinkUp)) == 2 and lease in scheduler.state.leases)
+            await until(lambda: node.sent > 4)
+            node.exit(lease)
+            said = await asyncio.wait_for(following, 20)
+        assert "; waiting for it]" in said
+        assert re.sub(r"\[n1 [^]]*\]", "", said) == "one\ntwo\nthree\n"
+
+
+@story
+async def test_trouble_on_the_node_is_told_to_the_reader():
+    """A directory that cannot be read is a notice with its reason."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        job, _ = await running(scheduler, node)
+        node.trouble = OSError("[Errno 5] Input/output error")
+        assert "n1 says: [Errno 5] Input/output error" in await text(reader(scheduler, job))
+
+
+@story
+async def test_an_attempt_that_never_was_is_not_found():
+    """Asking for attempt 7 of a job that had one is an error; following waits only while it may still come."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        node.lines[1], node.done = [b"one\n"], {1}
+        job, lease = await running(scheduler, node)
+        with pytest.raises(CallFailed, match="no attempt 7"):
+            await text(reader(scheduler, job, attempt=7))
+        waiting = asyncio.create_task(text(reader(scheduler, job, attempt=7, follow=True)))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        node.exit(lease)
+        with pytest.raises(CallFailed, match="no attempt 7"):
+            await asyncio.wait_for(waiting, 20)
+        assert await text(reader(scheduler, job, attempt=1, follow=True)) == "one\n"
+
+
+@story
+async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
+    """Where it ran is kept beside the journal, which forgets leases that are over."""
+    first = Scheduler(attempts=tmp_path / "attempts.db")
+    async with first, Logging(first, "n1") as node:
+        job, lease = await running(first, node)
+        node.exit(lease)
+        await until(lambda: first.state.jobs[job].is_terminal)
+    second = Scheduler(journal=first.journal, attempts=tmp_path / "attempts.db")
+    async with second, Logging(second, "n1") as node:
+        node.lines[1] = [b"still here\n"]
+        assert await text(reader(second, job)) == "still here\n"
+
+
+@story
+async def test_logs_that_nobody_asked_for_are_not_taken():
+    """A stream for an unknown call ends at once; whoever guesses a call learns nothing."""
+    async with Scheduler() as scheduler, scheduler.peer() as peer:
+        await peer.join()
+        call = peer.stub.SendLogs(iter([pb.SentLogs(call="guessed", chunk=jobs_pb2.LogChunk(data=b"x"))]))
+        assert await asyncio.wait_for(call, 10) == pb.SendLogsResponse()
+
+
+@story
+async def test_an_attempt_that_never_ran_is_not_announced():
+    """Its turn passed before anything of it had started: readers are told of the next one that prints."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
+        job, _ = await running(scheduler, node)
+        scheduler.attempts.note([lease(101, job, 2), lease(102, job, 3), lease(103, job, 4)])
+        node.lines = {1: [b"one\n"], 3: [b"three\n"]}
+        assert await text(reader(scheduler, job)) == "one\n[attempt 3 starts on n1]three\n"
+
+
+# --------------------------------------------------------------------------------------------------- the table
+
+
+def lease(number: int, job: str = "1", attempt: int = 1, gpus: tuple[str, ...] = ("n1:0",)) -> Lease:
+    """A lease that was granted."""
+    return Lease(str(number), job, Bundle((job,), "v100", len(gpus)), attempt, 1, gpus, 1, 0.0)
+
+
+def test_attempts_are_kept_in_order_and_within_their_limit(tmp_path):
+    """Each attempt with its nodes in the order of ranks; noting twice does no harm; the oldest go first."""
+    table = Attempts(tmp_path / "attempts.db", rows_max=3)
+    gang = lease(2, attempt=2, gpus=("n2:0", "n1:1", "n1:0"))
+    table.note([lease(1), gang])
+    table.note([gang])
+    assert [(one.number, one.lease, one.nodes) for one in table.of("1")] == [
+        (1, "1", ("n1",)),
+        (2, "2", ("n2", "n1")),
+    ]
+    for number in range(3, 9):
+        table.note([lease(number, job=str(number))])
+    assert table.of("1") == []
+    assert [one.lease for one in table.of("8")] == ["8"]
+    table.close()
+
+
+def test_a_damaged_table_is_set_aside(tmp_path, caplog):
+    """No table of addresses keeps a scheduler from starting."""
+    path = tmp_path / "attempts.db"
+    path.write_bytes(b"no database, but long enough to be looked at" * 100)
+    table = Attempts(path)
+    table.note([lease(1)])
+    assert [one.number for one in table.of("1")] == [1]
+    assert path.with_name("attempts.db.damaged-1").exists()
+    assert table.warning in caplog.text
+    table.close()

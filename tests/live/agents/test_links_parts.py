@@ -1,0 +1,186 @@
+"""The small parts of a link: the agent's clock, what waits for it, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.live.agents.link import AgentClock
+from scheduler.live.agents.outbox import WAITING_MAX, Outbox
+from scheduler.live.wire.agents import array_index, desired_to, peer_host, report_of
+from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Bundle, Lease
+from worker_agent.core.messages import ProcessExited, Progressed, Send
+from worker_agent.link.messages import desired_of, pack
+from worker_agent.link.outgoing import Outgoing
+
+
+def test_the_agents_clock_is_never_thought_later_than_it_is():
+    """Of messages that took 3 s, 0.1 s and 20 s, the quickest one tells most; none tells too much."""
+    clock = AgentClock()
+    assert clock.at(100.0) == 0.0
+    for sent_s, delay_s in ((1000.0, 3.0), (1010.0, 0.1), (1020.0, 20.0)):
+        clock.said(sent_s, sent_s - 900.0 + delay_s)
+    assert clock.at(200.0) == pytest.approx(200.0 + 900.0 - 0.1)
+
+
+def test_an_old_word_about_the_clock_is_forgotten():
+    """Clocks drift: after two spans only what was heard lately counts. What is no number says nothing."""
+    clock = AgentClock()
+    clock.said(1000.0, 100.0)
+    for now_s in range(200, 400, 20):
+        clock.said(now_s + 890.0, now_s)  # the agent's clock has fallen behind by 10 s
+    clock.said(float("nan"), 400.0)
+    clock.said(-5.0, 400.0)
+    assert clock.at(400.0) == 400.0 + 890.0
+
+
+def written(outbox: Outbox, count: int) -> list[str]:
+    """The kinds of the next messages."""
+
+    async def got() -> list[str]:
+        return [str((await outbox.get()).WhichOneof("body")) for _ in range(count)]
+
+    return asyncio.run(asyncio.wait_for(got(), 5))
+
+
+def outbox(now_s: float = 50.0) -> Outbox:
+    """Nothing in it; a set becomes a message that tells its generation."""
+    return Outbox(
+        lambda: now_s,
+        lambda effect: pb.SchedulerMessage(desired=pb.Desired(generation=effect.generation)),
+    )
+
+
+def test_leases_wait_for_the_welcome_and_questions_do_not():
+    """A storage check comes before the welcome, leases and their renewal after it."""
+    box = outbox()
+    box.send(SendLeases("n1", 1, 4, ()))
+    box.renew(RenewLeases(1, 2, 60.0, {}), 4)
+    box.put(pb.SchedulerMessage(storage_check=pb.StorageCheck(check="c")))
+    assert written(box, 1) == ["storage_check"]
+    box.welcome(pb.SchedulerMessage(welcome=pb.Welcome(epoch=1)))
+    assert written(box, 3) == ["welcome", "desired", "renewed"]
+
+
+def test_an_agent_is_told_which_leases_are_their_last():
+    """The words of the core, on the wire and off it again; with them, why leases end."""
+    jobs = {name: Job(id=name, spec=JobSpec(), submitted_s=0.0, order=0) for name in "ab"}
+    leases = tuple(
+        Lease(str(n), name, Bundle((name,), "v100", 1), 1, 1, (f"n1:{n}",), 7, 60.0)
+        for n, name in enumerate("ab")
+    )
+    why_ended = (("1", "its turn is over"), ("2", "cancelled\nby ann"))
+    message = desired_to(SendLeases("n1", 1, 4, leases, ("1",), why_ended), jobs.__getitem__, str, 50.0)
+    event, _ = desired_of(message.desired, 100.0)
+    assert event.why_ended == {"1": "its turn is over", "2": "cancelled by ann"}
+    assert [(one.lease, one.last, one.ends_s) for one in event.orders] == [
+        ("0", False, 110.0),
+        ("1", True, 110.0),
+    ]
+
+
+def test_a_newer_set_makes_everything_older_void():
+    """Of many sets the last one is written; a renewal of an older one is not."""
+    box = outbox()
+    box.welcome(pb.SchedulerMessage(welcome=pb.Welcome()))
+    for generation in range(5):
+        box.send(SendLeases("n1", 1, generation, ()))
+        box.renew(RenewLeases(1, 2, 60.0, {}), generation)
+    box.send(SendLeases("n1", 1, 9, ()))
+
+    async def got() -> list[pb.SchedulerMessage]:
+        await box.get()
+        first = await box.get()
+        box.put(pb.SchedulerMessage(alive=pb.Alive()))
+        return [first, await box.get()]
+
+    first, second = asyncio.run(got())
+    assert (first.desired.generation, second.WhichOneof("body")) == (9, "alive")
+
+
+def test_nothing_grows_for_an_agent_that_does_not_read_and_the_last_word_is_the_last():
+    """Of a thousand words the newest are kept; goodbye goes before all of them, and nothing after it."""
+    box = outbox()
+    for number in range(1000):
+        box.put(pb.SchedulerMessage(taken=pb.Taken(number=number)))
+
+    async def first() -> int:
+        return (await box.get()).taken.number
+
+    assert asyncio.run(first()) == 1000 - WAITING_MAX
+    box.goodbye(pb.SchedulerMessage(goodbye=pb.Goodbye(reason="removed")))
+
+    async def rest() -> list[object]:
+        return [(await box.get()).goodbye.reason, await box.get(), await box.get()]
+
+    assert asyncio.run(rest()) == ["removed", None, None]
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.3:41000", "10.0.0.3"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:41000", "fe80::1"),
+        ("ipv6:[::1]:41000", "::1"),
+        ("unix:/run/x", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_peer(peer, host):
+    """What gRPC calls a peer, as an address that ranks can use."""
+    assert peer_host(peer) == host
+
+
+@pytest.mark.parametrize(("job", "index"), [("17", None), ("17_3", 3), ("17_x", None), ("17_", None)])
+def test_the_index_in_an_array_is_in_the_jobs_id(job, index):
+    """17_3 is the third of array 17."""
+    assert array_index(job) == index
+
+
+def test_an_outcome_of_a_later_release_costs_no_retry():
+    """An exit is an exit; what is not understood is laid on the node."""
+    report = pb.Report(exits=[pb.Exit(lease="1", outcome=77)])
+    assert report_of("n1", report).exits[0].outcome == "node_failed"
+
+
+def test_reports_that_wait_are_one_with_the_last_word_on_everything():
+    """Starts together, progress and exits by lease, the newest generation, and all the numbers it stands for."""
+    sends = (
+        Send(1, 4, ("a",), (Progressed("a", 1.0, 0.0, 1.0),)),
+        Send(2, 5, ("b",), (Progressed("a", 2.0, 1.0, 2.0),), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)),
+        Send(3, 5, (), (), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)),
+    )
+    ((report, numbers),) = pack(sends, 9, lambda lease: f"end of {lease}")
+    assert (report.number, report.generation, list(report.started), numbers) == (9, 5, ["a", "b"], (1, 2, 3))
+    assert [(one.lease, one.steps, one.saved) for one in report.progress] == [("a", 2.0, 1.0)]
+    assert [(one.lease, one.code, one.last_lines) for one in report.exits] == [("b", 3, "end of b")]
+
+
+def test_the_parts_of_a_large_report_are_taken_together():
+    """Each part is within the size; only the last one stands for the core's reports."""
+    exits = tuple(ProcessExited(str(n), "failed", 0, 0, 0, 1, 1) for n in range(10))
+    parts = pack((Send(7, 1, (), (), exits),), 1, lambda _: "x" * 400, size_bytes_max=1000)
+    assert [part.report.number for part in parts] == list(range(1, len(parts) + 1))
+    assert [part.numbers for part in parts] == [()] * (len(parts) - 1) + [(7,)]
+    assert all(part.report.ByteSize() <= 1100 for part in parts)
+    assert sum(len(part.report.exits) for part in parts) == 10
+
+
+def test_taken_covers_all_that_was_said_before():
+    """The scheduler takes reports in order, so that a word that was lost is made up for by the next."""
+
+    async def told() -> list[int]:
+        outgoing = Outgoing(lambda _: "", lambda: 0.0)
+        outgoing.welcome()
+        for number in (1, 2):
+            outgoing.report(Send(number, 0))
+        await outgoing.get()
+        outgoing.report(Send(3, 0))
+        await outgoing.get()
+        return [*outgoing.taken(2), *outgoing.taken(2)]
+
+    assert asyncio.run(told()) == [1, 2, 3]

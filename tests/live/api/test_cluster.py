@@ -1,0 +1,196 @@
+"""The cluster over a real connection: status, nodes, policy, allocation, rounds, prices, rates."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from protos.gavel.v1 import jobs_pb2
+from scheduler.core.facts import PricesSet, RatesGiven
+from scheduler.live import feed
+from scheduler.live.node_views import GpuSeen, NodeSeen
+from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
+
+Code, Node = grpc.StatusCode, pb.CommandNodeRequest
+
+
+async def submitted(live: Live, *specs: jobs_pb2.JobSpec) -> None:
+    """Jobs."""
+    await live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=specs))
+
+
+@with_daemon()
+async def test_the_status_counts_what_is_there(live: Live) -> None:
+    """Jobs by state, nodes, GPUs, the round; every state is named, also at zero."""
+    await live.node("n1", gpus=2)
+    await submitted(live, spec(), spec(gpus=2))
+    await live.run_job("1")
+    status = await live.cluster().GetStatus(pb.GetStatusRequest())
+    assert (status.epoch, status.nodes, status.gpus, status.gpus_busy, status.round) == (1, 1, 2, 1, 1)
+    assert {name: count for name, count in status.jobs.items() if count} == {"running": 1, "queued": 1}
+    assert len(status.jobs) == 7
+    assert status.now.seconds >= status.started.seconds > 1_500_000_000
+    assert str(live.folder) == status.data_dir
+
+
+@with_daemon()
+async def test_nodes_are_shown_with_what_their_agents_say(live: Live) -> None:
+    """The core's part and the agent's; who holds each GPU; a name that is not there is NOT_FOUND."""
+    await live.node("n1", gpus=2, labels={"disk": "ssd"}, cpus=8.0, gpu_memory_gb=16.0)
+    await live.node("n2", gpus=1, worker_type="t4")
+    live.nodes.news["n1"] = NodeSeen(
+        heard_s=100.5, agent_version="0.1", gpus={1: GpuSeen(name="V100", uuid="GPU-1", memory_gb=32.0)}
+    )
+    await submitted(live, spec(worker_types=["v100"]))
+    await live.run_job("1")
+    both = (await live.cluster().ListNodes(pb.ListNodesRequest())).nodes
+    assert [node.name for node in both] == ["n1", "n2"]
+    (node,) = (await live.cluster().ListNodes(pb.ListNodesRequest(nodes=["n1"]))).nodes
+    assert (
+        *(node.state, node.agent_version, node.heard.seconds),
+        node.cpus,
+    ) == (pb.NODE_STATE_UP, "0.1", 100, 8.0)
+    assert ({"1"}, 16.0, "V100", 32.0) == (
+        {job for gpu in node.gpus for job in gpu.jobs},
+        *(node.gpus[0].memory_gb, node.gpus[1].name, node.gpus[1].memory_gb),
+    )
+    assert (
+        await problem_of(live.cluster().ListNodes(pb.ListNodesRequest(nodes=["x"])))
+    ).code == Code.NOT_FOUND
+
+
+@with_daemon()
+async def test_nodes_are_drained_resumed_and_removed(live: Live) -> None:
+    """The answer is the node as it is then; removing one that is up is refused with the remedy."""
+    await live.node("n1")
+    cluster = live.cluster("opa")
+    problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE)))
+    assert (problem.code, "drain it first" in problem.text) == (Code.FAILED_PRECONDITION, True)
+    node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN))
+    assert (node.state, node.drained, node.why) == (pb.NODE_STATE_DRAINING, True, "drain by opa")
+    node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_RESUME))
+    assert node.state == pb.NODE_STATE_UP
+    await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN))
+    assert (await cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE))).name == "n1"
+    assert live.world.state.nodes == {}
+    problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN)))
+    assert problem.code == Code.NOT_FOUND
+    await live.node("n1")
+    problem = await problem_of(cluster.CommandNode(Node(node="n1")))
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "action")
+
+
+@with_daemon()
+async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
+    """With what else there is; a name that is none, or a parameter that is wrong, is refused by the field."""
+    cluster = live.cluster()
+    assert "water_filling" in (await cluster.GetPolicy(pb.GetPolicyRequest())).available
+    assert (await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))).policy == "las+packing"
+    assert live.world.state.settings.policy == "las+packing"
+    for policy in (await cluster.GetPolicy(pb.GetPolicyRequest())).available:
+        assert policy == (await cluster.SetPolicy(pb.SetPolicyRequest(policy=policy))).policy
+    await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))
+    for policy in (
+        "",
+        "nonsense",
+        "min_cost(premium=x)",
+        "las+las+las",
+        "__import__('os')",
+        "(" * 5000,
+        "(" * 900,
+    ):
+        problem = await problem_of(cluster.SetPolicy(pb.SetPolicyRequest(policy=policy)))
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "policy"), policy[:20]
+    assert live.world.state.settings.policy == "las+packing"
+
+
+@with_daemon()
+async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None:
+    """Shares as solved; the round as planned; with `follow` the next change of it, too."""
+    cluster = live.cluster()
+    assert (await cluster.GetAllocation(pb.GetAllocationRequest())).number == 0
+    await live.node("n1", gpus=2)
+    await submitted(live, spec(rates={"v100": 5.0}))
+    await live.run_job("1")
+    allocation = await cluster.GetAllocation(pb.GetAllocationRequest())
+    (share,) = allocation.shares
+    assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
+    assert 0 < share.share <= 1
+    assert share.rate == 5.0
+    (now,) = [one async for one in cluster.WatchRounds(pb.WatchRoundsRequest())]
+    (run,) = now.runs
+    assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)
+    assert now.ends.seconds - now.starts.seconds in (359, 360)
+    watch = cluster.WatchRounds(pb.WatchRoundsRequest(follow=True))
+    assert now == await watch.read()
+    watch.cancel()
+
+
+@with_daemon()
+async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_missed(live: Live) -> None:
+    """Whoever follows is told of all that comes after the answer was made, not after it was read."""
+    await live.node("n1", gpus=2)
+    ((_, _), (_, service), (_, _)) = live.people.services()
+    watch = service.WatchRounds(pb.WatchRoundsRequest(follow=True), None)
+    assert (await anext(watch)).runs == []
+    await submitted(live, spec())
+    await live.run_job("1")
+    async with asyncio.timeout(DEADLINE_S):
+        assert [run.job for run in (await anext(watch)).runs] == ["1"]
+    await watch.aclose()
+
+
+@with_daemon()
+async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: Live) -> None:
+    """ABORTED with a stable reason, rather than a gap that nobody notices."""
+    watch = live.cluster().WatchRounds(pb.WatchRoundsRequest(follow=True))
+    await watch.read()
+    for _ in range(feed.WAITING_MAX + 1):  # within one turn of the loop: nobody can read meanwhile
+        live.feed.append(live.world.now_s(), [])
+    problem = await problem_of(watch.read())
+    assert (problem.code, problem.reason) == (Code.ABORTED, "slow_reader")
+
+
+@with_daemon()
+async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
+    """What is given is believed; a pair takes both rates; what is wrong is named."""
+    cluster = live.cluster()
+    prices = await cluster.SetPrices(pb.SetPricesRequest(price_per_gpu_hour={"v100": 2.5}))
+    assert dict(prices.price_per_gpu_hour) == {"v100": 2.5}
+
+    def rate(**fields: object) -> pb.Rate:
+        given = {"job_type": "cnn", "gpus": 1, "worker_type": "v100", "steps_per_s": 5.0}
+        return pb.Rate(**{**given, **fields})  # type: ignore[arg-type]
+
+    pair = [
+        rate(with_job_type="lm", steps_per_s=4.0),
+        rate(job_type="lm", with_job_type="cnn", steps_per_s=3.0),
+    ]
+    given = await cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), *pair]))
+    assert given.rates == 3
+    facts = [fact for _, fact in live.journal.read() if isinstance(fact, PricesSet | RatesGiven)]
+    assert [fact.by for fact in facts] == ["ann", "ann"]
+    rates = (await cluster.ListRates(pb.ListRatesRequest(job_type="cnn"))).rates
+    assert [(one.with_job_type, one.steps_per_s, one.source) for one in rates] == [
+        ("", 5.0, "table"),
+        ("lm", 4.0, "table"),
+    ]
+    for call, field in (
+        (cluster.SetPrices(pb.SetPricesRequest()), "price_per_gpu_hour"),
+        (
+            cluster.SetPrices(pb.SetPricesRequest(price_per_gpu_hour={"v100": float("nan")})),
+            "price_per_gpu_hour.v100",
+        ),
+        (cluster.GiveRates(pb.GiveRatesRequest()), "rates"),
+        (cluster.GiveRates(pb.GiveRatesRequest(rates=pair[:1])), "rates"),
+        (cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), rate(gpus=0)])), "rates[1].gpus"),
+        (cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(job_type="")])), "rates[0].job_type"),
+        (
+            cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(steps_per_s=float("inf"))])),
+            "rates[0].steps_per_s",
+        ),
+    ):
+        problem = await problem_of(call)
+        assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)

@@ -1,0 +1,96 @@
+"""What an agent would refuse to start is refused at submission, with its field, before any retry is used up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos.gavel.v1.jobs_pb2 import Launch as WireLaunch
+from scheduler.live.wire.launch import SET_BY_GAVEL, TEXT_BYTES_MAX, launch_from_wire
+from scheduler.model.errors import InvalidSpec
+from worker_agent.runs import launch as agent
+from worker_agent.runs.launch import Launch, LaunchError, read_launch
+
+RUN: dict[str, Any] = {"command": ["a"]}
+DIGEST = "sha256:" + "0" * 64
+
+# field of a launch → launches in which it is what an agent cannot start
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "command": [{}, {"command": [""]}, {"command": ["a\0"]}, {"command": ["a", "x" * 120_001]}],
+    "script": [{**RUN, "script": "b"}, {"script": "\0"}, {"script": "x" * 120_001}],
+    "setup": [{**RUN, "setup": "\0"}, {**RUN, "setup": "x" * 120_001}],
+    "venv": [{**RUN, "venv": path} for path in ("v", "./v", "~/v")],
+    "workdir": [
+        *({**RUN, "workdir": path} for path in ("w", "~/w", ".")),
+        *({**RUN, "workdir": path, "upload": DIGEST} for path in ("/w", "../w", "a/../../w")),
+    ],
+    "upload": [{**RUN, "upload": "md5:1"}],
+    "env": [
+        *({**RUN, "env": {name: "1"}} for name in sorted(SET_BY_GAVEL | {"GAVEL_X", "A B", "1A", ""})),
+        *({**RUN, "env": {"A": value}} for value in ("\0", "x" * 120_001)),
+    ],
+    "env_from": [
+        *({**RUN, "env_from": {name: "s"}} for name in ("RANK", "GAVEL_X", "A-B")),
+        {**RUN, "env": {"A": "1"}, "env_from": {"A": "s"}},
+    ],
+    "checkpoint_dir": [{**RUN, "checkpoint_dir": "c"}],
+    "ranks": [{**RUN, "ranks": 7}],
+    "checkpoints": [{**RUN, "checkpoints": 7}],
+    "setup_limit_s": [{**RUN, "setup_limit_s": value} for value in (0.0, -1.0, math.nan, math.inf)],
+}
+
+
+def submitted(said: dict[str, Any]) -> dict[str, Any]:
+    """As the scheduler keeps it."""
+    return launch_from_wire(WireLaunch(**said))
+
+
+@pytest.mark.parametrize("field", Launch.__struct_fields__)
+def test_every_field_of_a_launch_wrong_in_turn(field: str) -> None:
+    """A field that comes anew needs its cases; each is wrong for agents, and refused by its name before."""
+    for said in WRONG[field]:
+        with pytest.raises(InvalidSpec) as refused:
+            submitted(said)
+        assert refused.value.field.startswith(f"launch.{field}"), said
+        if field not in ("ranks", "checkpoints"):  # numbers of the protocol; agents know words
+            with pytest.raises(LaunchError):
+                read_launch(said)
+
+
+WORDS = st.one_of(
+    st.sampled_from(["", "/a", "a", "..", "/a/..", "~", ".", "\0", "x" * 120_001, DIGEST]), st.text()
+)
+NAMES = st.one_of(st.sampled_from([*sorted(SET_BY_GAVEL), "GAVEL_A", "A", "B", "a b"]), st.text(max_size=3))
+SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        "command": st.lists(WORDS, max_size=3),
+        "env": st.dictionaries(NAMES, WORDS, max_size=2),
+        "env_from": st.dictionaries(NAMES, st.sampled_from(["s", "secret-1", "/x"]), max_size=2),
+        "ranks": st.integers(0, 2),
+        "checkpoints": st.integers(0, 2),
+        "setup_limit_s": st.floats(),
+        **dict.fromkeys(("script", "setup", "venv", "workdir", "checkpoint_dir", "upload"), WORDS),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SAID)
+def test_what_is_taken_can_be_started(said: dict[str, Any]) -> None:
+    """Whatever passes here passes on the node, too."""
+    try:
+        kept = submitted(said)
+    except (InvalidSpec, UnicodeEncodeError):  # half of a surrogate pair: the protocol has no such text
+        return
+    read_launch(kept)
+
+
+def test_both_sides_have_the_same_limits() -> None:
+    """The agent shares no code with the scheduler."""
+    assert agent._OURS == SET_BY_GAVEL
+    assert agent._STRING_BYTES_MAX == TEXT_BYTES_MAX

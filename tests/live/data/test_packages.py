@@ -1,0 +1,244 @@
+"""Packed work directories: sent whole, kept under their hash, read back, and removed when nobody needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.status import CallFailed
+from scheduler.live.data import packages as module
+from scheduler.live.data.packages import Packages, needed
+from scheduler.model.errors import InvalidSpec, NotFound
+from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
+
+Code = grpc.StatusCode
+SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_keep_s=100.0)
+
+
+def packed(name: bytes, size: int = 0) -> bytes:
+    """An archive of one file; a comment in its header makes it of exactly this size."""
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as file:
+        file.addfile(tarfile.TarInfo(name.decode()))
+    body = gzip.compress(tar.getvalue(), mtime=0)
+    comment = b"." * (size - len(body) - 1)
+    return body[:3] + b"\x10" + body[4:10] + comment + b"\0" + body[10:]
+
+
+def digest_of(data: bytes) -> str:
+    """Its name."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+async def pieces(data: bytes, digest: str | None = None) -> AsyncIterator[pb.UploadPackageRequest]:
+    """An upload in two messages."""
+    yield pb.UploadPackageRequest(digest=digest_of(data) if digest is None else digest, data=data[:10])
+    yield pb.UploadPackageRequest(data=data[10:])
+
+
+def left_over(live: Live) -> list[str]:
+    """Files that are no packages."""
+    return [path.name for path in (live.folder / "packages").iterdir() if path.suffix != ".package"]
+
+
+@with_daemon()
+async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
+    """Found after it was sent, readable, and then a job may name it; sending it again does no harm."""
+    data = packed(b"archive")
+    digest, jobs = digest_of(data), live.jobs()
+    assert list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present) == []
+    for _ in range(2):
+        assert len(data) == (await jobs.UploadPackage(pieces(data))).size_bytes
+    asked = pb.FindPackagesRequest(digests=[digest, "../x", ""])
+    assert [digest] == list((await jobs.FindPackages(asked)).present)
+    assert data == b"".join([piece async for piece in live.people.packages.read(digest)])
+    job = spec(launch=pb.Launch(command=["x"], upload=digest, workdir="src"))
+    await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[job]))
+    assert {digest} == needed(live.world.state)
+    again = Packages(live.folder / "packages", PeopleConfig())
+    assert again.has(digest)
+    again.close()
+
+
+@with_daemon(config=SMALL)
+async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
+    """Another content than the name says, no name, a bad one, too large, no space: refused, and no file is left."""
+    jobs = live.jobs()
+    for sent, field in (
+        (pieces(packed(b"abc"), digest_of(b"abd")), "data"),
+        (pieces(b"abc", ""), "digest"),
+        (pieces(b"abc", "sha256:../../../../etc/passwd"), "digest"),
+        (pieces(b"abc", f"sha256:{'A' * 64}"), "digest"),
+        (pieces(b"x" * 1001), "data"),
+    ):
+        problem = await problem_of(jobs.UploadPackage(sent))
+        assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
+    await jobs.UploadPackage(pieces(packed(b"a", 900)))
+    assert (await problem_of(jobs.UploadPackage(pieces(packed(b"b", 900))))).code == Code.RESOURCE_EXHAUSTED
+    assert left_over(live) == []
+    upload = jobs.UploadPackage()
+    await upload.write(pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x"))
+    await live.until(lambda: bool(left_over(live)))
+    upload.cancel()
+    await live.until(lambda: not left_over(live))
+
+
+def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    """Anywhere: in the packed bytes, in their checksum, or before it was packed; and what is no archive."""
+    packages = Packages(tmp_path, PeopleConfig())
+    whole = packed(b"a", 900)
+    tar = gzip.decompress(whole)
+    wrong = [
+        b"hello",
+        tar,
+        gzip.compress(b"hello"),
+        gzip.compress(tar[:1024]),
+        whole[:-1] + b"x",
+        whole + b"x",
+    ]
+    wrong += [whole[:size] for size in range(10, 900, 7)]
+    for data in wrong:
+        with pytest.raises(InvalidSpec, match="data"):
+            asyncio.run(packages.receive(pieces(data)))
+    assert list(tmp_path.iterdir()) == []
+    for data in (whole, whole + b"\0" * 20, gzip.compress(tar[:900]) + gzip.compress(tar[900:])):
+        assert asyncio.run(packages.receive(pieces(data))) == len(data)
+    packages.close()
+
+
+def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next piece has to come in time; otherwise the upload is over, and nothing is left of it."""
+    monkeypatch.setattr(module, "PIECE_S", 0.01)
+    packages = Packages(tmp_path, SMALL)
+
+    async def stuck() -> AsyncIterator[pb.UploadPackageRequest]:
+        yield pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x")
+        await asyncio.Event().wait()
+
+    with pytest.raises(CallFailed, match="nothing came"):
+        asyncio.run(packages.receive(stuck()))
+    assert list(tmp_path.iterdir()) == []
+    packages.close()
+
+
+def test_an_upload_that_is_left_writes_into_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may come late: its file stays open until then, so that no other one has got its number."""
+    began, left, write = threading.Event(), threading.Event(), module._write
+    (tmp_path / "packages").mkdir()
+    packages, journal = Packages(tmp_path / "packages", SMALL), tmp_path / "journal"
+
+    def late(*given: Any) -> None:
+        began.set()
+        assert left.wait(DEADLINE_S)
+        write(*given)
+
+    async def story() -> None:
+        sending = asyncio.create_task(packages.receive(pieces(b"some bytes")))
+        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        for _ in range(2):  # by the caller, and by the port that closes
+            sending.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        with open(journal, "wb"):
+            left.set()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    monkeypatch.setattr(module, "_write", late)
+    asyncio.run(story())
+    assert (journal.read_bytes(), list((tmp_path / "packages").iterdir())) == (b"", [])
+    packages.close()
+
+
+def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) -> None:
+    """What an unfinished job names stays; so does what is young; the rest goes."""
+    packages = Packages(tmp_path, SMALL)
+
+    async def story() -> None:
+        for data in (packed(b"kept"), packed(b"gone")):
+            await packages.receive(pieces(data))
+
+    asyncio.run(story())
+    now_s = max(path.stat().st_mtime for path in tmp_path.iterdir())
+    kept, gone = digest_of(packed(b"kept")), digest_of(packed(b"gone"))
+    assert packages.sweep([kept], now_s + 99.0) == []
+    assert [gone] == packages.sweep([kept], now_s + 101.0)
+    assert (packages.has(kept), packages.has(gone), len(list(tmp_path.iterdir()))) == (True, False, 1)
+    packages.close()
+
+
+def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
+    """What is on its way counts: two that fit alone, and not together, do not both come in."""
+    packages = Packages(tmp_path, SMALL)
+
+    async def story() -> None:
+        whole = asyncio.Event()
+
+        async def slow() -> AsyncIterator[pb.UploadPackageRequest]:
+            yield pb.UploadPackageRequest(digest=digest_of(packed(b"a", 900)), data=packed(b"a", 900))
+            await whole.wait()
+
+        first = asyncio.create_task(packages.receive(slow()))
+        while packages._arriving < 900:
+            await asyncio.sleep(0.001)
+        with pytest.raises(CallFailed, match="no space"):
+            await packages.receive(pieces(packed(b"b", 900)))
+        whole.set()
+        assert await first == 900
+        assert await packages.receive(pieces(packed(b"b", 500))) == 500
+
+    asyncio.run(story())
+    packages.close()
+
+
+def test_a_package_that_is_about_to_be_named_is_kept(tmp_path: Path) -> None:
+    """Whoever found it has time to submit the job, however old it is."""
+    packages = Packages(tmp_path, SMALL)
+    asyncio.run(packages.receive(pieces(packed(b"old"))))
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (0, 0))
+    now_s = time.time()
+    assert packages.find([digest_of(packed(b"old")), digest_of(b"none")]) == [digest_of(packed(b"old"))]
+    assert packages.sweep([], now_s + 50.0) == []
+    assert packages.sweep([], now_s + 200.0) == [digest_of(packed(b"old"))]
+    packages.close()
+
+
+def test_links_are_not_followed_and_remains_are_removed(tmp_path: Path) -> None:
+    """A link in the directory is no package; a directory that is a link is refused; half an upload is thrown away."""
+    (tmp_path / "secret").write_text("x")
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / f"{'0' * 64}.package").symlink_to(tmp_path / "secret")
+    (folder / "abc.part").write_text("half")
+    packages = Packages(folder, SMALL)
+    assert not packages.has(f"sha256:{'0' * 64}")
+    assert not (folder / "abc.part").exists()
+
+    async def read() -> None:
+        async for _ in packages.read(f"sha256:{'0' * 64}"):
+            pass
+
+    with pytest.raises(NotFound):
+        asyncio.run(read())
+    packages.close()
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link"):
+        Packages(tmp_path / "link", SMALL)

@@ -1,0 +1,182 @@
+"""Logs for programs: what a line is about can be asked for without reading its sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.effects import Solve
+from scheduler.core.facts import NodeRemoved
+from scheduler.core.messages import (
+    GiveRates,
+    JobCommand,
+    Message,
+    NodeCommand,
+    SetPolicy,
+    SetPrices,
+    SubmitJobs,
+    Woke,
+)
+from scheduler.core.outcome import Outcome
+from scheduler.live.job_feed import JobChanges
+from scheduler.live.log.events import EventLines
+from scheduler.live.log.format import log_to
+from scheduler.solving import answer
+from tests.support.desk import Desk, exited, job, node
+from tests.support.linked import Scheduler, story
+from worker_agent.core.messages import Order
+from worker_agent.daemon import log_to_stderr
+from worker_agent.runs.run import LiveRun, Moments
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, as it was before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def of_daemon(stream: io.StringIO) -> None:
+    """The daemon's log goes there."""
+    log_to(stream, "info", True)
+
+
+def of_agent(stream: io.StringIO) -> None:
+    """The agent's log goes there."""
+    log_to_stderr("info", True)
+    logging.getLogger().handlers[0].setStream(stream)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("begin", [of_daemon, of_agent])
+def test_what_a_line_names_is_a_field(root: logging.Logger, begin: Callable[[io.StringIO], None]) -> None:
+    """In the sentence and beside it; nothing that is named takes the place of what every line has."""
+    stream = io.StringIO()
+    begin(stream)
+    logging.getLogger("x").warning("job %(job)s: %(error)s", {"job": "7", "error": OSError("no"), "level": 3})
+    line = json.loads(stream.getvalue())
+    assert line.pop("at").endswith("+00:00")
+    assert line == {"level": "warning", "logger": "x", "message": "job 7: no", "job": "7", "error": "no"}
+
+
+def test_the_daemon_names_nodes(root: logging.Logger) -> None:
+    """One that has joined, and one that is sent away."""
+    stream = io.StringIO()
+    of_daemon(stream)
+
+    @story
+    async def told() -> None:
+        async with Scheduler() as scheduler:
+            async with scheduler.peer("n1") as peer:
+                await peer.join()
+            async with scheduler.peer("n2") as peer:
+                await peer.call.write(
+                    pb.AgentMessage(hello=pb.Hello(protocol=99, node="n2", incarnation="a"))
+                )
+                await peer.next("goodbye")
+
+    told()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    joined = next(line for line in lines if "is linked from" in line["message"])
+    away = next(line for line in lines if "is sent away" in line["message"])
+    assert (joined["node"], joined["worker_type"]) == ("n1", "v100")
+    assert (away["node"], away["code"], away["level"]) == ("n2", "version", "warning")
+
+
+def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run whose directory cannot be written to."""
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("worker_agent.runs.run.say_moments", full)
+    stream = io.StringIO()
+    of_agent(stream)
+    run = LiveRun(Order(lease="9", job="7", attempt=2, gpus=(0,), ends_s=1.0), Moments(1.0, 2.0, 3.0))
+    run.directory = object()  # type: ignore[assignment]
+    assert not run.write_lease()
+    line = json.loads(stream.getvalue())
+    assert line["message"] == "job 7, lease 9: lease.json cannot be written: no space left"
+    assert (line["job"], line["lease"], line["attempt"]) == ("7", "9", 2)
+
+
+def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A line with fields for each end of a job, each change by a person, each answer that came too late."""
+    desk, questions = Desk(node("n1")), list[Solve]()
+    lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
+    changes.on_end = lines.job_ended
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+
+    def after(now_s: float, *messages: Message) -> list[dict[str, Any]]:
+        caplog.clear()
+        out = desk.tell(now_s, *messages)
+        lines.listen(now_s, out.facts)
+        changes.hear(now_s, out.facts)
+        questions.extend(effect for effect in out.effects if isinstance(effect, Solve))
+        desk.settle()
+        return [record.args for record in caplog.records if record.getMessage()]  # type: ignore[misc]
+
+    assert after(0.0, SubmitJobs(specs=(job(name="chat", user="ada"),)), Woke(what="tick")) == []
+    (question,) = questions
+    (line,) = after(11.0, answer(question))
+    assert (line["number"], line["took_s"], line["policy"]) == (question.number, 11.0, "las")
+    (line,) = after(20.0, JobCommand(job="1", action="cancel", user="ada"))
+    assert (line["job"], line["name"], line["user"], line["state"]) == ("1", "chat", "ada", "cancelled")
+    (line,) = after(30.0, NodeCommand(node="n1", action="drain", user="opa"))
+    assert (line["node"], line["state"], line["why"]) == ("n1", "draining", "drain by opa")
+    (line,) = after(40.0, SetPolicy(policy="fifo", user="opa"))
+    assert (line["policy"], line["was"], line["by"]) == ("fifo", "las", "opa")
+    (line,) = after(50.0, SetPrices(price_per_gpu_hour={"v100": 2.0}, user="opa"))
+    assert (line["types"], line["by"]) == ("v100", "opa")
+    (line,) = after(60.0, GiveRates(solo=[("x", 1, "v100", 1.0)], user="opa"))
+    assert (line["rows"], line["by"]) == (1, "opa")
+    caplog.clear()
+    lines.listen(70.0, [NodeRemoved(node="n1")])
+    assert [record.args for record in caplog.records] == [{"node": "n1"}]
+
+
+def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """One that completed, too; and one that is cancelled while it runs, with the time of that attempt."""
+    desk = Desk(node("n1"))
+    first, second = desk.run(job(name="chat"), job(name="vision"))
+    lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
+    changes.on_end = lines.job_ended
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+    ran_s = desk.now_s - (desk.holding(second).started_s or 0.0) + 20.0
+    done = exited(first, "finished", steps=1000.0, ran_s=7.0, stepping_s=7.0)
+
+    def happen(out: Outcome) -> None:
+        lines.listen(desk.now_s, out.facts)
+        changes.hear(desk.now_s, out.facts)
+        desk.settle()
+
+    happen(desk.report(exits=(done,)))
+    happen(desk.tell(desk.now_s + 20.0, JobCommand(job="2", action="cancel", user="ada")))
+    happen(desk.report(exits=(exited(second, ran_s=ran_s),)))
+    told: list[Any] = [record.args for record in caplog.records]
+    assert [(line["job"], line["state"], line["run_s"]) for line in told] == [
+        ("1", "completed", 7.0),
+        ("2", "cancelled", ran_s),
+    ]
+
+
+def test_an_answer_in_time_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """The round was planned with it."""
+    desk = Desk(node("n1"))
+    lines = EventLines(desk.core.state)
+    out = desk.tell(0.0, SubmitJobs(specs=(job(),)), Woke(what="tick"))
+    (question,) = (effect for effect in out.effects if isinstance(effect, Solve))
+    lines.listen(0.0, out.facts)
+    desk.settle()
+    caplog.set_level(logging.INFO, "gavel.scheduler")
+    lines.listen(9.0, desk.tell(9.0, answer(question)).facts)
+    desk.settle()
+    assert caplog.records == []

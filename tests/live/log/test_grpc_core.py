@@ -1,0 +1,124 @@
+"""What gRPC says: in our words and our form, few lines of it, and with the address where that can be known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from scheduler.live.log.grpc_core import EVERY_S, Sparing, ended_lately, record_of
+from tests.support.served import Served
+
+TIMEOUT_S = 60.0
+CORE = "I1122 11:32:44.753823   14405 ssl_transport_security.cc:2563] Handshake failed with error SSL_ERROR_SSL: {}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER", "GAVEL_CA"),
+        ("error:1000009c:SSL routines:OPENSSL_internal:HTTP_REQUEST", "TLS"),
+        ("error:100000c0:SSL routines:OPENSSL_internal:PEER_DID_NOT_RETURN_A_CERTIFICATE", "agents"),
+        ("error:10000418:SSL routines:OPENSSL_internal:TLSV1_ALERT_UNKNOWN_CA", "ca.pem"),
+        ("error:1:something new", "something new"),
+    ],
+)
+def test_a_failed_handshake_is_said_in_words(reason, words) -> None:
+    """What is missing on the other side; what we do not know as the core says it."""
+    level, text = record_of(CORE.format(reason)) or (0, "")
+    assert (level, words in text, "ssl_transport" in text) == (logging.WARNING, True, False)
+
+
+def test_other_lines_keep_their_level_and_place() -> None:
+    """An error of the core is an error; what is not of the core is nobody's record."""
+    assert record_of("E1122 11:32:44.753823   14405 tcp.cc:12] Too many files") == (
+        logging.ERROR,
+        "Too many files (tcp.cc:12)",
+    )
+    assert record_of("Fatal Python error: Aborted") is None
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
+def test_hosts_come_from_the_table_of_the_kernel() -> None:
+    """Those whose connections to our ports we have ended, once each; those that ended theirs are no suspects."""
+    row = "   1: 0100007F:{} {}:{} {} 00000000:00000000 00:00000000 00000000     0        0 12345"
+    rows = [
+        row.format("1B9E", "0500000A", "C350", "06"),
+        row.format("1B9E", "0500000A", "C351", "06"),
+        row.format("1B9E", "0600000A", "C350", "08"),
+        row.format("1B9E", "0700000A", "C350", "01"),
+        row.format("1F90", "0800000A", "C350", "06"),
+        row.format("1B9E", "0000000000000000FFFF00000900000A", "C350", "05"),
+    ]
+    assert ended_lately([7070], ["header\n" + "\n".join(rows)]) == ["10.0.0.5", "10.0.0.9"]
+
+
+def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
+    """The next one says how many were left out; ours are all written; texts that are no UTF-8 have no traceback."""
+    clock = [0.0]
+    sparing = Sparing(lambda: clock[0])
+
+    def written(name: str, text: str, error: BaseException | None = None) -> str:
+        about = (type(error), error, None) if error else None
+        record = logging.LogRecord(name, logging.ERROR, "", 1, text, (), about)  # type: ignore[arg-type]
+        if not sparing.filter(record):
+            return ""
+        return record.getMessage() + (" with a traceback" if record.exc_info else "")
+
+    wrong = UnicodeDecodeError("utf-8", b"", 0, 1, "")
+    assert (
+        written("grpc._cython.cygrpc", r"Invalid encoding on b'\xff'", wrong)
+        == r"Invalid encoding on b'\xff'"
+    )
+    assert [written("grpc._cython.cygrpc", f"Invalid encoding on b'{n}'", wrong) for n in range(5)] == [
+        ""
+    ] * 5
+    assert written("grpc.core", "another 100% kind") == "another 100% kind"
+    assert [written("scheduler.live.agents.links", "ours") for _ in range(3)] == ["ours"] * 3
+    clock[0] = EVERY_S
+    assert (
+        written("grpc._cython.cygrpc", "Invalid encoding on b'x'")
+        == "Invalid encoding on b'x' (and 5 more like it)"
+    )
+
+
+def test_a_plain_client_at_a_port_with_tls_is_one_line_of_our_log(tmp_path: Path) -> None:
+    """However often it tries: one JSON object with what is missing and where it came from, and none of the core's."""
+    with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
+        for _ in range(3):
+            _refused(served.address)
+        assert _written(served)
+        served.stop()
+        lines = [json.loads(line) for line in served.log.read_text().splitlines()]
+    (about,) = [line for line in lines if line["logger"] == "grpc.core"]
+    assert ("GAVEL_CA" in about["what"], about["from"]) == (True, "127.0.0.1")
+
+
+def test_a_flood_of_refused_connections_does_not_hold_up_its_line(tmp_path: Path) -> None:
+    """The first line is written while they still come, and the kernel's table is not read for each of them."""
+    with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
+        assert _written(served, meanwhile=lambda: [_refused(served.address) for _ in range(100)])
+
+
+def _written(served: Served, meanwhile: Callable[[], object] = lambda: time.sleep(0.05)) -> bool:
+    """Whether a line of gRPC's core reaches the log."""
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while "grpc.core" not in served.log.read_text() and time.monotonic() < give_up_s:
+        meanwhile()
+    return "grpc.core" in served.log.read_text()
+
+
+def _refused(address: str) -> None:
+    """Speak HTTP/2 without TLS, and wait until the server has closed the connection."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as plain, suppress(OSError):
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while plain.recv(1000):
+            pass

@@ -1,0 +1,222 @@
+"""Ended jobs are kept in history.db, and the scheduler forgets them: people see, wait for and build on them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.core.facts import JobsForgotten
+from scheduler.core.messages import Exit, Woke
+from scheduler.journal.memory import MemoryJournal
+from scheduler.live.api.job_view import stamp
+from scheduler.live.config import Keeping
+from tests.support.live import Live, SetClock, problem_of, spec
+
+DAY_S = 86_400.0
+START_S = 20_000 * DAY_S
+KEEPING = Keeping(keep_jobs_s=DAY_S, keep_keys_s=2 * DAY_S)
+LATER = {"earliest_start_s": 1e9}
+Code, Command = grpc.StatusCode, pb.CommandJobRequest
+
+
+def story(folder: Path, **options: Any) -> Live:
+    """A daemon that keeps jobs for a day and keys for two."""
+    return Live(folder, clock=SetClock(START_S), keeping=KEEPING, **options)
+
+
+async def passes(live: Live, time_s: float) -> None:
+    """Time passes, and what is old is forgotten."""
+    live.world.clock.at_s += time_s  # type: ignore[attr-defined]
+    await live.people.historian.forget()
+
+
+async def submitted(live: Live, *specs: pb.JobSpec, key: str = "", user: str = "ann") -> list[str]:
+    """Jobs by their ids."""
+    asked = pb.SubmitJobsRequest(specs=specs, idempotency_key=key)
+    return list((await live.jobs(user).SubmitJobs(asked)).jobs)
+
+
+async def cancelled(live: Live, *jobs: str) -> None:
+    """Ended by a person, one after the other, a second apart."""
+    for job in jobs:
+        live.world.clock.at_s += 1.0  # type: ignore[attr-defined]
+        await live.jobs().CommandJob(Command(job=job, action=Command.ACTION_CANCEL))
+
+
+async def lived(live: Live) -> None:
+    """Job 1 has completed on n1, job 2 was cancelled, and an array of two, 3, too; job 4 waits."""
+    await live.node("n1", gpus=1)
+    await submitted(live, spec(name="done", job_type="cnn", steps=10.0), key="k")
+    lease = await live.run_job("1")
+    live.world.clock.at_s += 100.0  # type: ignore[attr-defined]
+    await live.report("n1", exits=(Exit(lease, "finished", 10.0, 10.0, 90.0, 100.0),))
+    await submitted(
+        live,
+        spec(name="second", user="bob", **LATER),
+        spec(array=[0, 1], **LATER),
+        spec(name="waits", **LATER),
+    )
+    await cancelled(live, "2", "3")
+    await submitted(live, spec(name="next", job_type="cnn", steps=10.0))
+    live.world.clock.at_s += 400.0  # type: ignore[attr-defined]
+    live.world.tell(Woke(what="tick"))  # the next allocation lets go of job 1
+    await live.until(lambda: "1" not in live.world.state.shares.job_row)
+
+
+async def ended(live: Live, **asked: Any) -> list[str]:
+    """Ids of ended jobs, as listed."""
+    filter_ = pb.JobFilter(**{"ended": True, **asked})
+    return [job.id for job in (await live.jobs().ListJobs(pb.ListJobsRequest(filter=filter_))).jobs]
+
+
+def told(test: Any, folder: Path, **options: Any) -> None:
+    """Run a test beside a daemon on which all that has happened."""
+
+    async def run() -> None:
+        async with story(folder, **options) as live:
+            await lived(live)
+            await test(live)
+
+    asyncio.run(run())
+
+
+def test_what_is_forgotten_is_shown_as_before(tmp_path: Path) -> None:
+    """P14: the state lets go of what ended a day ago; show, list, explain and commands answer as before it did."""
+
+    async def test(live: Live) -> None:
+        jobs, state = live.jobs(), live.world.state
+        before = {name: await jobs.GetJob(pb.GetJobRequest(job=name)) for name in ("1", "2", "3_0", "3_1")}
+        said = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
+        assert (list(before["1"].nodes), dict(before["1"].gpu_s)) == (["n1"], {"v100": 100.0})
+        await passes(live, DAY_S / 2)
+        assert len(state.jobs) == 6
+        await passes(live, DAY_S)
+        assert sorted(state.jobs) == ["4", "5"]
+        assert state.arrays == {}
+        for name, job in before.items():
+            assert await jobs.GetJob(pb.GetJobRequest(job=name)) == job
+        now = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
+        assert (now.reason, now.text.partition(",")[2]) == (said.reason, said.text.partition(",")[2])
+        problem = await problem_of(jobs.CommandJob(Command(job="3", action=Command.ACTION_HOLD)))
+        assert (problem.code, problem.reason) == (Code.FAILED_PRECONDITION, "refused")
+        listed = await jobs.ListJobs(pb.ListJobsRequest(filter=pb.JobFilter(jobs=["3", "1", "4"])))
+        assert ([job.id for job in listed.jobs], listed.total) == (["4", "3_1", "3_0", "1"], 4)
+        assert sum(live.people.changes.states.values()) == 2
+        problem = await problem_of(jobs.GetJob(pb.GetJobRequest(job="77")))
+        assert problem.code == Code.NOT_FOUND
+
+    told(test, tmp_path)
+
+
+def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
+    """Forgotten or not, latest end first, in pages, by whatever they are filtered."""
+
+    async def test(live: Live) -> None:
+        for _ in range(2):
+            assert await ended(live) == ["3_1", "3_0", "2", "1"]
+            assert await ended(live, node="n1", worker_type="v100") == ["1"]
+            assert await ended(live, name="[d]*") == []
+            assert await ended(live, name="d*", states=[pb.JOB_STATE_COMPLETED]) == ["1"]
+            assert await ended(live, user="bob", jobs=["2", "3"]) == ["2"]
+            since = stamp(live.world.state.jobs["4"].submitted_s + 1.5)
+            assert await ended(live, ended=False, ended_since=since) == ["3_1", "3_0"]
+            await passes(live, 2 * DAY_S)
+        filter_, pages, token = pb.JobFilter(ended=True), [], ""
+        for _ in range(4):
+            asked = pb.ListJobsRequest(filter=filter_, page_size=1, page_token=token, brief=True)
+            page = await live.jobs().ListJobs(asked)
+            pages += [job.id for job in page.jobs]
+            token = page.next_page_token
+        assert (pages, token) == (["3_1", "3_0", "2", "1"], "")
+        problem = await problem_of(
+            live.jobs().ListJobs(pb.ListJobsRequest(page_token=page.next_page_token or "x"))
+        )
+        assert problem.code == Code.INVALID_ARGUMENT
+
+    told(test, tmp_path)
+
+
+def test_jobs_can_come_after_what_is_forgotten(tmp_path: Path) -> None:
+    """What completed long ago is no obstacle; what was cancelled is refused in words; who watches sees the end."""
+
+    async def test(live: Live) -> None:
+        await passes(live, 2 * DAY_S)
+        jobs = live.jobs()
+        (name,) = await submitted(live, spec(after=[pb.Dependency(job="1")]))
+        assert list((await jobs.GetJob(pb.GetJobRequest(job=name))).blocked_by) == []
+        ends = pb.Dependency(job="3", when=pb.Dependency.WHEN_ENDED)
+        assert await submitted(live, spec(after=[ends])) == [str(int(name) + 1)]
+        problem = await problem_of(
+            jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(after=[pb.Dependency(job="3")])]))
+        )
+        assert (problem.field, "cancelled" in problem.text) == ("specs[0].after", True)
+        async for event in jobs.WatchJobs(pb.WatchJobsRequest(filter=pb.JobFilter(jobs=["1"]))):
+            assert event.job.state == pb.JOB_STATE_COMPLETED
+            break
+
+    told(test, tmp_path)
+
+
+def test_a_key_outlives_its_jobs_for_a_while(tmp_path: Path) -> None:
+    """P2: the same submission again has the same ids, until its key is older than `keep_keys_s`."""
+
+    async def test(live: Live) -> None:
+        again = spec(name="done", job_type="cnn", steps=10.0)
+        await passes(live, 1.5 * DAY_S)
+        assert "1" not in live.world.state.jobs
+        assert await submitted(live, again, key="k") == ["1"]
+        await passes(live, DAY_S)
+        assert live.world.state.requests == {}
+        assert await submitted(live, again, key="k") == ["6"]
+
+    told(test, tmp_path)
+
+
+def test_nothing_is_forgotten_that_is_not_written(tmp_path: Path) -> None:
+    """A full disk, say: the state keeps all of it, the scheduler goes on, and later it is made up for."""
+
+    async def test(live: Live) -> None:
+        book = live.people.book
+        kept, book.add = book.add, _fails  # type: ignore[method-assign]
+        try:
+            await passes(live, 2 * DAY_S)
+        except sqlite3.OperationalError:
+            assert len(live.world.state.jobs) == 6
+        book.add = kept  # type: ignore[method-assign]
+        await passes(live, 0.0)
+        assert sorted(live.world.state.jobs) == ["4", "5"]
+
+    told(test, tmp_path)
+
+
+def _fails(rows: Any) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_lost_book_is_made_again_of_what_the_state_has(tmp_path: Path) -> None:
+    """Deleted or damaged, it is complete again with the jobs that are not forgotten; a warning names what is lost."""
+    journal = MemoryJournal()
+
+    async def test(live: Live) -> None:
+        assert await ended(live) == ["3_1", "3_0", "2", "1"]
+
+    told(test, tmp_path, journal=journal)
+    for path in tmp_path.glob("history.db*"):
+        path.unlink()
+    (tmp_path / "history.db").write_bytes(b"no database" * 1000)
+
+    async def later() -> None:
+        async with story(tmp_path, journal=journal) as live:
+            assert await ended(live) == ["3_1", "3_0", "2", "1"]
+            assert "history.db" in live.people.book.warning
+            await passes(live, 2 * DAY_S)
+            assert "2" not in live.world.state.jobs
+
+    asyncio.run(later())
+    gone = [fact for _, fact in journal.read() if isinstance(fact, JobsForgotten)]
+    assert sorted(name for fact in gone for name in fact.jobs) == ["1", "2", "3_0", "3_1"]

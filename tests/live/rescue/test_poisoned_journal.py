@@ -1,0 +1,129 @@
+"""P13 in recovery: what a journal holds cannot keep the daemon from starting, and users can do away with it.
+
+The poison is put into the journal as facts, and the fault into the code that meets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel import Client
+from scheduler.core import apply as applying
+from scheduler.core import facts as f
+from scheduler.core.planning import problem
+from scheduler.journal.store import SqliteJournal
+from scheduler.live.data.fsck import Finding, look_at
+from scheduler.model.cluster import NodeSpec
+from scheduler.model.jobs import JobSpec, Move
+from tests.support.daemon_thread import DaemonThread
+
+POISON = 0.125  # CPUs by which the injected fault knows the job
+
+
+def directory(folder: Path, *more: f.Fact) -> Path:
+    """A data directory: a node, three jobs of which the second is poison, and a question without an answer."""
+    folder.mkdir(mode=0o700)
+    launch = {"command": ["true"]}
+    jobs = [JobSpec(launch=launch, user="ann", cpus=cpus) for cpus in (1.0, POISON, 1.0)]
+    with SqliteJournal(folder / "journal.db") as journal:
+        journal.append(1.0, [f.EpochStarted(epoch=1)])
+        for number, spec in enumerate(jobs, 1):
+            journal.append(2.0, [f.JobSubmitted(job=str(number), spec=spec)])
+        journal.append(3.0, [f.NodeJoined(spec=NodeSpec(name="n1", worker_type="v100", gpus=2, cpus=8.0))])
+        journal.append(4.0, [f.AllocationAsked(number=1)])
+        for fact in more:
+            journal.append(5.0, [fact])
+    return folder
+
+
+@pytest.fixture
+def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stating the problem raises where the poison is in it."""
+    real = problem.gpus_for
+
+    def gpus_for(node: Any, spec: JobSpec) -> int:
+        if spec.cpus == POISON:
+            raise OverflowError("cannot convert float infinity to integer")
+        return real(node, spec)
+
+    monkeypatch.setattr(problem, "gpus_for", gpus_for)
+
+
+@contextmanager
+def daemon(folder: Path) -> Iterator[Client]:
+    """A client of a daemon that has come up on this directory."""
+    with DaemonThread(folder) as running, Client(running.address) as client:
+        yield client
+
+
+def in_state(client: Client, state: str) -> set[str]:
+    """Ids of all jobs in this state."""
+    return {job.id for job in client.list() if job.state == state}
+
+
+def findings(folder: Path, level: str) -> list[Finding]:
+    """What fsck finds."""
+    return [one for one in look_at(folder) if one.level == level]
+
+
+def test_a_job_that_cannot_be_planned_is_held_at_the_start(tmp_path: Path, cannot_plan: None) -> None:
+    """The daemon comes up, holds that job alone, says so in the status, starts again, and the job can be cancelled."""
+    folder = directory(tmp_path / "data")
+    (bad,) = findings(folder, "bad")
+    assert "because of job 2" in bad.what
+    for _ in range(2):
+        with daemon(folder) as client:
+            assert in_state(client, "held") == {"2"}
+            warnings = client.status().warnings
+            assert any("job 2 is held by the scheduler" in line for line in warnings), warnings
+    assert "a round can be planned" in [one.what for one in findings(folder, "ok")]
+    with daemon(folder) as client:
+        client.cancel("2")
+        assert not any("job 2" in line for line in client.status().warnings)
+
+
+def test_a_fact_that_cannot_be_applied_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported, the job it is about is held, and every other job is as it was."""
+    folder = directory(tmp_path / "data", f.JobMoved(job="1", move=Move.HOLD), f.ProgressMade(progress=()))
+    real = applying._APPLY[f.JobMoved]
+
+    def moved(state: Any, now_s: float, fact: f.JobMoved) -> None:
+        real(state, now_s, fact)
+        if fact.why == "":
+            raise OverflowError("infinite")
+
+    monkeypatch.setitem(applying._APPLY, f.JobMoved, moved)
+    before = findings(folder, "bad")
+    assert any("puts out job 1" in one.remedy for one in before)
+    for turn in range(2):
+        with daemon(folder) as client:
+            assert in_state(client, "held") == {"1"}
+            lines = client.status().warnings
+            assert any(
+                "job 1 is held by the scheduler: a fact about it cannot be applied" in one for one in lines
+            )
+            assert any("JobMoved does not fit" in one for one in lines) == (turn == 0)
+
+
+def test_whatever_raises_at_the_start_the_daemon_comes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no job is to blame, it starts with its timers alone."""
+    folder = directory(tmp_path / "data")
+
+    def build(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(problem, "build", build)
+    with daemon(folder) as client:
+        assert not in_state(client, "held")
+        assert any("ZeroDivisionError" in line for line in client.status().warnings)
+        client.cancel("2")
+    monkeypatch.undo()
+    with daemon(folder) as client:
+        assert (in_state(client, "cancelled"), in_state(client, "held")) == ({"2"}, set())

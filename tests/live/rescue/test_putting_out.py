@@ -1,0 +1,142 @@
+"""P13: a timer, an answer or a start that raises: who is to blame is put out, and the rest goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scheduler.core import on_rounds
+from scheduler.core.effects import RenewLeases, WakeAt
+from scheduler.core.facts import AllocationFailed
+from scheduler.core.messages import JobCommand, Woke
+from scheduler.core.planning import problem
+from scheduler.drive import perform
+from scheduler.live.rescue.blame import Blame, fewest
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobState
+from tests.support.rescued import Service, can_give, hello, poisonous, submit
+
+# -------------------------------------------------------------------------------------------- timers and answers
+
+
+@pytest.mark.parametrize("of", [can_give, lambda name: lambda inputs: name in inputs.jobs])
+def test_a_job_that_planning_fails_on_is_held(monkeypatch: pytest.MonkeyPatch, of: Any) -> None:
+    """It alone is held, with the reason, and the others run in the same moment.
+
+    Also where it raises as long as it has a row in the allocation in force, which it keeps while it is held.
+    """
+    service = Service(hello("n1", 2))
+    service.tell(0.0, submit("a"), submit("b", "poison"))
+    monkeypatch.setattr(on_rounds, "plan_round", poisonous(on_rounds.plan_round, of("3")))
+    service.until(8.0)
+    poison = service.state.jobs["3"]
+    assert (poison.state, service.running()) == (JobState.HELD, {"a", "b"})
+    assert re.fullmatch(r"held by the scheduler: .* failed because of it \(error \d\)", poison.why)
+    assert any(line.startswith("job 3 is held by the scheduler") for line in service.rescue.warnings())
+    service.tell(21.0, JobCommand(call="cancel", job="3", action="cancel"))
+    assert poison.id not in service.state.active
+    assert not [line for line in service.rescue.warnings() if line.startswith("job 3")]
+
+
+def test_two_jobs_that_fail_only_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is enough."""
+    service = Service(hello("n1", 4), submit("a", "b", "c"))
+    both = lambda it: {"1", "3"} <= set(it.jobs)  # noqa: E731
+    monkeypatch.setattr(on_rounds, "plan_round", poisonous(on_rounds.plan_round, both))
+    service.until(20.0)
+    assert service.running() == {"a", "b"}
+
+
+def test_a_node_that_planning_fails_on_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node with which every job fails: it is drained, not the jobs held."""
+    service = Service(hello(), hello("n2"), submit("a", "b", "c"))
+    bad = lambda it: any(one.name == "n2" for one in it.nodes)  # noqa: E731
+    monkeypatch.setattr(on_rounds, "plan_round", poisonous(on_rounds.plan_round, bad))
+    service.until(20.0)
+    assert (len(service.running()), service.state.nodes["n2"].state) == (2, NodeState.DRAINING)
+    assert "error 1" in service.state.nodes["n2"].why
+
+
+def test_a_problem_that_cannot_be_stated_because_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question to the solver raises for one kind of job: all of that kind that fail are held, and no others."""
+    service = Service(hello("n1", 4))
+    service.tell(0.0, submit("a"), submit("x", "y", cpus=0.5), submit("b"))
+    real = problem.gpus_for
+    monkeypatch.setattr(problem, "gpus_for", poisonous(real, lambda one, spec: spec.cpus == 0.5))
+    service.until(20.0)
+    held = {one.spec.name for one in service.state.active.values() if one.state is JobState.HELD}
+    assert (held, service.running()) == ({"x", "y"}, {"a", "b"})
+
+
+def test_what_runs_keeps_its_gpus_while_no_plan_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning always raises, whoever is out of it: leases are renewed round after round, and the pulse goes on."""
+    service = Service(hello(), submit("a"))
+    service.until(20.0)
+    lease = service.state.jobs["1"].lease
+    monkeypatch.setattr(on_rounds, "plan_round", poisonous(on_rounds.plan_round, lambda it: True))
+    round_ends_s = service.state.round.ends_s
+    service.world.effects.clear()
+    service.until(round_ends_s + 800.0)
+    assert service.state.jobs["1"].lease == lease
+    assert service.state.round.ends_s > round_ends_s + 700.0
+    assert any(isinstance(effect, RenewLeases) for effect in service.world.effects)
+    assert service.troubles.count < 12
+    monkeypatch.undo()
+    service.tell(service.world.at_s, submit("b"))
+    service.until(service.state.round.ends_s + 20.0)
+    assert service.running() == {"a", "b"}
+
+
+def test_an_answer_that_raises_is_a_failed_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would answer again: the question is closed, and the round is planned without."""
+    service = Service(hello(), submit("a"))
+    monkeypatch.setattr(on_rounds, "quantised", poisonous(on_rounds.quantised, lambda message: True))
+    service.until(20.0)
+    facts = [fact for _, fact in service.journal.read()]
+    assert any(isinstance(fact, AllocationFailed) and "error" in fact.why for fact in facts)
+    assert service.running() == {"a"}
+
+
+# ---------------------------------------------------------------------------------------------------- the start
+
+
+def test_a_start_that_raises_holds_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open question cannot be repeated because of one job: it is held, and the rest is taken over."""
+    service = Service(hello())
+    service.tell(0.0, submit("a"), submit("poison", cpus=0.5))
+    service.tell(0.0, Woke(what="tick"))
+    assert not service.state.asked.answered
+    monkeypatch.setattr(problem, "gpus_for", poisonous(problem.gpus_for, lambda one, spec: spec.cpus == 0.5))
+    service.core.go_back()  # a new process has worked out nothing yet
+    epoch = service.state.epoch
+    *_, last = service.rescue.take_over(5.0, Blame())
+    perform(service.world, last.effects, service.rescue)
+    assert (service.state.epoch, service.state.jobs["2"].state) == (epoch + 1, JobState.HELD)
+    service.until(30.0)
+    assert service.running() == {"a"}
+
+
+def test_a_start_comes_up_whatever_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody is to blame, the process begins its epoch and leaves the rest to timers."""
+    service = Service(hello(), submit("a"))
+    monkeypatch.setattr(on_rounds, "watch_lapses", poisonous(on_rounds.watch_lapses, lambda out: True))
+    *_, last = service.rescue.take_over(5.0, Blame())
+    assert service.state.epoch == 1
+    assert {effect.what for effect in last.effects if isinstance(effect, WakeAt)} == {"tick", "review"}
+
+
+@pytest.mark.parametrize("guilty", [[], [0], [99], [3, 4], [0, 50, 99], list(range(100))])
+def test_the_fewest_are_found(guilty: list[int]) -> None:
+    """Exactly those that are guilty, in some dozen tries each."""
+    tries = 0
+
+    def fine_without(some: Sequence[int]) -> bool:
+        nonlocal tries
+        tries += 1
+        return set(guilty) <= set(some)
+
+    assert sorted(fewest(range(100), fine_without, lambda: True)) == guilty
+    assert tries <= 8 * len(guilty) + 1

@@ -1,0 +1,254 @@
+"""P13: a message, a timer or an answer that raises is refused or put out alone; everything else goes on.
+
+Faults are injected where the core calls something: `apply`, `plan_round`, the statement of the problem. After every
+refused message the digest of the state is what it was before, and at the end the journal replays to the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scheduler.core import on_jobs, on_nodes, outcome
+from scheduler.core.effects import SendLeases
+from scheduler.core.facts import Fact, JobSubmitted
+from scheduler.core.messages import (
+    Configure,
+    Forget,
+    GiveRates,
+    JobCommand,
+    Message,
+    NodeCommand,
+    NodeReport,
+    NodeSilent,
+    SetPolicy,
+    SetPrices,
+    Shares,
+    Solved,
+    SubmitJobs,
+    Woke,
+)
+from scheduler.core.state import SchedulerState
+from scheduler.drive import drive, perform
+from scheduler.journal.errors import AppendFailed
+from scheduler.live.rescue.rescue import NODE_FAILURES_MAX, TRIES_MAX
+from scheduler.live.rescue.trouble_words import message_words
+from scheduler.live.rescue.troubles import TRACEBACKS_MAX, Troubles
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobState
+from scheduler.model.settings import Settings
+from tests.support.rescued import Boom, Service, hello, poisonous, submit
+
+EMPTY_SHARES = Shares(jobs=(), worker_types=(), first=[], second=[], worker_type=[], gpus=[], share=[])
+
+# ------------------------------------------------------------------------------------------------ what was sent
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_call_that_raises_is_refused_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    """In one batch with others, before or in the middle of its change: those are done, it is refused with a number."""
+    service = Service(hello())
+
+    def is_poison(state: SchedulerState, now_s: float, fact: Fact) -> bool:
+        return isinstance(fact, JobSubmitted) and fact.spec.name == "poison"
+
+    monkeypatch.setattr(outcome, "apply", poisonous(outcome.apply, is_poison, late))
+    with caplog.at_level(logging.ERROR):
+        service.tell(1.0, submit("a"), submit("b", "poison", "c"), submit("d"))
+    assert [one.spec.name for one in service.state.jobs.values()] == ["a", "d"]
+    assert service.world.replies["a"].result == {"jobs": ["1"]}
+    service.refusal("b")
+    assert [record.levelname for record in caplog.records if "Boom" in record.getMessage()] == ["ERROR"]
+    assert "Traceback" in caplog.text
+    assert any("error 1: a submission by" in line for line in service.rescue.warnings())
+    service.until(20.0)
+    assert service.running() == {"a", "d"}
+
+
+@pytest.mark.parametrize("nth", range(1, 40, 3))
+@pytest.mark.parametrize("lasting", [False, True])
+def test_wherever_a_change_raises_nothing_is_half_done(
+    monkeypatch: pytest.MonkeyPatch, nth: int, lasting: bool
+) -> None:
+    """The n-th fact of a story raises, once or from then on for its kind: the journal always adds up to the state."""
+    service = Service()
+    calls, bad, real = 0, set[type[Fact]](), outcome.apply
+
+    def apply(state: SchedulerState, now_s: float, fact: Fact) -> None:
+        nonlocal calls
+        calls += 1
+        real(state, now_s, fact)
+        if calls == nth or type(fact) in bad:
+            if lasting:
+                bad.add(type(fact))
+            raise Boom
+
+    monkeypatch.setattr(outcome, "apply", apply)
+    service.tell(0.0, hello(), submit("a"), submit("b"), hello("n2"))
+    service.until(15.0)
+    service.tell(15.0, submit("c", "d"), JobCommand(call="hold", job="1", action="hold"))
+    service.until(30.0)
+    service.tell(30.0, JobCommand(call="cancel", job="2", action="cancel"), submit("e"))
+    service.until(800.0)  # two rounds
+    waiting = service.world.timers or service.world.again
+    assert waiting or not (service.state.nodes and service.state.active), "the pulse has stopped"
+
+
+def test_a_flood_is_not_tried_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one sender's messages that raise only a few are tried in a batch; others' are all done."""
+    service, tried = Service(), list[str]()
+
+    def handler(out: Any, message: SubmitJobs) -> None:
+        tried.append(message.user)
+        if message.user == "mallory":
+            raise Boom
+        on_jobs.on_submit(out, message)
+
+    monkeypatch.setitem(service.core._on, SubmitJobs, handler)
+    flood = [submit(f"bad{n}", user="mallory") for n in range(200)]
+    service.tell(1.0, *flood, submit("good", user="ann"))
+    assert tried.count("mallory") == 1 + TRIES_MAX
+    assert (service.rescue.refused, len(service.state.jobs)) == (200, 1)
+    assert {service.world.replies[f"bad{n}"].code for n in range(200)} == {"internal"}
+
+
+def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
+    """Every error has its line and its number; tracebacks of the same one are logged a few times."""
+    troubles = Troubles()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(100):
+            try:
+                raise Boom
+            except Boom as error:
+                troubles.note("nothing was done", error)
+    assert (len(caplog.records), caplog.text.count("Traceback")) == (100, TRACEBACKS_MAX)
+    assert ["error 100" in line for line in troubles.warnings()] == [True]
+
+
+def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones are refused to its link; then it gets no more work, and the reason says why."""
+    service = Service(hello(), hello("n2"))
+    is_poison = lambda out, message: message.node == "n1"  # noqa: E731
+    monkeypatch.setitem(service.core._on, NodeReport, poisonous(on_nodes.on_report, is_poison))
+    for turn in range(NODE_FAILURES_MAX):
+        assert service.state.nodes["n1"].state is NodeState.UP
+        service.tell(turn, NodeReport(node="n1", generation=0), NodeReport(node="n2", generation=0))
+        assert [f"error {turn + 1}" in why for why in service.failed] == [True]
+    assert service.state.nodes["n1"].state is NodeState.DRAINING
+    assert f"its reports cannot be handled (error {NODE_FAILURES_MAX})" in service.state.nodes["n1"].why
+    assert any("node n1 is drained by the scheduler" in line for line in service.rescue.warnings())
+
+
+def test_limits_that_cannot_be_checked_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for limits follows every message: where that raises, messages are handled without it."""
+    service = Service(hello(), submit("a"))
+    real = on_jobs._next_s
+    monkeypatch.setattr(on_jobs, "_hopeless", poisonous(on_jobs._hopeless, lambda state, one: True))
+    service.tell(1.0, submit("b", earliest_start_s=50.0))  # nobody is watched before
+    service.refusal("b")
+    monkeypatch.setattr(on_jobs, "_hopeless", lambda state, one: "")
+    service.tell(1.0, submit("c", earliest_start_s=50.0))
+    monkeypatch.setattr(on_jobs, "_next_s", poisonous(real, lambda *_: True))
+    service.tell(2.0, JobCommand(call="cancel", job="1", action="cancel"), submit("d"))
+    assert service.state.jobs["1"].state is JobState.CANCELLED
+    assert not service.world.replies["cancel"].error
+    assert [one.spec.name for one in service.state.jobs.values()] == ["a", "c", "d"]
+    service.tell(3.0, Woke(what="review"))
+    assert service.world.again == [Woke(what="review")]
+
+
+def test_operators_read_no_names_of_the_code() -> None:
+    """Every message that can fail is named in words, with its sender where it has one."""
+    sent: list[Message] = [
+        submit("a", user="ada"),
+        JobCommand(job="1", action="hold", user="ada"),
+        NodeCommand(node="n1", action="drain", user="ada"),
+        SetPolicy(policy="las", user="ada"),
+        Configure(settings=Settings(), user="ada"),
+        SetPrices(price_per_gpu_hour={}, user="ada"),
+        GiveRates(user="ada"),
+        hello("n1"),
+        NodeReport(node="n1", generation=0),
+        NodeSilent(node="n1"),
+    ]
+    unsent = [
+        Forget(),
+        Solved(number=1, policy="las", shares=EMPTY_SHARES),
+        Woke(what="plan"),
+    ]
+    assert {type(message) for message in sent + unsent} == set(Message.__subclasses__())
+    for message in sent + unsent:
+        words = message_words(message)
+        assert type(message).__name__ not in words
+        assert words != "a message"
+        assert ("ada" in words or "n1" in words) == (message in sent)
+    assert message_words(Woke(what="plan")) == "a timer (plan)"
+
+
+# ---------------------------------------------------------------------------------------------- around the core
+
+
+def test_effects_and_listeners_that_raise_stop_nothing() -> None:
+    """A set that cannot be sent and a listener that fails are logged; everything after them is done."""
+    service = Service(hello())
+    heard: list[int] = []
+    real = service.world.perform
+
+    def listener(now_s: float, facts: Sequence[Fact]) -> None:
+        raise Boom
+
+    service.feed.listen(listener)
+    service.feed.listen(lambda now_s, facts: heard.append(len(facts)))
+    service.world.perform = poisonous(real, lambda effect: isinstance(effect, SendLeases))  # type: ignore[method-assign]
+    service.tell(0.0, submit("a"))
+    service.until(20.0)
+    assert service.running() == {"a"}
+    assert heard
+    assert any("sending leases to node n1" in line for line in service.troubles.warnings())
+    with pytest.raises(Boom):  # without a rescue, as in simulations, it is raised
+        perform(service.world, [SendLeases("n1", 1, 1, ())], None)
+
+
+def test_a_fact_that_cannot_be_written_is_refused(tmp_path: Any) -> None:
+    """The format of the journal cannot hold it: nothing was written, and the state knows nothing of it either."""
+    from scheduler.journal.store import SqliteJournal
+
+    with SqliteJournal(tmp_path / "journal.db") as journal:
+        service = Service(hello(), journal=journal)
+        bad = submit("inf", launch={"x": math.inf})
+        service.tell(1.0, submit("a"), bad, submit("b"))
+        assert [one.spec.name for one in service.state.jobs.values()] == ["a", "b"]
+        service.refusal("inf")
+
+
+def test_a_write_that_fails_still_ends_the_loop() -> None:
+    """The next process starts from what is on disk: there is nothing to go back to in this one."""
+    service = Service()
+
+    def append(now_s: float, facts: Sequence[Fact]) -> None:
+        raise AppendFailed("the disk is full")
+
+    service.journal.append = append
+    with pytest.raises(AppendFailed):
+        service.tell(1.0, submit("a"))
+
+
+def test_without_a_rescue_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations and tests see every fault."""
+    service = Service()
+    monkeypatch.setitem(service.core._on, SubmitJobs, poisonous(on_jobs.on_submit, lambda *_: True))
+
+    async def run() -> None:
+        service.world.tell(submit("a"))
+        service.world._stopped = False
+        await drive(service.core, service.world, service.feed)
+
+    with pytest.raises(Boom):
+        asyncio.run(run())

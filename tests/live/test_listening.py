@@ -1,0 +1,36 @@
+"""Ports stay open, whatever is sent to them; one that closes nevertheless is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from scheduler.live.config import Address
+from scheduler.live.listening import Port
+from tests.support import http2
+from tests.support.daemon_thread import DaemonThread
+
+TIMEOUT_S = 60.0
+
+
+def test_no_name_of_a_method_closes_the_port(tmp_path) -> None:
+    """Names that are not UTF-8, empty or unknown are unimplemented, and the next caller is served."""
+    with DaemonThread(tmp_path) as daemon:
+        for path in (b"/gavel.v1.Jobs/\xff\xfe", b"\xff", b"/", b"/gavel.v1.Jobs/None"):
+            assert b"there is no such method" in http2.answer(daemon.address, http2.request(path))
+        odd = http2.request(b"/gavel.v1.Jobs/ListJobs", [(b"x-gavel-user", b"\xff\xfe")])
+        assert b"grpc-status" in http2.answer(daemon.address, odd)
+        assert b"grpc-status\x010" in http2.answer(daemon.address, http2.request(b"/gavel.v1.Jobs/ListJobs"))
+
+
+def test_a_port_that_closes_by_itself_is_noticed() -> None:
+    """Whatever ended its server: whoever waits for the loss of the port is told."""
+
+    async def told() -> str:
+        port = Port([])
+        await port.open(Address("127.0.0.1", 0), "--listen")
+        waiting = asyncio.create_task(port.lost())
+        await asyncio.sleep(0)
+        await port._server.stop(None)
+        return str(await asyncio.wait_for(waiting, TIMEOUT_S))
+
+    assert "127.0.0.1" in asyncio.run(told())

@@ -1,0 +1,253 @@
+"""Merging interchangeable jobs loses nothing, for any policy, and the way back gives every member the same.
+
+Interchangeable is meant literally: swap any two members of a group and the table of columns is the same table.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from policies.audit import audit
+from policies.engine import grouping
+from policies.engine.grouping import Grouping, group
+from policies.errors import ProblemError
+from policies.problem import ALONE, Allocation, Problem
+from policies.registry import Entry, entry, names
+from tests.support.problems import alone, by_hand, canonical, problems, random_problem, shuffled, together
+
+# Conic answers are exact to about 1e-8 of their scale; the search of `ftf` and the levels add to that.
+TOLERANCE = 1e-5
+FACTS = ("weight", "tenant", "steps_left", "waited_s", "isolated_s", "deadline_s")
+KINDS = {"kinds": st.integers(1, 4), "widths": st.just((1,))}
+
+
+def groups(problem: Problem, there: Grouping) -> list[list[int]]:
+    """The rows of each group."""
+    members = defaultdict(list)
+    for row, number in enumerate(there.group_of.tolist()):
+        members[number].append(row)
+    return list(members.values())
+
+
+def ways(problem: Problem) -> Counter:
+    """The table of columns as a bag of facts that does not depend on any order; a pair either way round."""
+    c = problem.columns
+    bag = Counter()
+    for first, second, *way in zip(c.first, c.second, c.worker_type, c.gpus, c.label, strict=True):
+        at = sum(bag.values())
+        one, two = (int(first), float(c.first_rate[at])), (int(second), float(c.second_rate[at]))
+        bag[(*sorted([one, two]), *map(str, way))] += 1
+    return bag
+
+
+def swap(problem: Problem, a: int, b: int) -> Problem:
+    """The same problem with two jobs in each other's place."""
+    place = np.arange(len(problem.jobs) + 1)
+    place[[a, b]] = [b, a]
+    place[ALONE] = ALONE
+    c = problem.columns
+    return replace(problem, columns=replace(c, first=place[c.first], second=place[c.second]))
+
+
+def assert_interchangeable(problem: Problem, there: Grouping, keys: tuple[str, ...]) -> None:
+    """No policy that reads these facts can tell the members of a group apart."""
+    before = ways(problem)
+    for members in groups(problem, there):
+        for a, b in pairwise(members):
+            assert ways(swap(problem, a, b)) == before
+            for fact in ("gpus", "weight", *(key for key in keys if key in FACTS)):
+                assert getattr(problem.jobs, fact)[a] == getattr(problem.jobs, fact)[b]
+
+
+# --------------------------------------------------------------------------------- exact, for every policy
+
+
+def both_answers(found: Entry, problem: Problem) -> tuple[Allocation, Grouping, Allocation]:
+    """A policy's answer to a problem as it is, and to the merged one."""
+    smaller, there = group(problem, found.reads)
+    return found.function(problem), there, found.function(smaller)
+
+
+@pytest.mark.parametrize("name", names())
+@settings(max_examples=60)
+@given(problem=problems(**KINDS).map(canonical))
+@example(problem=canonical(random_problem(0, jobs=3, kinds=2, widths=(1,), pairs=True)))  # all at their best
+def test_a_policy_is_none_the_worse_for_it(name: str, problem: Problem) -> None:
+    """With the keys that a policy says it reads: equal value, a feasible answer, the same rate for every member."""
+    if not len(problem.jobs):
+        return
+    found = entry(name)
+    plain, there, merged = both_answers(found, problem)
+    assert_interchangeable(problem, there, found.reads)
+    split = there(merged)
+    assert split.value == pytest.approx(plain.value, rel=TOLERANCE, abs=TOLERANCE)
+    assert split.price == pytest.approx(merged.price, nan_ok=True)
+    assert split.isolated_rate == pytest.approx(plain.isolated_rate, rel=1e-12)
+    assert audit(problem, plain) == []
+    assert audit(there.grouped, merged) == []
+    assert audit(problem, split) == []
+    rate = problem.rates @ split.time_share
+    per_member = (there.grouped.rates @ merged.time_share) / there.grouped.jobs.count
+    scale = problem.rates.largest()
+    assert rate / scale == pytest.approx(per_member[there.group_of] / scale, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "id" not in entry(name).reads])
+def test_what_a_policy_reads_leaves_something_to_merge(name: str) -> None:
+    """The property above is not about groups of one: twelve jobs of three kinds are at most three rows."""
+    problem = canonical(random_problem(11, jobs=12, kinds=3, widths=(1,), pairs=True, weights=True))
+    found = entry(name)
+    plain, there, merged = both_answers(found, problem)
+    assert len(there.grouped.jobs) == 3
+    assert there.grouped.jobs.count.sum() == 12
+    assert there(merged).value == pytest.approx(plain.value, rel=TOLERANCE)
+    assert audit(problem, there(merged)) == []
+
+
+@pytest.mark.parametrize("key", FACTS)
+def test_a_fact_that_is_read_keeps_jobs_apart(key: str) -> None:
+    """Jobs that differ in a fact are merged unless the policy reads it (weight: always read)."""
+    other = {"tenant": ["a", "b"], "deadline_s": [60.0, np.inf]}.get(key, [1.0, 2.0])
+    problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), alone("b", "v100", 4.0), **{key: other})
+    assert len(group(problem, [key] if key != "weight" else [])[0].jobs) == 2
+    assert len(group(problem)[0].jobs) == (2 if key == "weight" else 1)
+
+
+def test_every_job_has_an_id_of_its_own() -> None:
+    """A policy that goes by ids, or by the order of arrival in a fifo tenant, gets every job by itself."""
+    same = [alone(job, "v100", 4.0) for job in "abc"]
+    assert len(group(by_hand({"v100": 1}, *same), ["id"])[0].jobs) == 3
+    shop = random_problem(3, jobs=12, kinds=1, tenants=True)
+    queue = replace(shop, jobs=replace(shop.jobs, tenant=("shop",) * 6 + ("lab/vision",) * 6))
+    assert sorted(group(queue, ["tenant"])[0].jobs.count.tolist()) == [1] * 6 + [6]
+
+
+def test_deadlines_are_decided_job_by_job_where_few() -> None:
+    """Which of 50 deadlines to keep is an exact choice between jobs; of more, only a share of each kind is kept."""
+    for jobs, rows in ((50, 50), (51, 1)):
+        problem = by_hand(
+            {"v100": 1},
+            *(alone(f"j{m}", "v100", 4.0) for m in range(jobs)),
+            steps_left=100.0,
+            deadline_s=60.0,
+        )
+        assert len(group(problem, ["deadline_s"])[0].jobs) == rows
+
+
+def test_steps_are_no_matter_where_there_is_no_deadline() -> None:
+    """A policy that reads steps for deadlines only merges jobs that have none, whatever their steps."""
+    same = [alone(job, "v100", 4.0) for job in "abc"]
+    problem = by_hand({"v100": 1}, *same, steps_left=[5.0, 6.0, 7.0], deadline_s=[np.inf, np.inf, 9.0])
+    assert group(problem, ["deadline_s"])[0].jobs.count.tolist() == [2, 1]
+
+
+def test_an_unknown_key_is_refused() -> None:
+    """A typing error in `reads` must not quietly merge what it should keep apart."""
+    with pytest.raises(ProblemError, match=r"unknown key 'steps', must be one of id, steps_left, .*tenant"):
+        group(random_problem(1), ["steps"])
+
+
+# ------------------------------------------------------------------------------------------ what is merged
+
+
+def test_a_pair_that_only_one_of_them_knows_keeps_them_apart() -> None:
+    """Two jobs alike alone are not alike when only one of them is known to get on with a third."""
+    solo = [alone(job, "v100", 10.0) for job in "xyz"]
+    problem = by_hand({"v100": 1}, *solo, together(("x", "y"), "v100", (8.0, 8.0)))
+    smaller, there = group(problem)
+    assert_interchangeable(problem, there, ())
+    assert len(smaller.jobs) > 1
+    assert there.group_of[2] not in there.group_of[:2]
+
+
+def test_pairs_that_go_round_in_a_ring_are_not_a_block() -> None:
+    """Four jobs of which each knows two others look alike one by one, but no pair share can be walked over them."""
+    solo = [alone(job, "v100", 10.0) for job in "abcd"]
+    ring = [together(pair, "v100", (8.0, 8.0)) for pair in ("ab", "bc", "cd", "da")]
+    problem = by_hand({"v100": 1}, *solo, *(way._replace(jobs=tuple(way.jobs)) for way in ring))
+    _, there = group(problem)
+    assert_interchangeable(problem, there, ())
+
+
+def test_pair_rates_within_a_group_are_even() -> None:
+    """Where of two jobs alike one is slower beside the other, they are not alike."""
+    solo = [alone(job, "v100", 10.0) for job in "ab"]
+    uneven = by_hand({"v100": 1}, *solo, together(("a", "b"), "v100", (8.0, 6.0)))
+    assert len(group(uneven)[0].jobs) == 2
+    even = by_hand({"v100": 1}, *solo, together(("a", "b"), "v100", (8.0, 8.0)))
+    assert len(group(even)[0].jobs) == 1
+
+
+def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
+    """a is the faster one beside b, b beside c, c beside a: each sees the same, and yet no two may change places."""
+    solo = [alone(job, "v100", 10.0) for job in "abc"]
+    rounds = [together(pair, "v100", (8.0, 6.0)) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
+    problem = by_hand({"v100": 1}, *solo, *rounds)
+    assert_interchangeable(problem, group(problem)[1], ())
+
+
+@given(problem=problems(), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=100)
+def test_what_is_merged_does_not_depend_on_order(problem: Problem, seed: int) -> None:
+    """The same jobs are merged in whatever order jobs, columns and the two of a pair come."""
+    other = shuffled(problem, seed)
+
+    def by_id(which: Problem) -> set[frozenset[str]]:
+        merged = groups(which, group(which)[1])
+        return {frozenset(which.jobs.ids[row] for row in rows) for rows in merged}
+
+    assert by_id(problem) == by_id(other)
+
+
+@given(problem=problems())
+@settings(max_examples=100)
+def test_merging_twice_is_merging_once(problem: Problem) -> None:
+    """A merged problem has nothing left to merge, and rows that stand for several jobs are left alone."""
+    once, _ = group(problem)
+    twice, there = group(once)
+    assert twice.jobs.ids == once.jobs.ids
+    assert there.group_of.tolist() == list(range(len(once.jobs)))
+    assert ways(twice) == ways(once)
+
+
+@given(problem=problems(kinds=st.integers(1, 3), pairs=st.booleans()))
+@settings(max_examples=60)
+def test_all_of_a_kind_is_merged(problem: Problem) -> None:
+    """Nothing is left unmerged for want of looking: as many rows as kinds, or fewer, where kinds happen to agree."""
+    assert len(group(problem)[0].jobs) <= 3
+
+
+def test_nothing_to_merge_is_fine() -> None:
+    """No jobs, jobs without columns, and jobs that are all different come back as they were."""
+    for problem in (by_hand({"v100": 1}), by_hand({"v100": 1}, ids=("a",)), random_problem(2, kinds=None)):
+        smaller, there = group(problem)
+        assert smaller.jobs.ids == problem.jobs.ids
+        assert there.group_of.tolist() == list(range(len(problem.jobs)))
+
+
+# --------------------------------------------------------------------------- a hash proposes, it never decides
+
+
+@pytest.mark.parametrize("bits", [0, 1, 3])
+@given(problem=problems(kinds=st.integers(1, 4), pairs=st.booleans()))
+@settings(max_examples=60)
+def test_colliding_hashes_merge_nothing_that_differs(bits: int, problem: Problem) -> None:
+    """With a hash of so few bits that jobs collide all the time, groups may be smaller, but never wrong."""
+    good, calls = grouping._hash, 0
+
+    def short(word: np.ndarray, salt: int) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        assert calls < 5_000, "splitting groups by hashes that collide goes round in circles"
+        return good(word, salt) % np.uint64(2**bits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_hash", short)
+        smaller, there = group(problem)
+    assert_interchangeable(problem, there, ())
+    assert smaller.jobs.count.sum() == len(problem.jobs)

@@ -1,0 +1,290 @@
+"""The chain of solvers: each can answer for the others, an answer knows whether it is the best, trouble is told."""
+
+from dataclasses import replace
+
+import clarabel
+import numpy as np
+import pytest
+
+from policies.engine import solvers
+from policies.engine.solvers import (
+    Answer,
+    LinearProgram,
+    run_clarabel,
+    solve_lp,
+    solve_milp,
+    time_left_s,
+    time_limit,
+    try_lp,
+)
+from policies.engine.sparse import dense, zeros
+from policies.errors import SolverFailure
+from policies.program import Program
+from policies.reference import proportional_rates
+from tests.support.problems import random_problem
+
+CHAIN = dict(solvers._CHAIN)
+
+
+def fails(program: LinearProgram) -> Answer:
+    """A solver that has a bad day."""
+    raise SolverFailure("had a bad day")
+
+
+def knapsack(limit: float = 1.0) -> LinearProgram:
+    """max 3 x + 2 y, x + y <= limit, x <= 0.4."""
+    return LinearProgram(
+        np.array([-3.0, -2.0]), dense(np.array([[1.0, 1.0], [1.0, 0.0]])), np.array([limit, 0.4])
+    )
+
+
+def max_min_program(monkeypatch: pytest.MonkeyPatch, jobs: int, **features: object) -> LinearProgram:
+    """The linear program behind `las`, caught on its way to the solvers."""
+    caught: list[LinearProgram] = []
+    monkeypatch.setattr(
+        solvers, "_CHAIN", [("catch", lambda program: caught.append(program) or fails(program))]
+    )
+    problem = random_problem(4, jobs=jobs, widths=(1,), weights=True, **features)
+    with pytest.raises(SolverFailure):
+        Program(problem).raise_all(problem.jobs.weight * proportional_rates(problem))
+    monkeypatch.undo()
+    return caught[0]
+
+
+# ------------------------------------------------------------------------------------------ one, then the next
+
+
+def test_the_order_of_the_chain() -> None:
+    """Our own method for what it is made for, interior point before simplex, whatever else is installed last."""
+    assert list(CHAIN)[-3:] == ["Clarabel", "HiGHS", "cvxpy"]
+
+
+@pytest.mark.parametrize("name", ["Clarabel", "HiGHS", "cvxpy"])
+def test_each_solver_alone_finds_the_same_optimum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point, value and prices of a program done by hand: 0.4 of the better, 0.6 of the other."""
+    monkeypatch.setattr(solvers, "_CHAIN", [(name, CHAIN[name])])
+    answer = solve_lp(knapsack())
+    assert answer.optimal
+    assert answer.x == pytest.approx([0.4, 0.6], abs=1e-6)
+    assert answer.dual == pytest.approx([2.0, 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs"), [*((name, 400) for name in CHAIN), *((name, 12) for name in list(CHAIN)[-3:])]
+)
+def test_each_solver_answers_a_policy_alike(name: str, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the program of `las`, small and large: feasible, and prices that prove that nothing is better."""
+    program = max_min_program(monkeypatch, jobs)
+    if name == "simplex":  # which takes what does not fall apart into jobs
+        program = replace(program, block=None)
+    answer = CHAIN[name](program)
+    assert answer is not None
+    value = program.cost @ answer.x
+    assert answer.optimal
+    assert answer.x.min() >= 0
+    assert (program.rows @ answer.x - program.limit).max() <= 1e-6
+    assert answer.dual.min() >= 0
+    assert (
+        program.cost + program.rows.T @ answer.dual
+    ).min() >= -1e-6  # no column is worth more than it costs
+    assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-6)  # and the bill comes out even
+    assert value == pytest.approx(CHAIN["HiGHS"](program).x @ program.cost, rel=1e-6)
+
+
+def test_the_next_one_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure hands the program on, and the answer of the last is as good as any."""
+    for name in ("HiGHS", "cvxpy"):
+        monkeypatch.setattr(solvers, "_CHAIN", [("first", fails), ("second", fails), (name, CHAIN[name])])
+        assert solve_lp(knapsack()).x == pytest.approx([0.4, 0.6], abs=1e-6)
+
+
+def test_an_optimum_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked after somebody has proven the optimum."""
+    asked: list[str] = []
+    chain = [
+        (name, lambda program, name=name: asked.append(name) or CHAIN["HiGHS"](program)) for name in "ab"
+    ]
+    monkeypatch.setattr(solvers, "_CHAIN", chain)
+    solve_lp(knapsack())
+    assert asked == ["a"]
+
+
+def test_best_so_far_is_kept_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody proves an optimum, the first point that was reached is the answer, marked as what it is."""
+    halfway = replace(CHAIN["HiGHS"](knapsack()), x=np.array([0.2, 0.2]), optimal=False)
+    later = replace(halfway, x=np.zeros(2))
+    monkeypatch.setattr(
+        solvers, "_CHAIN", [("a", fails), ("b", lambda _: halfway), ("c", lambda _: later), ("d", fails)]
+    )
+    answer = solve_lp(knapsack())
+    assert answer.x.tolist() == [0.2, 0.2]
+    assert not answer.optimal
+    monkeypatch.setattr(solvers, "_CHAIN", [("b", lambda _: halfway), ("HiGHS", CHAIN["HiGHS"])])
+    assert solve_lp(knapsack()).optimal
+
+
+def test_what_each_of_them_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all give up, the error carries the reason of each."""
+    monkeypatch.setattr(solvers, "_CHAIN", [("Clarabel", fails), ("HiGHS", fails)])
+    with pytest.raises(SolverFailure, match=r"^Clarabel: had a bad day; HiGHS: had a bad day$"):
+        solve_lp(knapsack())
+
+
+def test_a_try_ends_with_the_first_solver_that_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves the program to others is passed over; the failure of the first who takes it is that of the try."""
+    answer = Answer(np.array([0.4, 0.6]), np.zeros(2), True)
+    monkeypatch.setattr(solvers, "_CHAIN", [("not mine", lambda _: None), ("mine", lambda _: answer)])
+    assert try_lp(knapsack()) is answer
+    monkeypatch.setattr(solvers, "_CHAIN", [("bad", fails), ("good", lambda _: answer)])
+    with pytest.raises(SolverFailure, match="bad: had a bad day"):
+        try_lp(knapsack())
+    stopped = replace(answer, optimal=False)
+    monkeypatch.setattr(solvers, "_CHAIN", [("slow", lambda _: stopped), ("good", lambda _: answer)])
+    with pytest.raises(SolverFailure, match="no optimum"):
+        try_lp(knapsack())
+
+
+def test_a_try_leaves_time_for_the_way_that_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees a part of the limit only; without a limit there is none."""
+    seen: list[float] = []
+
+    def looks(program: LinearProgram) -> Answer:
+        seen.append(time_left_s())
+        return Answer(np.zeros(2), np.zeros(2), True)
+
+    monkeypatch.setattr(solvers, "_CHAIN", [("looks", looks)])
+    with time_limit(100.0):
+        try_lp(knapsack())
+        assert time_left_s() > 99.0 - solvers.TRY
+    try_lp(knapsack())
+    assert seen[0] <= 100.0 * solvers.TRY
+    assert seen[1] == np.inf
+
+
+def test_nothing_to_decide() -> None:
+    """A program without columns is solved by anybody."""
+    answer = solve_lp(LinearProgram(np.zeros(0), zeros(2, 0), np.ones(2)))
+    assert answer.optimal
+    assert answer.dual.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["Clarabel", "HiGHS", "cvxpy"])
+@pytest.mark.parametrize("fault", ["infeasible", "unbounded"])
+def test_what_cannot_be_solved_is_a_failure(name: str, fault: str) -> None:
+    """Neither x >= 0 with x <= -1, nor profit without end, comes back as an answer."""
+    limit = -1.0 if fault == "infeasible" else 1.0
+    row = [[1.0, 1.0]] if fault == "infeasible" else [[1.0, -1.0]]
+    with pytest.raises(SolverFailure):
+        CHAIN[name](LinearProgram(np.array([-1.0, -1.0]), dense(np.array(row)), np.array([limit])))
+
+
+# ------------------------------------------------------------------------------------------------------ time
+
+
+def test_the_limit_holds_inside_its_block_only() -> None:
+    """Limits nest, end with their block, also after an error, and there is none to begin with."""
+    assert time_left_s() == np.inf
+    with time_limit(100.0):
+        assert 90.0 < time_left_s() <= 100.0
+        with time_limit(None):
+            assert time_left_s() == np.inf
+        with pytest.raises(ValueError, match="trouble"), time_limit(1.0):
+            raise ValueError("trouble")
+        assert 90.0 < time_left_s() <= 100.0
+    assert time_left_s() == np.inf
+
+
+def test_no_time_left_is_a_failure_that_says_so() -> None:
+    """A limit that has passed before the first solver starts leaves nothing to return."""
+    with time_limit(-1.0), pytest.raises(SolverFailure, match="no time left"):
+        solve_lp(knapsack())
+
+
+@pytest.mark.parametrize("name", ["Clarabel", "HiGHS"])
+def test_with_time_to_spare_a_limit_changes_nothing(name: str) -> None:
+    """The limit is passed on to the solver, which does not need it."""
+    with time_limit(600.0):
+        assert CHAIN[name](knapsack()).x == pytest.approx([0.4, 0.6], abs=1e-6)
+
+
+def test_a_limit_stops_the_solver_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver in the middle of a program of some size gives up: a failure, or an answer that is no optimum."""
+    program = max_min_program(monkeypatch, 2_000, types=6)
+    for name in ("Clarabel", "HiGHS"):
+        with time_limit(3e-3):
+            try:
+                assert not CHAIN[name](program).optimal
+            except SolverFailure:
+                continue
+
+
+# --------------------------------------------------------------------------------------- the other programs
+
+
+def test_whole_numbers() -> None:
+    """Of three things that do not fit together the two best are taken, and that is proven."""
+    program = LinearProgram(np.array([-5.0, -4.0, -3.0]), dense(np.array([[3.0, 2.0, 2.0]])), np.array([5.0]))
+    answer = solve_milp(program, np.arange(3))
+    assert answer.x == pytest.approx([1.0, 1.0, 0.0])
+    assert answer.optimal
+    with time_limit(600.0):
+        assert solve_milp(program, np.arange(3)).x == pytest.approx([1.0, 1.0, 0.0])
+    assert solve_milp(program, np.array([0])).x[1] == pytest.approx(2.5)  # only the first has to be whole
+
+
+def test_whole_numbers_that_do_not_exist() -> None:
+    """No way to keep the rows is a failure."""
+    program = LinearProgram(np.ones(1), dense(np.array([[1.0]])), np.array([-1.0]))
+    with pytest.raises(SolverFailure, match="HiGHS"):
+        solve_milp(program, np.arange(1))
+
+
+def test_a_quadratic_program() -> None:
+    """min |x - (2, 3)|² on x1 + x2 <= 1 is the foot of the perpendicular, (0, 1)."""
+    found = run_clarabel(
+        np.array([-2.0, -3.0]),
+        dense(np.array([[1.0, 1.0]])),
+        np.array([1.0]),
+        [clarabel.NonnegativeConeT(1)],
+        quadratic=dense(np.eye(2)),
+    )
+    assert np.asarray(found.x) == pytest.approx([0.0, 1.0], abs=1e-7)
+
+
+def test_the_same_program_twice_is_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: a simulation that is run again must go the same way."""
+    program = max_min_program(monkeypatch, 300)
+    once, twice = solve_lp(program), solve_lp(program)
+    assert np.array_equal(once.x, twice.x)
+    assert np.array_equal(once.dual, twice.dual)
+
+
+def wide_program() -> LinearProgram:
+    """20 rows and 300 columns, each of which takes of three rows: as pairs of jobs on a type do."""
+    draw = np.random.default_rng(3)
+    table = np.zeros((20, 300))
+    for column in range(300):
+        table[draw.choice(20, 3, replace=False), column] = draw.uniform(0.5, 1.5, 3)
+    return LinearProgram(-draw.uniform(1.0, 2.0, 300), dense(table), draw.uniform(1.0, 3.0, 20))
+
+
+def test_simplex_takes_what_has_many_more_columns_than_rows() -> None:
+    """It finds the optimum that interior point finds, and its prices prove it; what is not wide is left to others."""
+    program = wide_program()
+    answer = CHAIN["simplex"](program)
+    assert answer is not None
+    assert answer.optimal
+    value = program.cost @ answer.x
+    assert value == pytest.approx(program.cost @ CHAIN["Clarabel"](program).x, rel=1e-8)
+    assert (program.rows @ answer.x - program.limit).max() <= 1e-9
+    assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-9)
+    assert (program.cost + program.rows.T @ answer.dual).min() >= -1e-9
+    assert CHAIN["simplex"](knapsack()) is None
+
+
+def test_simplex_that_runs_out_of_steps_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next solver finds the optimum."""
+    monkeypatch.setattr(solvers, "STEPS_PER_ROW", 0)
+    answer, program = solve_lp(wide_program()), wide_program()
+    assert answer.optimal
+    assert program.cost @ answer.x == pytest.approx(program.cost @ CHAIN["HiGHS"](program).x, rel=1e-8)

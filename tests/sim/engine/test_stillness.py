@@ -1,0 +1,61 @@
+"""A run in which nothing can happen any more ends, and does not go through rounds for thirty years."""
+
+from __future__ import annotations
+
+from scheduler.core.messages import NodeCommand
+from scheduler.model.settings import Settings
+from scheduler.sim.engine.machines import Machines
+from scheduler.sim.engine.world import Event
+from scheduler.sim.simulate import STILL_ROUNDS, SimOptions, SimResult, simulate
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+TABLE = Throughputs(solo={("cnn", 1, "v100"): 1.0, ("lm", 1, "v100"): 1.0, ("lm", 1, "k80"): 0.5})
+DAY_S = 86_400.0
+
+
+def back(machines: Machines) -> Event:
+    """The node that was lost is there again."""
+    return lambda now_s: machines.repair(now_s, "v100-0")
+
+
+def run(*events: tuple[float, object], policy: str = "las") -> SimResult:
+    """A job that runs on a V100 only, one that runs anywhere; the only V100 is gone after ten minutes."""
+    jobs = [
+        TraceJob(id=name, arrival_s=0.0, job_type=name, steps=7200.0, worker_types=kinds)
+        for name, kinds in (("cnn", ("v100",)), ("lm", ("k80",)))
+    ]
+    lost = (600.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
+    return simulate(
+        SimOptions(
+            cluster={"v100": 1, "k80": 1},
+            jobs=jobs,
+            throughputs=TABLE,
+            settings=Settings(policy=policy),
+            events=(lost, *events),  # type: ignore[arg-type]
+        )
+    )
+
+
+def test_a_job_that_can_never_run_again_ends_the_run() -> None:
+    """Soon after the last of those that can, under every kind of policy; it has not ended, and that is seen."""
+    for policy in ("las", "fifo", "gandiva", "min_cost", "finish_time_fairness+packing"):
+        result = run(policy=policy)
+        assert (result.metrics.ended, len(result.metrics.jobs)) == (1, 2), policy
+        assert result.rounds < 60 + STILL_ROUNDS, policy
+
+
+def test_what_is_to_come_is_waited_for() -> None:
+    """A node that is back after a month: the run sees it, and the job ends."""
+    result = run((30 * DAY_S, back))
+    assert result.metrics.ended == 2
+    assert result.metrics.now_s > 30 * DAY_S
+
+
+def test_an_operator_who_never_comes_back_is_not_waited_for() -> None:
+    """Both nodes drained for good: nobody runs, whatever is alive."""
+    drained = [
+        (60.0, lambda machines, node=node: NodeCommand(node=node, action="drain"))
+        for node in ("v100-0", "k80-0")
+    ]
+    assert run(*drained).rounds < 30 + STILL_ROUNDS

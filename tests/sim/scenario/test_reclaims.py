@@ -1,0 +1,122 @@
+"""Spot nodes that leave with a notice: their jobs save and go on elsewhere, at the cost of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.facts import Fact, LeaseClosed, LeasesStarted
+from scheduler.core.messages import Exit
+from scheduler.journal.memory import MemoryJournal
+from scheduler.sim.replay.history import History
+from scheduler.sim.replay.made_by import KEY, made_by
+from scheduler.sim.scenario.changes import changes_of
+from scheduler.sim.scenario.faults import NodeEvent
+from scheduler.sim.scenario.reclaims import EARLY_S, vacations
+from scheduler.sim.simulate import SimOptions, simulate
+from traces.costs import Cost
+from traces.throughputs import Throughputs
+from traces.trace import TraceJob
+
+TABLE = Throughputs(solo={("cnn", 1, "v100"): 1.0, ("lm", 1, "v100"): 1.0})
+STEPS, RESTART_S, CHECKPOINT_S, LEAVES_S = 3000.0, 30.0, 10.0, 1900.0
+COSTS = {"lm": Cost(RESTART_S, 60.0)}
+
+
+def run(notice_s: float | None, job_type: str = "cnn") -> tuple[SimOptions, MemoryJournal]:
+    """One job on one node, which leaves in the middle of a round; another node is there from then on."""
+    events = [NodeEvent(LEAVES_S, "v100-0", "leave")]
+    if notice_s is not None:
+        events.insert(0, NodeEvent(LEAVES_S - notice_s, "v100-0", "notice"))
+    text = "\n".join(["t_s,node,event", *(f"{at_s},{node},{what}" for at_s, node, what in events)])
+    path = Path("events.csv")
+    path.write_text(text + "\n")
+    journal = MemoryJournal()
+    options = SimOptions(
+        cluster={"v100": 2},
+        jobs=[TraceJob(id="a", arrival_s=0.0, job_type=job_type, steps=STEPS)],
+        throughputs=TABLE,
+        restart_s=RESTART_S,
+        checkpoint_s=CHECKPOINT_S,
+        costs=COSTS,
+        save_every_s=3600.0,
+        events=changes_of({"v100": 2}, 1, failures_file=str(path), checkpoints_s=(CHECKPOINT_S, 60.0)),
+        journal=journal,
+    )
+    simulate(options)
+    return options, journal
+
+
+def exits(journal: MemoryJournal) -> list[tuple[float, Exit]]:
+    """How leases ended."""
+    return [(at_s, fact.exit) for at_s, fact in journal.read() if isinstance(fact, LeaseClosed)]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("job_type", "checkpoint_s"), [("cnn", CHECKPOINT_S), ("lm", 60.0)])
+def test_a_notice_saves_the_work(job_type: str, checkpoint_s: float) -> None:
+    """A hundred seconds before the node goes, as clouds give: all steps but those of the checkpoint's time are kept."""
+    _, journal = run(100.0, job_type)
+    (left_s, first), (ended_s, last) = exits(journal)
+    asked_s = LEAVES_S - checkpoint_s - EARLY_S
+    assert (left_s, first.outcome) == (asked_s + checkpoint_s, "yielded")
+    assert first.saved == pytest.approx(asked_s - RESTART_S - first_start_s(journal))
+    assert last.outcome == "finished"
+    assert ended_s - left_s == pytest.approx(STEPS - first.saved + RESTART_S, abs=1.0)
+
+
+def first_start_s(journal: MemoryJournal) -> float:
+    """When the job's processes began."""
+    return next(at_s for at_s, fact in journal.read() if isinstance(fact, LeasesStarted))
+
+
+def test_without_a_notice_the_work_is_lost() -> None:
+    """Nothing was saved yet, and the job begins again: what the notice is worth."""
+    _, journal = run(None)
+    (_, first), (ended_s, _) = exits(journal)
+    assert (first.outcome, first.saved) == ("node_failed", 0.0)
+    assert ended_s > LEAVES_S + STEPS
+
+
+def test_a_notice_that_is_too_short_is_too_short() -> None:
+    """Five seconds for a checkpoint of ten: told at once, and in vain."""
+    _, journal = run(5.0)
+    assert exits(journal)[0][1].saved == 0.0
+
+
+def test_each_is_told_as_late_as_it_may_be() -> None:
+    """The longest checkpoint first, whoever has nothing to save last; a node that was told and stays is left alone."""
+    events = [
+        NodeEvent(100.0, "a", "notice"),
+        NodeEvent(150.0, "b", "notice"),
+        NodeEvent(160.0, "b", "join"),
+        NodeEvent(200.0, "a", "leave"),
+        NodeEvent(200.0, "b", "leave"),
+    ]
+    assert [at_s for at_s, _ in vacations(events, (10.0, 500.0))] == [100.0, 185.0, 195.0]
+
+
+def test_capacity_that_goes_can_be_told_before(tmp_path: Path) -> None:
+    """The option's notice, and the jobs' time to save, for every node that the file takes away."""
+    path = tmp_path / "capacity"
+    path.write_text("t_s,worker_type,gpus\n1000,v100,1\n")
+    changes = changes_of({"v100": 2}, 1, capacity_file=str(path), notice_s=120.0, checkpoints_s=(10.0,))
+    assert [at_s for at_s, _ in changes] == [880.0, 985.0, 995.0, 1000.0]
+
+
+def test_a_reclaim_comes_out_again_in_a_replay() -> None:
+    """Fact for fact, the notice's words and the early end of the lease included."""
+    options, journal = run(100.0)
+    history = History({KEY: made_by(options)})
+    told: list[tuple[float, Fact]] = list(journal.read())
+    for at_s, fact in told:
+        history.take(at_s, fact)
+    again = MemoryJournal()
+    simulate(replace(history.options(), journal=again))
+    assert list(again.read()) == told

@@ -1,0 +1,260 @@
+"""Files of a script with its own loop: whole, the newest attempt's, and out of reach of a stale one at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from gavel.training import (
+    StaleAttempt,
+    end,
+    environment,
+    load_bytes,
+    load_text,
+    report,
+    save_bytes,
+    save_text,
+    session,
+    time_left_s,
+)
+from gavel.training.lease import Lease, LeaseFile
+from tests.training.leases import RunDirectory, under_a_lease
+
+
+def run_of_attempt(place: Path, attempt: int) -> RunDirectory:
+    """A run directory for an attempt of the job whose checkpoints are in `place/checkpoints`."""
+    return RunDirectory(place / f"run-{attempt}", attempt=attempt)
+
+
+def environ(place: Path, attempt: int) -> dict[str, str]:
+    """Variables of that attempt."""
+    return run_of_attempt(place, attempt).environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
+
+
+def save_as(place: Path, attempt: int, text: str, path: str = "state.txt") -> None:
+    """Save in that attempt."""
+    with under_a_lease(environ(place, attempt)):
+        save_text(path, text)
+
+
+def load_as(place: Path, attempt: int, path: str = "state.txt") -> str:
+    """What that attempt goes on from."""
+    with under_a_lease(environ(place, attempt)):
+        return load_text(path, "nothing")
+
+
+# ------------------------------------------------------------------------------------------------- the moment
+
+
+@pytest.mark.parametrize(
+    ("now_s", "left_s", "late_s"),
+    [
+        (90.0, 10.0, None),
+        (100.0, 0.0, None),
+        (120.0, 0.0, None),
+        (124.999, 0.0, None),
+        (125.0, 0.0, 0.0),
+        (200.0, 0.0, 75.0),
+    ],
+)
+def test_an_attempt_may_save_until_it_is_killed(now_s: float, left_s: float, late_s: float | None) -> None:
+    """From `ask_s` no time is left, and still it may save; from `kill_s` on, to the second, it may not."""
+    lease = Lease(ask_s=100.0, signal_s=120.0, kill_s=125.0)
+    assert (lease.time_left_s(now_s), lease.late_s(now_s)) == (left_s, late_s)
+
+
+def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was slept since the lease was read is added to the monotonic clock; what was slept before is not."""
+    clocks = {"running": 5000.0, "monotonic": 1000.0}  # 4,000 s were slept before
+    monkeypatch.setattr("gavel.training.lease.running_s", lambda: clocks["running"])
+    monkeypatch.setattr("gavel.training.lease.time.monotonic", lambda: clocks["monotonic"])
+    path = tmp_path / "lease.json"
+    file = LeaseFile(path)
+    path.write_text('{"ask_s": 1100.0, "signal_s": 1120.0, "kill_s": 1125.0}')
+    lease = file.read()
+    assert lease is not None
+    assert lease.time_left_s(file.now_s()) == 100.0
+    clocks["running"] += 10.0
+    clocks["monotonic"] += 10.0
+    assert lease.time_left_s(file.now_s()) == 90.0
+    clocks["running"] += 3600.0
+    assert file.now_s() == 4610.0
+    path.write_text('{"ask_s": 1200.0, "signal_s": 1220.0, "kill_s": 1225.0, "why": "renewed since"}')
+    renewed = file.read()
+    assert renewed is not None
+    assert renewed.time_left_s(file.now_s()) == 190.0
+
+
+def test_a_stale_attempt_is_told_whatever_it_asks(tmp_path: Path) -> None:
+    """Once it should be dead, by an error, and nothing is written; before that it is answered, and may save."""
+    run = run_of_attempt(tmp_path, 2)
+    run.lease(ask_in_s=-60.0)
+    with under_a_lease(run.environ(GAVEL_CHECKPOINT_DIR=tmp_path / "checkpoints")) as watching:
+        calls = (
+            time_left_s,
+            lambda: report(7),
+            lambda: end(7, saved=7, finished=False),
+            lambda: save_text("state.txt", "7"),
+            lambda: load_text("state.txt", "0"),
+        )
+        for call in calls:
+            with pytest.raises(StaleAttempt, match="attempt 2 should have been gone"):
+                call()
+        assert run.progress() == {}
+        assert not (tmp_path / "checkpoints").exists()
+        run.lease(ask_in_s=-10.0)
+        watching._file.read()
+        for call in calls:
+            call()
+    assert (run.progress()["state"], run.progress()["saved"]) == ("yielded", 7)
+
+
+def test_a_lease_that_was_renewed_meanwhile_goes_on(tmp_path: Path) -> None:
+    """A process that looked last before the renewal reads the file again before it gives up."""
+    run = run_of_attempt(tmp_path, 2)
+    run.lease(ask_in_s=-60.0)
+    known = environment.run_of(run.environ())
+    assert known is not None
+    watching = session.Session(known)  # not started: nobody reads the file beside us
+    run.lease(ask_in_s=1000.0)
+    assert 900.0 < watching.time_left_s() <= 1000.0
+    watching.close()
+
+
+# -------------------------------------------------------------------------------------------------- the files
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text and bytes, from attempt to attempt, in the job's checkpoint directory; nothing unfinished is left."""
+    monkeypatch.chdir(tmp_path)
+    save_as(tmp_path, 1, "grün")
+    assert load_as(tmp_path, 1) == load_as(tmp_path, 2) == "grün"
+    with under_a_lease(environ(tmp_path, 2)):
+        save_bytes("deep/model.bin", b"\0\1")
+        assert load_bytes("deep/model.bin") == b"\0\1"
+        save_text("state.txt", "blau")
+    assert load_as(tmp_path, 3) == "blau"
+    assert sorted(path.name for path in (tmp_path / "checkpoints").rglob("*")) == [
+        "deep",
+        "model.bin.e00000003-a00000002",
+        "state.txt.e00000003-a00000002",
+    ]
+
+
+def test_outside_gavel_it_is_the_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that is tried by hand has its state where it says; a path without state has a default or an error."""
+    monkeypatch.chdir(tmp_path)
+    assert load_text("state.txt", "0") == "0"
+    with pytest.raises(FileNotFoundError):
+        load_text("state.txt")
+    save_text("state.txt", "5")
+    assert (tmp_path / "state.txt").read_text() == load_text("state.txt") == "5"
+    assert os.listdir(tmp_path) == ["state.txt"]
+
+
+def test_a_file_from_before_is_where_it_begins(tmp_path: Path) -> None:
+    """A script that used to write the file by itself goes on from there."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "state.txt").write_text("12")
+    assert load_as(tmp_path, 4) == "12"
+    save_as(tmp_path, 4, "13")
+    assert load_as(tmp_path, 5) == "13"
+
+
+def test_an_older_attempt_is_refused_and_a_stranger_is_none(tmp_path: Path) -> None:
+    """Neither loads nor saves once a newer one has saved; files of like names belong to somebody else."""
+    (tmp_path / "checkpoints").mkdir()
+    strange = ("state.txt.bak", "state.txt.e9-a9", "state.txt2.e00000009-a00000009")
+    for name in strange:
+        (tmp_path / "checkpoints" / name).write_text("strange")
+    save_as(tmp_path, 1, "first")
+    save_as(tmp_path, 2, "second")
+    for act in (lambda: save_as(tmp_path, 1, "late"), lambda: load_as(tmp_path, 1)):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has saved"):
+            act()
+    assert load_as(tmp_path, 3) == "second"
+    assert set(strange) <= set(os.listdir(tmp_path / "checkpoints"))
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace", "unlink"])
+def test_a_stale_attempt_sets_nothing_back_wherever_it_was_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Before every step of a save it stands still, while newer attempts load, save and end: theirs counts.
+
+    After the last check too, right before the rename.
+    """
+    save_as(tmp_path, 1, "one")
+    moments = 0
+    while True:
+        moments += 1
+        attempt = 3 * moments
+        passed = _save_suspended(tmp_path, monkeypatch, call, attempt, moments)
+        if not passed:
+            break
+        assert load_as(tmp_path, attempt + 2) == f"of {attempt + 1}"
+    assert moments > 1  # the call was suspended at least once
+
+
+def _save_suspended(place: Path, monkeypatch: pytest.MonkeyPatch, call: str, attempt: int, at: int) -> bool:
+    """Save in an attempt that is suspended at its so-manyth system call; whether there was such a call."""
+    original = getattr(os, call)
+    counted = 0
+
+    def suspended(*arguments: object, **options: object) -> object:
+        nonlocal counted
+        counted += 1
+        if counted == at:
+            with monkeypatch.context() as awake:
+                awake.setattr(os, call, original)
+                before = dict(os.environ)
+                os.environ.update(environ(place, attempt + 1))
+                save_text("state.txt", f"of {attempt + 1}")
+                os.environ.clear()
+                os.environ.update(before)
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as watched:
+        os_environ = environ(place, attempt)
+        for name, value in os_environ.items():
+            watched.setenv(name, value)
+        watched.setattr("gavel.training.session.check_lease", lambda: None)  # time is no help to it
+        watched.setattr(os, call, suspended)
+        with contextlib.suppress(StaleAttempt):
+            save_text("state.txt", f"of {attempt}")
+    return counted >= at
+
+
+def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the script's; the state before it counts, and nothing unfinished is left."""
+    save_as(tmp_path, 1, "whole")
+    with monkeypatch.context() as full:
+        full.setattr("gavel.training.checkpoint.saved_files._put", _fail)
+        with pytest.raises(OSError, match="No space"):
+            save_as(tmp_path, 1, "half")
+    assert load_as(tmp_path, 2) == "whole"
+    assert len(os.listdir(tmp_path / "checkpoints")) == 1
+
+
+def _fail(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_a_killed_attempt_left_unfinished_is_cleared_away(tmp_path: Path) -> None:
+    """Of older attempts and of this file alone."""
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    left = ".state.txt.e00000003-a00000001.0123456789ab.new"
+    kept = (
+        ".other.txt.e00000003-a00000001.0123456789ab.new",
+        ".state.txt.e00000003-a00000007.0123456789ab.new",
+    )
+    for name in (left, *kept):
+        (directory / name).touch()
+    save_as(tmp_path, 2, "state")
+    assert sorted(os.listdir(directory)) == sorted((*kept, "state.txt.e00000003-a00000002"))

@@ -1,0 +1,318 @@
+"""Checkpoints as sets of files: whole or nothing, damage, stale attempts, several ranks, full disks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gavel.training import CheckpointError, IncompleteCheckpoint, StaleAttempt
+from gavel.training.checkpoint import atomic
+from gavel.training.checkpoint.store import Store, Token, token_of_run
+from gavel.training.environment import run_of
+
+
+def store(root: Path, attempt: int = 1, rank: int = 0, world: int = 1, epoch: int = 1) -> Store:
+    """The store of one rank of one attempt."""
+    return Store(root, Token(epoch, attempt), rank, world)
+
+
+def save(into: Store, step: int, text: str = "state", wait_s: float = 10.0) -> None:
+    """One file and a commit."""
+    into.write(step, f"rank-{into.rank}.pt", lambda file: file.write(text.encode()))
+    into.commit(step, wait_s)
+
+
+def chosen(root: Path, attempt: int = 99) -> str | None:
+    """What a newer attempt would go on from."""
+    found = store(root, attempt).choose()
+    return None if found is None else f"{found.token.attempt}:{found.step}"
+
+
+def test_what_was_saved_is_found(tmp_path: Path) -> None:
+    """A fresh directory has nothing; then the newest step counts; the newest two stay, older ones go."""
+    first = store(tmp_path)
+    assert first.choose() is None
+    for step in (10, 20, 30):
+        save(first, step)
+    assert chosen(tmp_path) == "1:30"
+    assert sorted(path.parent.name for path in tmp_path.rglob("COMPLETE")) == [
+        "step-000000000020",
+        "step-000000000030",
+    ]
+    assert len(list(tmp_path.rglob("rank-0.pt"))) == 2
+    assert list(tmp_path.rglob("*.new")) == []
+
+
+def test_the_newest_attempt_goes_first(tmp_path: Path) -> None:
+    """An older attempt's greater step loses against a newer attempt's smaller one; without one it counts."""
+    first, second = store(tmp_path, 1), store(tmp_path, 2)
+    first.choose()
+    save(first, 100)
+    assert second.choose() is not None
+    assert chosen(tmp_path, 2) == "1:100"
+    save(second, 90)
+    assert chosen(tmp_path) == "2:90"
+
+
+def test_epochs_go_before_attempts(tmp_path: Path) -> None:
+    """The scheduler's epoch is the greater part of the token."""
+    later = store(tmp_path, attempt=1, epoch=2)
+    later.choose()
+    with pytest.raises(StaleAttempt, match="attempt e00000002-a00000001 has taken over"):
+        store(tmp_path, attempt=7, epoch=1).choose()
+
+
+def test_a_later_job_goes_on_in_the_directory_of_an_earlier_one() -> None:
+    """Its first attempt is newer than the earlier job's fifth: leases are numbered over all jobs."""
+    fifth = {"GAVEL_RUN_DIR": "/run", "GAVEL_EPOCH": "3", "GAVEL_ATTEMPT": "5", "GAVEL_LEASE": "17"}
+    earlier, later = run_of(fifth), run_of({**fifth, "GAVEL_ATTEMPT": "1", "GAVEL_LEASE": "18"})
+    assert earlier is not None
+    assert later is not None
+    assert token_of_run(earlier) == Token(3, 17) < token_of_run(later) == Token(3, 18)
+    by_hand = run_of({**fifth, "GAVEL_LEASE": ""})
+    assert by_hand is not None
+    assert token_of_run(by_hand) == Token(3, 5)
+
+
+def cut(path: Path) -> None:
+    """The file loses its end."""
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    """One bit is another one."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def zero(path: Path) -> None:
+    """A block that never reached the disk."""
+    path.write_bytes(bytes(len(path.read_bytes())))
+
+
+@pytest.mark.parametrize("damage", [cut, flip, zero, Path.unlink], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", ["rank-0.pt", "COMPLETE"])
+def test_a_damaged_checkpoint_is_passed_over(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one before it is used instead, and a log line names the damaged one."""
+    first = store(tmp_path)
+    first.choose()
+    save(first, 10)
+    save(first, 20)
+    damage(next(tmp_path.glob(f"*/step-000000000020/{name}")))
+    if name == "COMPLETE" and damage is flip:
+        assert chosen(tmp_path) in ("1:10", "1:20")  # a bit in a space is no damage
+        return
+    assert chosen(tmp_path) == "1:10"
+    if name == "rank-0.pt":
+        assert "step-000000000020 is passed over" in caplog.text
+
+
+def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
+    """Until COMPLETE is there, a step is not saved, wherever the writer was stopped."""
+    first = store(tmp_path)
+    first.choose()
+    save(first, 10)
+    first.write(20, "rank-0.pt", lambda file: file.write(b"half"))
+    assert chosen(tmp_path) == "1:10"
+
+
+def test_a_stale_attempt_completes_nothing(tmp_path: Path) -> None:
+    """From the moment that a newer attempt has claimed the directory, an older one's set stays incomplete."""
+    old = store(tmp_path, 1)
+    old.choose()
+    save(old, 10)
+    old.write(20, "rank-0.pt", lambda file: file.write(b"late"))
+    new = store(tmp_path, 2)
+    assert new.choose() is not None
+    with pytest.raises(StaleAttempt, match="this is attempt e00000001-a00000001"):
+        old.commit(20, 1.0)
+    save(new, 11)
+    save(new, 12)
+    assert chosen(tmp_path) == "2:12"
+
+
+def test_a_stale_attempt_that_completes_after_its_last_check_sets_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspended between the check and the rename of COMPLETE, while a newer attempt loads and saves."""
+    old, new = store(tmp_path, 1), store(tmp_path, 2)
+    old.choose()
+    save(old, 10)
+    original = os.replace
+
+    def suspended(source: Path, target: Path) -> None:
+        if target.name == "COMPLETE" and "a00000001" in str(target):
+            new.choose()
+            save(new, 15)
+        original(source, target)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "replace", suspended)
+        save(old, 30)
+    assert len(list(tmp_path.rglob("COMPLETE"))) == 3  # the stale one, too: it was not stopped
+    assert chosen(tmp_path) == "2:15"
+
+
+def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
+    """Even one that is in the middle of cleaning up knows only its own and older sets."""
+    old, new = store(tmp_path, 1), store(tmp_path, 2)
+    old.choose()
+    for step in (10, 20):
+        save(old, step)
+    new.choose()
+    for step in (21, 22):
+        save(new, step)
+    old._delete_old()
+    assert chosen(tmp_path) == "2:22"
+
+
+def test_all_ranks_go_on_from_what_rank_0_chose(tmp_path: Path) -> None:
+    """A rank that looks later does not choose for itself, and waits if it is first."""
+    for rank in range(2):
+        threading.Thread(target=lambda rank=rank: save(store(tmp_path, 1, rank, 2), 10)).start()
+    found: list[object] = []
+    late = store(tmp_path, 2, rank=1, world=2)
+    while not list(tmp_path.rglob("COMPLETE")):
+        pass
+    waiting = threading.Thread(target=lambda: found.append(late.choose()))
+    waiting.start()
+    mine = store(tmp_path, 2, rank=0, world=2).choose()
+    waiting.join(60)
+    assert found == [mine]
+    assert mine is not None
+    assert (mine.step, mine.world) == (10, 2)
+
+
+def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
+    """Each rank returns from saving when the set is whole, whoever comes last."""
+    ranks = [store(tmp_path, 1, rank, 3) for rank in range(3)]
+    over = threading.Event()
+
+    def first_two(rank: int) -> None:
+        save(ranks[rank], 10)
+        assert over.is_set() or list(tmp_path.rglob("COMPLETE"))
+
+    threads = [threading.Thread(target=first_two, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    assert not list(tmp_path.rglob("COMPLETE"))
+    save(ranks[2], 10)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    words = json.loads(next(tmp_path.rglob("COMPLETE")).read_text())
+    assert sorted(words["files"]) == ["rank-0.pt", "rank-1.pt", "rank-2.pt"]
+
+
+def test_a_part_that_does_not_come_is_named(tmp_path: Path) -> None:
+    """The error says whose part is missing, where it was looked for, and what may be the cause."""
+    with pytest.raises(IncompleteCheckpoint, match=r"the part of rank 1, 2 is not in .*the same one on all"):
+        save(store(tmp_path, 1, 0, 3), 10, wait_s=0.05)
+
+
+def test_a_rank_that_cannot_write_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The others hear of it at once instead of waiting for the part."""
+    failing = store(tmp_path, 1, 1, 2)
+    failing.write(10, "rank-1.pt", lambda file: file.write(b"part"))
+    failing.give_up(10)
+    with pytest.raises(IncompleteCheckpoint, match="another rank could not write"):
+        save(store(tmp_path, 1, 0, 2), 10, wait_s=30.0)
+
+
+def test_a_full_disk_leaves_what_there_was(tmp_path: Path) -> None:
+    """A write that fails leaves neither half a file nor a changed one."""
+    path = tmp_path / "state"
+    atomic.replace(path, lambda file: file.write(b"good"))
+
+    def full(file: object) -> None:
+        file.write(b"half")  # type: ignore[attr-defined]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        atomic.replace(path, full)
+    assert path.read_bytes() == b"good"
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_path: Path) -> None:
+    """A file in its place, for one; the error says what to do."""
+    (tmp_path / "job").write_text("a file")
+    for token in (Token(1, 1), None):
+        with pytest.raises(CheckpointError, match=r"cannot save checkpoints in .*give a directory"):
+            Store(tmp_path / "job" / "checkpoints", token, 0, 1).choose()
+
+
+def test_outside_gavel_a_script_started_anew_goes_on(tmp_path: Path) -> None:
+    """There are no attempts and no claims; a set that was left half done goes, whole ones are kept."""
+    first = Store(tmp_path, None, 0, 1)
+    assert first.choose() is None
+    save(first, 10)
+    first.write(20, "rank-0.pt", lambda file: file.write(b"half"))
+    again = Store(tmp_path, None, 0, 1)
+    found = again.choose()
+    assert found is not None
+    assert found.step == 10
+    assert not list(tmp_path.rglob("step-000000000020"))
+    assert not (tmp_path / "claims").exists()
+
+
+def test_outside_gavel_a_jobs_directory_can_be_used(tmp_path: Path) -> None:
+    """A person who goes on with a job's checkpoints by hand saves as its newest attempt did."""
+    under = store(tmp_path, 4)
+    under.choose()
+    save(under, 10)
+    by_hand = Store(tmp_path, None, 0, 1)
+    assert by_hand.choose() is not None
+    save(by_hand, 20)
+    assert chosen(tmp_path) == "4:20"
+
+
+def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    """What we did not make is neither read nor deleted."""
+    for name in ("notes.txt", "e1-a1", "e00000001-a00000001x"):
+        (tmp_path / name).mkdir()
+    first = store(tmp_path)
+    first.choose()
+    for step in (10, 20, 30):
+        save(first, step)
+    assert {"notes.txt", "e1-a1", "e00000001-a00000001x"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link or a file in the place of what is written aside is an error, not a way out of the directory."""
+    aim = tmp_path / "aim"
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f".state.{bytes(6).hex()}.new").symlink_to(aim)
+    with pytest.raises(FileExistsError):
+        atomic.replace(tmp_path / "state", lambda file: file.write(b"x"))
+    assert not aim.exists()
+
+
+def test_two_that_write_the_same_file_at_once_both_succeed(tmp_path: Path) -> None:
+    """Ranks on several nodes may complete a set in the same moment, under the same process number."""
+
+    def inner(file: object) -> None:
+        atomic.replace(tmp_path / "state", lambda other: other.write(b"same"))
+        file.write(b"same")  # type: ignore[attr-defined]
+
+    atomic.replace(tmp_path / "state", inner)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("state", b"same")]
+
+
+def test_a_checkpoint_file_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    """A name in a shared directory leads to no file of somebody else."""
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "weights").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError) as fault:
+        atomic.sum_of(tmp_path / "weights")
+    assert fault.value.errno == errno.ELOOP

@@ -1,0 +1,186 @@
+"""The last step that all ranks agree on: rank 0's notes, and whole gangs of simulated ranks under any timing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.training.gang.agreement import NEVER, SAVE_PATIENCE_S, Chair, Decision, Where
+
+
+def test_all_are_asked_and_the_furthest_decides() -> None:
+    """One asks, all answer, and the greatest answer is where everybody stops."""
+    chair = Chair(world=3)
+    assert chair.call(0.0, 20.0, stop=True) == [Where(1, 15.0, True)]
+    assert chair.answered(0, 1, 7) == []
+    assert chair.answered(2, 1, 9) == []
+    assert chair.answered(1, 1, 8) == [Decision(9, True)]
+
+
+def test_two_that_ask_at_once_start_one_round() -> None:
+    """The second to ask changes nothing, before the decision and after it."""
+    chair = Chair(world=2)
+    chair.call(0.0, 20.0, stop=True)
+    assert chair.call(0.1, 20.0, stop=True) == []
+    chair.answered(0, 1, 5)
+    assert chair.answered(1, 1, 5) == [Decision(5, True)]
+    assert chair.call(0.2, 20.0, stop=True) == []
+
+
+def test_answers_of_another_round_count_for_nothing() -> None:
+    """A promise is one for its round; ranks that do not exist are not heard."""
+    chair = Chair(world=2)
+    chair.call(0.0, 20.0, stop=False)
+    chair.call(0.0, 20.0, stop=True)
+    chair.answered(0, 2, 5)
+    assert chair.answered(1, 1, 99) == []
+    assert chair.answered(7, 2, 99) == []
+    assert chair.ended(-1, 99) == []
+    assert chair.answered(1, 2, 6) == [Decision(6, True)]
+
+
+def test_who_has_finished_counts() -> None:
+    """A rank that has done all its steps cannot stop earlier, so the others do theirs."""
+    chair = Chair(world=3)
+    chair.ended(2, 100)
+    chair.call(0.0, 20.0, stop=True)
+    chair.answered(0, 1, 40)
+    assert chair.answered(1, 1, 41) == [Decision(100, True)]
+
+
+def test_the_last_word_of_rank_0_is_the_decision() -> None:
+    """When rank 0 has done all its steps nobody is left to ask: the others do all theirs."""
+    chair = Chair(world=2)
+    chair.call(0.0, 20.0, stop=True)
+    assert chair.ended(0, 100) == [Decision(100, True)]
+    assert chair.joined() == Decision(100, True)
+
+
+def test_who_is_missing_is_not_waited_for_to_the_end() -> None:
+    """Half-way to the first signal the others decide without a rank that does not answer."""
+    chair = Chair(world=3)
+    chair.call(100.0, 20.0, stop=True)
+    chair.answered(0, 1, 7)
+    chair.answered(1, 1, 8)
+    assert chair.passed(109.9) == []
+    assert chair.passed(110.0) == [Decision(8, True)]
+
+
+def test_who_comes_late_is_told() -> None:
+    """A rank that connects in the middle of a round is asked; after it, it hears the decision."""
+    chair = Chair(world=2)
+    assert chair.joined() is None
+    chair.call(0.0, 20.0, stop=True)
+    assert chair.joined() == Where(1, 15.0, True)
+    chair.answered(0, 1, 7)
+    chair.passed(10.0)
+    assert chair.joined() == Decision(7, True)
+
+
+def test_an_end_takes_the_place_of_a_checkpoint() -> None:
+    """A lease that ends while a periodic checkpoint is being agreed on starts a round of its own."""
+    chair = Chair(world=2)
+    chair.call(0.0, 0.0, stop=False)
+    chair.answered(0, 1, 5)
+    assert chair.call(0.0, 20.0, stop=True) == [Where(2, 15.0, True)]
+
+
+def test_a_checkpoint_that_not_all_can_take_part_in_is_left_out() -> None:
+    """A rank that does not answer, or has finished, lets the others go on without a checkpoint."""
+    chair = Chair(world=2)
+    chair.call(0.0, 0.0, stop=False)
+    chair.answered(0, 1, 5)
+    assert chair.passed(SAVE_PATIENCE_S) == [Decision(NEVER, False)]
+    chair.ended(1, 100)
+    assert chair.call(10.0, 0.0, stop=False) == []
+
+
+class Rank:
+    """A rank in a simulation: it answers as a gate does."""
+
+    def __init__(self, total: int) -> None:
+        self.step, self.total = 0, total
+        self.promised: int | None = None
+        self.stop_at: int | None = None
+
+    def moves(self) -> bool:
+        """One step more, if it may."""
+        bounds = [bound for bound in (self.promised, self.stop_at, self.total) if bound is not None]
+        if self.step >= min(bounds):
+            return False
+        self.step += 1
+        return True
+
+    def hears(self, said: Where | Decision) -> int | None:
+        """Its answer to a question; none to a decision."""
+        if isinstance(said, Where):
+            self.promised = min(self.step + 1, self.total)
+            return self.promised
+        self.promised = None
+        if said.stop:
+            self.stop_at = said.step
+        return None
+
+
+@pytest.mark.parametrize("lock_step", [True, False])
+@given(
+    seed=st.integers(0, 10**6),
+    world=st.integers(2, 6),
+    total=st.integers(1, 40),
+    asks=st.integers(1, 3),
+    saves=st.integers(0, 3),
+)
+def test_all_stop_at_one_step_under_any_timing(
+    lock_step: bool, seed: int, world: int, total: int, asks: int, saves: int
+) -> None:
+    """Whatever order steps, questions and answers take, and whoever is slow: all end at the same step, and
+    nobody is stuck before it. In lock step that is at most one step after the furthest one's."""
+    chance = random.Random(seed)
+    ranks = [Rank(total) for _ in range(world)]
+    chair, mail = Chair(world), [[] for _ in range(world)]
+    speeds = [chance.choice([1, 1, 10]) for _ in ranks]
+    calls = [True] * asks + [False] * saves
+    told_end, furthest = [False] * world, None
+
+    def tell(words: list[Where | Decision]) -> None:
+        for said in words:
+            for box in mail:
+                box.append(said)
+
+    for _ in range(40_000):
+        may_move = [
+            rank for rank in ranks if not lock_step or rank.step <= min(other.step for other in ranks)
+        ]
+        events = ["move"] * 4 + ["hear"] * 4 + (["call"] if calls else [])
+        event = chance.choice(events)
+        if event == "move" and may_move:
+            index = chance.choices(range(world), [1 / speed for speed in speeds])[0]
+            if ranks[index] in may_move:
+                ranks[index].moves()
+            if ranks[index].step == total and not told_end[index]:
+                told_end[index] = True
+                tell(chair.ended(index, total))
+        elif event == "hear":
+            index = chance.randrange(world)
+            if mail[index]:
+                said = mail[index].pop(0)
+                answer = ranks[index].hears(said)
+                if answer is not None:
+                    tell(chair.answered(index, said.round, answer))
+        elif event == "call" and chance.random() < 0.05:
+            stop = calls.pop(chance.randrange(len(calls)))
+            if stop and furthest is None:
+                furthest = max(rank.step for rank in ranks)
+            tell(chair.call(0.0, 20.0, stop))
+        done = [rank.stop_at is not None or rank.step == total for rank in ranks]
+        if all(done) and not any(mail) and not calls:
+            break
+    for _ in range(total):
+        for rank in ranks:
+            rank.moves()
+    assert len({rank.step for rank in ranks}) == 1
+    if furthest is not None and lock_step and not any(told_end):
+        assert ranks[0].step >= furthest

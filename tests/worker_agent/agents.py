@@ -1,0 +1,65 @@
+"""An agent's core in tests: told in short words, and looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worker_agent.core.core import AgentCore
+from worker_agent.core.messages import (
+    Action,
+    Desired,
+    Event,
+    Limits,
+    LinkUp,
+    Order,
+    ProcessExited,
+    ProcessStarted,
+    SayHello,
+    StartProcess,
+    WakeAt,
+)
+
+LIMITS = Limits(report_interval_s=1000.0, late_s=1.0, ask_s=20.0, grace_s=5.0)
+
+
+class Agent:
+    """A core with its link up, and short ways to tell it things."""
+
+    def __init__(self, *, linked: bool = True) -> None:
+        self.core = AgentCore(LIMITS)
+        self.generation = 0
+        if linked:
+            assert self.tell(0, LinkUp()) == [SayHello()]
+
+    def tell(self, now_s: float, event: Event, *, wakes: bool = False) -> list[Action]:
+        """What it does about an event; wakes are left out unless they are what it is about."""
+        return [a for a in self.core.handle(now_s, event) if wakes or not isinstance(a, WakeAt)]
+
+    def desire(self, now_s: float, *orders: Order) -> list[Action]:
+        """The next full set."""
+        self.generation += 1
+        return self.tell(now_s, Desired(1, self.generation, orders))
+
+    def run(self, now_s: float, *orders: Order) -> None:
+        """The next full set, all of which starts."""
+        for action in self.desire(now_s, *orders):
+            if isinstance(action, StartProcess):
+                self.tell(now_s, ProcessStarted(action.order.lease))
+        assert {order.lease for order in orders} <= set(self.core.running)
+
+    def exits_kept(self) -> set[str]:
+        """Exits that it would say again."""
+        return set(self.core.exits.kept)
+
+
+def order(job: str, *gpus: int, attempt: int = 1, ends_s: float = 360.0, **more: Any) -> Order:
+    """An order, by the name job/attempt; on GPU 0 unless said otherwise."""
+    return Order(f"{job}/{attempt}", job, attempt, gpus or (0,), ends_s, **more)
+
+
+def exited(lease: str, outcome: Any = "yielded", code: int = 0) -> ProcessExited:
+    """All processes of a lease are gone."""
+    return ProcessExited(lease, outcome, 50.0, 40.0, 5.0, 6.0, code)
+
+
+A, B, C = order("a"), order("b"), order("c")

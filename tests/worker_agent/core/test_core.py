@@ -1,0 +1,312 @@
+"""What an agent decides, as a specification: which orders start, which renew, which stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worker_agent.agents import A, Agent, B, C, exited, order
+from worker_agent.core.messages import (
+    AskToStop,
+    Desired,
+    KillGroup,
+    LinkDown,
+    Phase,
+    ProcessExited,
+    ProcessStarted,
+    Progressed,
+    Renewed,
+    Send,
+    SignalLeader,
+    StartProcess,
+    Tick,
+    WakeAt,
+)
+
+# ------------------------------------------------------------------------------------------------ reconciling
+
+
+def test_an_order_starts_and_the_start_is_reported() -> None:
+    """The set says what to run; the scheduler hears when it runs."""
+    agent = Agent()
+    assert agent.desire(0, A) == [StartProcess(A)]
+    assert agent.tell(1, ProcessStarted("a/1")) == [Send(1, 1, started=("a/1",))]
+    assert agent.core.running == ("a/1",)
+
+
+def test_the_same_set_again_changes_nothing() -> None:
+    """Twice the same message, or the same orders under a newer generation: nothing starts twice."""
+    agent = Agent()
+    agent.run(0, A)
+    assert agent.tell(1, Desired(1, 1, (A,))) == []
+    assert agent.desire(2, A) == []
+
+
+def test_what_is_not_in_the_set_is_asked_to_stop() -> None:
+    """Asked once, through the lease, and the exit is reported when it comes."""
+    agent = Agent()
+    agent.run(0, A, order("b", 1))
+    assert agent.desire(10, A) == [AskToStop("b/1")]
+    assert agent.desire(11, A) == []
+    assert agent.tell(12, exited("b/1")) == [Send(3, 3, exits=(exited("b/1"),))]
+
+
+def test_an_older_set_is_refused() -> None:
+    """By generation, and by epoch before that."""
+    agent = Agent()
+    agent.desire(0)
+    agent.run(0, A)
+    assert agent.tell(1, Desired(1, 1, (B,))) == []
+    assert agent.tell(1, Desired(0, 9, (B,))) == []
+    assert agent.core.running == ("a/1",)
+    assert agent.tell(1, Desired(2, 1, (A, order("b", 1)))) == [StartProcess(order("b", 1))]
+
+
+def test_a_gpu_waits_for_the_exit_of_the_former_process() -> None:
+    """However long that takes."""
+    agent = Agent()
+    agent.run(0, A)
+    assert agent.desire(10, B) == [AskToStop("a/1")]
+    assert agent.tell(15, exited("a/1")) == [StartProcess(B), Send(2, 2, exits=(exited("a/1"),))]
+
+
+def test_a_packed_pair_runs_side_by_side() -> None:
+    """Two orders of one set on the same GPUs; a third, and a change of partners, wait for an exit."""
+    agent = Agent()
+    agent.run(0, A, B)
+    assert agent.desire(1, A, B, C) == []
+    assert agent.desire(2, A, C) == [AskToStop("b/1")]
+    assert agent.tell(3, exited("b/1"))[0] == StartProcess(C)
+
+
+def test_orders_that_overlap_without_being_a_pair_do_not_run_together() -> None:
+    """Partners name the same GPUs; anything else is one after the other."""
+    agent = Agent()
+    agent.run(0, order("a", 0, 1))
+    assert agent.desire(1, order("a", 0, 1), order("b", 1)) == []
+    assert agent.core.running == ("a/1",)
+
+
+def test_two_attempts_of_a_job_never_run_together() -> None:
+    """Even on different GPUs: they would write the same checkpoint."""
+    agent = Agent()
+    agent.run(0, A)
+    again = order("a", 1, attempt=2)
+    assert agent.desire(1, again) == [AskToStop("a/1")]
+    assert agent.tell(2, exited("a/1"))[0] == StartProcess(again)
+
+
+def test_an_order_that_never_ran_is_over_at_once() -> None:
+    """It waited for a GPU and was taken back: there is an exit all the same, or the scheduler would wait."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(1, B)
+    never = ProcessExited("b/1", "yielded", 0.0, 0.0, 0.0, 0.0)
+    assert agent.desire(2) == [Send(2, 3, exits=(never,))]
+
+
+# ---------------------------------------------------------------------------------------- repeated and stale orders
+
+
+def test_an_order_that_has_ended_does_not_start_again() -> None:
+    """The scheduler has not heard of the exit yet: it hears it again."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, exited("a/1", "finished"))
+    assert agent.tell(2, Desired(1, 1, (A,))) == [Send(3, 1, exits=(exited("a/1", "finished"),))]
+    assert agent.core.running == ()
+
+
+def test_a_stale_attempt_is_refused() -> None:
+    """A lower attempt than one seen here never starts; the answer carries the job's newest figures."""
+    agent = Agent()
+    agent.run(0, order("a", attempt=3))
+    agent.tell(1, exited("a/3"))
+    assert agent.desire(2, order("a", attempt=2)) == [
+        Send(3, 2, exits=(ProcessExited("a/2", "yielded", 50.0, 40.0, 0.0, 0.0),))
+    ]
+    assert agent.core.running == ()
+
+
+def test_a_newer_epoch_counts_attempts_anew() -> None:
+    """The scheduler was restored from a backup: its epoch is what makes its tokens the newer ones."""
+    agent = Agent()
+    agent.run(0, order("a", attempt=3))
+    agent.tell(1, exited("a/3"))
+    fresh = order("a", attempt=1, epoch=2)
+    assert agent.tell(2, Desired(2, 0, (fresh,)))[0] == StartProcess(fresh)
+
+
+def test_an_order_that_comes_too_late_does_not_start() -> None:
+    """Its lease ended on the way."""
+    agent = Agent()
+    assert agent.desire(400, A) == [Send(1, 1, exits=(ProcessExited("a/1", "yielded", 0, 0, 0, 0),))]
+
+
+# --------------------------------------------------------------------------------------------------- renewals
+
+
+def test_a_renewal_moves_the_end_and_wakes_nobody() -> None:
+    """No action at all; the armed wake comes early and is armed again."""
+    agent = Agent()
+    assert agent.tell(0, Desired(1, 1, (A,)), wakes=True) == [StartProcess(A), WakeAt(361.0)]
+    agent.tell(0, ProcessStarted("a/1"))
+    assert agent.tell(300, Renewed(1, 1, 1, 720.0), wakes=True) == []
+    assert agent.core.ends_s("a/1") == 720.0
+    assert agent.core.wake_again_s(361.0) == 721.0
+    assert agent.tell(361, Tick(), wakes=True) == [WakeAt(721.0)]
+
+
+def test_a_renewal_of_another_set_makes_it_ask() -> None:
+    """It renews nothing, and its report shows which set it has."""
+    agent = Agent()
+    agent.run(0, A)
+    assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Send(2, 1)]
+    assert agent.tell(1, Renewed(2, 1, 1, 720.0)) == [Send(3, 1)]
+    assert agent.core.ends_s("a/1") == 360.0
+
+
+def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
+    """It is no reason to ask."""
+    agent = Agent()
+    agent.desire(0)
+    agent.run(0, A)
+    assert agent.tell(1, Renewed(1, 1, 1, 720.0)) == []
+    assert agent.core.ends_s("a/1") == 360.0
+
+
+def test_a_renewal_does_not_carry_on_what_ends_with_its_round() -> None:
+    """The set of round 5 says that a ends at 360; the renewal of round 5 is for others, that of round 6 too late."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(358, Desired(1, 2, (A, order("b", 1, ends_s=720.0)), 5))
+    agent.tell(358, Renewed(1, 2, 5, 720.0))
+    assert agent.core.ends_s("a/1") == 360.0
+    assert agent.tell(361, Tick()) == [AskToStop("a/1")]
+    agent.tell(710, Renewed(1, 2, 6, 1080.0))
+    assert agent.core.ends_s("b/1") == 1080.0
+    assert agent.core.ends_s("a/1") == 360.0
+
+
+def test_the_end_of_a_lease_only_moves_forward() -> None:
+    """Messages that overtook each other take nothing back."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, Renewed(1, 1, 2, 1080.0))
+    agent.tell(2, Renewed(1, 1, 1, 720.0))
+    agent.desire(3, A)
+    assert agent.core.ends_s("a/1") == 1080.0
+
+
+# --------------------------------------------------------------------------------------------- ending by itself
+
+
+def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
+    """At its end, without being told, link or not."""
+    for linked in (True, False):
+        agent = Agent()
+        agent.run(0, A)
+        if not linked:
+            agent.tell(1, LinkDown())
+        assert agent.tell(360.9, Tick()) == []
+        assert agent.tell(361, Tick()) == [AskToStop("a/1")]
+        assert agent.tell(362, Renewed(1, 1, 1, 720.0)) == []
+        assert agent.core.runs["a/1"].phase is Phase.ASKED
+
+
+def test_a_lease_that_was_said_to_be_the_last_ends_at_its_end() -> None:
+    """No late renewal is waited for, and the renewal of the others in its set does not carry it on."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(350, order("a", last=True), order("b", 1, ends_s=720.0))
+    agent.tell(351, Renewed(1, 2, 9, 720.0))
+    assert agent.core.wake_again_s(359.9) == 360.0
+    assert agent.tell(359.9, Tick()) == []
+    assert agent.tell(360, Tick()) == [AskToStop("a/1")]
+    assert agent.core.ends_s("b/1") == 720.0
+
+
+def test_a_newer_set_may_say_that_a_lease_goes_on_after_all() -> None:
+    """As long as it has not ended: then it is renewed like any other."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(350, order("a", last=True))
+    agent.desire(355, order("a", ends_s=720.0))
+    assert agent.tell(361, Tick()) == []
+    agent.tell(715, Renewed(1, 3, 9, 1080.0))
+    assert agent.core.ends_s("a/1") == 1080.0
+
+
+def test_a_lease_that_stops_cannot_be_called_back() -> None:
+    """A set that still has it comes too late: it ends, and its exit is reported."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(361, Tick())
+    assert agent.desire(362, order("a", ends_s=720.0)) == []
+    assert agent.tell(363, exited("a/1")) == [Send(2, 2, exits=(exited("a/1"),))]
+
+
+def test_asked_then_signalled_then_killed() -> None:
+    """A process that ignores everything: each step after its time, and killing is tried again."""
+    agent = Agent()
+    agent.run(0, A)
+    assert agent.core.handle(10, Desired(1, 2, ())) == [AskToStop("a/1"), WakeAt(30.0)]
+    assert agent.tell(29, Tick(), wakes=True) == [WakeAt(30.0)]
+    assert agent.tell(30, Tick(), wakes=True) == [SignalLeader("a/1"), WakeAt(35.0)]
+    assert agent.tell(35, Tick(), wakes=True) == [KillGroup("a/1"), WakeAt(40.0)]
+    assert agent.tell(40, Tick(), wakes=True) == [KillGroup("a/1"), WakeAt(45.0)]
+
+
+@pytest.mark.parametrize(("at_s", "outcome"), [(20, "failed"), (31, "yielded"), (36, "yielded")])
+def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
+    """Before the signal a failure is the job's own; after it, it is a preemption."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(10)
+    for tick_s in range(11, int(at_s)):
+        agent.tell(tick_s, Tick())
+    (said,) = agent.tell(at_s, exited("a/1", "failed", 143))
+    assert isinstance(said, Send)
+    assert (said.exits[0].outcome, said.exits[0].code) == (outcome, 143)
+
+
+def test_a_start_that_fails_is_an_exit() -> None:
+    """No ProcessStarted ever comes; the GPU is free again."""
+    agent = Agent()
+    agent.desire(0, A)
+    assert agent.tell(1, exited("a/1", "failed", 127)) == [Send(1, 1, exits=(exited("a/1", "failed", 127),))]
+    assert agent.desire(2, B) == [StartProcess(B)]
+
+
+# ------------------------------------------------------------------------------------------ much at one instant
+
+
+def test_what_is_heard_at_one_instant_can_be_reported_at_once() -> None:
+    """`hear` answers with what is to be done to processes alone: one report says all of it, and one wake is enough."""
+    core = Agent().core
+    assert core.hear(0.0, Desired(1, 1, (A, order("b", 1)))) == [StartProcess(A), StartProcess(order("b", 1))]
+    assert not core.news
+    for lease in ("a/1", "b/1"):
+        assert not core.hear(0.0, ProcessStarted(lease))
+    assert core.hear(0.0, Desired(1, 2, (A,))) == [AskToStop("b/1")]
+    assert not core.hear(0.0, exited("b/1"))
+    assert core.news
+    assert core.report() == Send(1, 2, ("a/1", "b/1"), (), (exited("b/1"),))
+    assert not core.news
+    assert core.armed_s == 20.0
+    assert core.wake_again_s(20.0) == 361.0
+
+
+def test_what_is_spelled_out_is_what_its_event_says() -> None:
+    """The calls that a busy world makes instead of `hear` come to the same, and are told in the same report."""
+    heard, spelled = Agent().core, Agent().core
+    start, gone = [StartProcess(A)], exited("a/1")
+    assert heard.hear(0.0, Desired(1, 1, (A,))) == spelled.desired(0.0, 1, 1, (A,), 0) == start
+    assert list(heard.hear(1.0, ProcessStarted("a/1"))) == list(spelled.started(1.0, "a/1")) == []
+    heard.hear(3601.0, Progressed("a/1", 9.0, 4.0, 2.0))
+    spelled.progressed("a/1", 9.0, 4.0, 2.0)
+    heard.hear(3601.0, Renewed(1, 1, 1, 7200.0))
+    assert spelled.renew(1, 1, 1, 7200.0)  # the start is news as yet
+    assert heard.hear(3601.0, Tick()) == spelled.hear(3601.0, Tick()) == []
+    assert list(heard.hear(3602.0, gone)) == list(spelled.exited(3602.0, gone)) == []
+    assert heard.report() == spelled.report()
+    assert (heard.armed_s, heard.due_s) == (spelled.armed_s, spelled.due_s)

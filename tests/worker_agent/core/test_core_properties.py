@@ -1,0 +1,203 @@
+"""Whatever happens to an agent, in whatever order: its promises hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from worker_agent.core.core import AgentCore
+from worker_agent.core.messages import (
+    Action,
+    AskToStop,
+    Desired,
+    KillGroup,
+    Limits,
+    LinkDown,
+    LinkUp,
+    Order,
+    ProcessExited,
+    ProcessStarted,
+    Progressed,
+    Renewed,
+    SayHello,
+    Send,
+    SignalLeader,
+    StartProcess,
+    Tick,
+    WakeAt,
+)
+
+LIMITS = Limits(report_interval_s=50.0, late_s=1.0, ask_s=20.0, grace_s=5.0)
+PLACES = ((0,), (1,), (0, 1), (2,))
+ORDERS = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.integers(1, 3), st.sampled_from(PLACES), st.floats(1.0, 200.0)),
+    max_size=4,
+    unique_by=lambda row: row[0],
+)
+
+
+class AnyDay(RuleBasedStateMachine):
+    """An agent with processes that start, ignore, and die as they like, and a scheduler that is hardly sane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = AgentCore(LIMITS)
+        self.now_s = 0.0
+        self.linked = False
+        self.alive: dict[str, Order] = {}
+        self.ever: set[str] = set()
+        self.ended: dict[str, ProcessExited] = {}
+        self.told: set[str] = set()
+        self.said: dict[str, ProcessExited] = {}  # the scheduler may not know of these
+        self.asked: dict[str, float] = {}
+        self.killed: set[str] = set()
+        self.wake_s = float("inf")
+        self.sets: list[Desired] = []
+        self.places: dict[str, tuple[int, ...]] = {}
+
+    def tell(self, event: Any) -> None:
+        """Something happens; what the agent wants is done, and looked at."""
+        self.said = {lease: one for lease, one in self.said.items() if lease in self.core.exits.kept}
+        self.see(self.core.handle(self.now_s, event))
+
+    def see(self, actions: Sequence[Action]) -> None:
+        """Every action is checked against the promises as it comes."""
+        for action in actions:
+            match action:
+                case StartProcess():
+                    self.see_start(action.order)
+                case AskToStop():
+                    assert action.lease in self.alive, "only what may run is asked to stop"
+                    assert action.lease not in self.asked, "and once"
+                    self.asked[action.lease] = self.now_s
+                case SignalLeader():
+                    assert self.now_s >= self.asked[action.lease] + LIMITS.ask_s
+                case KillGroup():
+                    assert self.now_s >= self.asked[action.lease] + LIMITS.ask_s + LIMITS.grace_s
+                    self.killed.add(action.lease)
+                case SayHello():
+                    answered = {held.lease for held in action.held}
+                    assert set(self.alive) <= answered <= set(self.alive) | set(self.core.exits.kept)
+                case Send():
+                    assert self.linked, "nothing is sent without a link"
+                    for one in action.exits:
+                        before = self.said.setdefault(one.lease, one)
+                        assert before == one, "until the scheduler knows, an exit always says the same"
+                        self.told.add(one.lease)
+                        assert one.lease not in self.alive, "what runs has not ended"
+                case WakeAt():
+                    self.wake_s = action.at_s
+
+    def see_start(self, order: Order) -> None:
+        """A process may start only where nobody is, and only once."""
+        assert order.lease not in self.ever, "a lease starts once"
+        on_its_gpus = [one for one in self.alive.values() if not set(one.gpus).isdisjoint(order.gpus)]
+        assert len(on_its_gpus) <= 1, "two jobs to a GPU at most"
+        assert all(one.gpus == order.gpus for one in on_its_gpus), "and only a pair on the same GPUs"
+        assert all(one.lease not in self.asked for one in on_its_gpus), "not beside one that is leaving"
+        assert all(one.job != order.job for one in self.alive.values()), "one attempt of a job at a time"
+        self.ever.add(order.lease)
+        self.alive[order.lease] = order
+
+    @rule(rows=ORDERS, step=st.integers(-1, 2), epoch=st.integers(0, 1))
+    def desired(self, rows: list[tuple[str, int, tuple[int, ...], float]], step: int, epoch: int) -> None:
+        """Some set, newer, the same, or old."""
+        orders = []
+        for job, attempt, place, span_s in rows:
+            lease = f"{job}/{attempt}"
+            orders.append(
+                Order(lease, job, attempt, self.places.setdefault(lease, place), self.now_s + span_s)
+            )
+        event = Desired(self.core.epoch + epoch, self.core.generation + step, tuple(orders))
+        self.sets.append(event)
+        self.tell(event)
+
+    @precondition(lambda self: self.sets)
+    @rule(data=st.data())
+    def again(self, data: st.DataObject) -> None:
+        """A set that was sent before arrives late, or twice."""
+        self.tell(data.draw(st.sampled_from(self.sets)))
+
+    @rule(step=st.integers(-1, 1), span_s=st.floats(0.0, 100.0), number=st.integers(0, 10))
+    def renewed(self, step: int, span_s: float, number: int) -> None:
+        """A renewal of this set, or of another."""
+        self.tell(Renewed(self.core.epoch, self.core.generation + step, number, self.now_s + span_s))
+
+    @rule(data=st.data(), steps=st.floats(0.0, 100.0))
+    def process_event(self, data: st.DataObject, steps: float) -> None:
+        """A process starts or gets on."""
+        if self.alive:
+            lease = data.draw(st.sampled_from(sorted(self.alive)))
+            self.tell(ProcessStarted(lease))
+            self.tell(Progressed(lease, steps, 0.0, steps))
+
+    @rule(data=st.data(), outcome=st.sampled_from(("finished", "yielded", "failed")))
+    def ends(self, data: st.DataObject, outcome: Any) -> None:
+        """A process ends, asked or not; sometimes that is said twice."""
+        if self.alive:
+            lease = data.draw(st.sampled_from(sorted(self.alive)))
+            event = ProcessExited(lease, outcome, 1.0, 1.0, 1.0, 1.0)
+            del self.alive[lease]
+            self.asked.pop(lease, None)
+            self.ended[lease] = event
+            self.tell(event)
+            self.tell(event)
+
+    @rule(up=st.booleans())
+    def link(self, up: bool) -> None:
+        """The link comes and goes."""
+        self.linked = up
+        self.tell(LinkUp() if up else LinkDown())
+
+    @rule(span_s=st.floats(0.0, 60.0))
+    def time_passes(self, span_s: float) -> None:
+        """Time goes on, and every wake that was asked for comes when it was asked for."""
+        until_s = self.now_s + span_s
+        for _ in range(1000):
+            if self.wake_s > until_s:
+                break
+            self.now_s = max(self.now_s, self.wake_s)
+            self.wake_s = float("inf")
+            self.tell(Tick())
+        else:
+            raise AssertionError("an agent that never comes to rest")
+        self.now_s = until_s
+
+    @invariant()
+    def what_runs_is_what_the_core_thinks(self) -> None:
+        """The core knows of every process, and of no other."""
+        assert set(self.core.running) == set(self.alive)
+
+    @invariant()
+    def nothing_is_overdue(self) -> None:
+        """What is due has a wake that comes for it."""
+        assert self.wake_s <= self.core.due_s
+
+    @invariant()
+    def leases_that_ran_out_are_stopped(self) -> None:
+        """Past its end nothing runs that has not been asked to stop."""
+        for lease in self.alive:
+            if self.core.ends_s(lease) + LIMITS.late_s < self.now_s:
+                assert lease in self.asked
+            if lease in self.asked and self.asked[lease] + LIMITS.ask_s + LIMITS.grace_s < self.now_s:
+                assert lease in self.killed
+
+    @invariant()
+    def nothing_that_ended_is_lost(self) -> None:
+        """An exit was told, or will be."""
+        for lease in self.ended:
+            assert lease in self.told or lease in self.core.exits.kept
+
+    def teardown(self) -> None:
+        """With the link up, everything that ended gets told."""
+        self.linked = True
+        self.tell(LinkUp())
+        assert set(self.ended) <= self.told
+
+
+AnyDay.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+TestAnyDay = AnyDay.TestCase

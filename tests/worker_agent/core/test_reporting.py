@@ -1,0 +1,220 @@
+"""What an agent reports and when, and what it remembers until the scheduler knows."""
+
+from __future__ import annotations
+
+import math
+
+from tests.worker_agent.agents import LIMITS, A, Agent, B, C, exited, order
+from worker_agent.core.core import AgentCore
+from worker_agent.core.messages import (
+    AskToStop,
+    Desired,
+    Held,
+    Limits,
+    LinkDown,
+    LinkUp,
+    ProcessFound,
+    ProcessStarted,
+    Progressed,
+    Renewed,
+    SayHello,
+    Send,
+    StartProcess,
+    Taken,
+    Tick,
+    WakeAt,
+)
+
+# ---------------------------------------------------------------------------------------------------- reporting
+
+
+def test_progress_comes_at_the_interval_if_there_is_any() -> None:
+    """So long after the start and after each report, absolute, and only for leases that made some."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
+    assert agent.tell(10, Progressed("a/1", 7.0, 5.0, 9.0)) == []
+    assert agent.tell(999, Tick(), wakes=True) == [WakeAt(1000.0)]
+    assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 7.0, 5.0, 9.0),))]
+    assert agent.tell(2000, Tick()) == []
+
+
+def test_that_a_slow_start_is_over_is_said_at_once() -> None:
+    """Its first step goes out by itself; the steps after it come at the interval, as ever."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []  # loaded, and no step begun
+    first = Progressed("a/1", 7.0, 6.0, 0.4)
+    assert agent.tell(41, first) == [Send(2, 1, progress=(first,))]
+    assert agent.tell(42, Progressed("a/1", 8.0, 6.0, 1.4)) == []
+    assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 8.0, 6.0, 1.4),))]
+
+
+def test_the_first_step_of_a_job_that_starts_fast_waits_for_the_interval() -> None:
+    """Nobody wonders about a start of a few seconds, and a thousand nodes would say it in every round."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    assert agent.tell(30, Progressed("a/1", 7.0, 5.0, 30.1 - LIMITS.first_step_s)) == []
+    assert agent.tell(60, Progressed("a/1", 8.0, 5.0, 50.0)) == []  # that was not the first one
+
+
+def test_a_first_step_that_nobody_could_be_told_of_is_told_at_the_interval() -> None:
+    """Without a link it is remembered, not lost."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    agent.tell(1, LinkDown())
+    assert agent.tell(40, Progressed("a/1", 7.0, 5.0, 0.5)) == []
+    agent.tell(50, LinkUp())
+    assert agent.tell(1000, Tick()) == [Send(2, 1, progress=(Progressed("a/1", 7.0, 5.0, 0.5),))]
+
+
+def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
+    """Only one that was still starting then is told of at once."""
+    agent = Agent()
+    agent.tell(100, ProcessFound(order("a", ends_s=9e9), 60.0, 7.0, 5.0, 20.0))
+    agent.tell(100, ProcessFound(order("b", 1, ends_s=9e9), 60.0))
+    assert agent.tell(101, Progressed("a/1", 8.0, 5.0, 21.0)) == []
+    first = Progressed("b/1", 1.0, 0.0, 0.5)
+    assert agent.tell(101, first) == [Send(1, 0, progress=(first,))]
+
+
+def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
+    """Each counts from its own start; who is told of before its time is told of with the others from then on."""
+    agent = Agent()
+    agent.run(0, order("a", ends_s=9e9))
+    agent.run(400, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
+    for at_s, steps in ((900, 7.0), (1900, 8.0)):
+        agent.tell(at_s, Progressed("a/1", steps, 5.0, at_s))
+        agent.tell(at_s, Progressed("b/1", steps, 5.0, at_s - 400))
+        (report,) = agent.tell(at_s + 100, Tick())
+        assert isinstance(report, Send)
+        assert [one.lease for one in report.progress] == ["a/1", "b/1"]
+    assert agent.core.report_s == 3000
+
+
+def test_later_exits_do_not_put_off_saying_an_earlier_one_again() -> None:
+    """The interval counts from the first exit that is kept, however many follow."""
+    agent = Agent()
+    agent.run(0, A, order("b", 1))
+    agent.tell(1, exited("a/1"))
+    agent.tell(900, exited("b/1"))
+    assert agent.tell(1001, Tick()) == [Send(5, 1, exits=(exited("a/1"), exited("b/1")))]
+    assert agent.core.report_s == 2001
+
+
+def test_progress_never_goes_back() -> None:
+    """Messages of several ranks may overtake each other; of leases that are gone they are ignored."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, Progressed("a/1", 7.0, 5.0, 9.0))
+    agent.tell(2, Progressed("a/1", 6.0, 4.0, 8.0))
+    agent.tell(2, Progressed("z/1", 6.0, 4.0, 8.0))
+    run = agent.core.runs["a/1"]
+    assert (run.steps, run.saved, run.stepping_s) == (7.0, 5.0, 9.0)
+
+
+def test_an_exit_is_said_again_until_it_is_known() -> None:
+    """At every interval; a set that gives its GPU to a new lease proves that the scheduler knows."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, exited("a/1"))
+    assert agent.tell(1001, Tick()) == [Send(3, 1, exits=(exited("a/1"),))]
+    agent.desire(1002, order("b", ends_s=2000))
+    assert agent.exits_kept() == set()
+
+
+def test_a_set_without_the_lease_may_have_crossed_the_exit() -> None:
+    """One such set proves nothing, two do."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, exited("a/1"))
+    agent.desire(2)
+    assert agent.exits_kept() == {"a/1"}
+    agent.desire(3)
+    assert agent.exits_kept() == set()
+
+
+def test_the_other_half_of_a_pair_proves_nothing() -> None:
+    """The survivor has the same GPU, and is not new."""
+    agent = Agent()
+    agent.run(0, A, B)
+    agent.tell(1, exited("a/1"))
+    agent.desire(2, B)
+    assert agent.exits_kept() == {"a/1"}
+
+
+def test_a_receipt_is_the_shortest_way() -> None:
+    """The link says that the scheduler has the report for good; a receipt for another report does not count."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.tell(1, exited("a/1"))
+    agent.tell(2, Taken(1))
+    assert agent.exits_kept() == {"a/1"}
+    agent.tell(2, Taken(2))
+    assert agent.exits_kept() == set()
+
+
+def test_without_a_link_nothing_is_sent_and_nothing_lost() -> None:
+    """Exits wait; the hello says what is still answered for, and the exits follow it."""
+    agent = Agent()
+    agent.run(0, A, order("b", 1, ends_s=9e9))
+    agent.tell(10, LinkDown())
+    agent.tell(20, Progressed("b/1", 3.0, 0.0, 4.0))
+    assert agent.tell(30, exited("a/1", "finished")) == []
+    assert agent.tell(1000, Tick()) == []
+    assert agent.tell(1500, LinkUp()) == [
+        SayHello((Held("b/1", 3.0, 1500.0), Held("a/1", 50.0, 6.0))),
+        Send(3, 1, exits=(exited("a/1", "finished"),)),
+    ]
+    assert agent.tell(2000, Tick())[0] == Send(
+        4, 1, progress=(Progressed("b/1", 3.0, 0.0, 4.0),), exits=(exited("a/1", "finished"),)
+    )
+
+
+def test_nothing_is_asked_for_without_a_link() -> None:
+    """A renewal cannot come without one; if it does, there is nobody to ask."""
+    agent = Agent(linked=False)
+    assert agent.tell(0, Renewed(1, 7, 1, 720.0)) == []
+
+
+def test_one_wake_is_enough() -> None:
+    """A new wake is armed only for something earlier than the armed one, and none when nothing is due."""
+    agent = Agent()
+    assert agent.core.due_s == math.inf
+    agent.tell(0, Desired(1, 1, (A,)))
+    assert agent.tell(1, Desired(1, 2, (A, order("b", 1))), wakes=True) == [StartProcess(order("b", 1))]
+    early = order("c", 2, ends_s=50.0)
+    assert agent.tell(2, Desired(1, 3, (A, order("b", 1), early)), wakes=True) == [
+        StartProcess(early),
+        WakeAt(51.0),
+    ]
+
+
+# ----------------------------------------------------------------------------------------------- after a restart
+
+
+def test_processes_that_outlived_the_agent_are_taken_back() -> None:
+    """They are not started again, they are said in the hello, and they still end with their lease."""
+    agent = Agent(linked=False)
+    assert agent.tell(100, ProcessFound(A, ran_s=60.0, steps=5.0), wakes=True) == [WakeAt(361.0)]
+    assert agent.tell(101, LinkUp()) == [SayHello((Held("a/1", 5.0, 61.0),))]
+    assert agent.desire(102, A) == []
+    assert agent.tell(361, Tick()) == [AskToStop("a/1")]
+
+
+def test_events_of_nobody_are_ignored() -> None:
+    """Exits and starts of leases that are not here, or not any more, or not yet."""
+    agent = Agent()
+    agent.run(0, A)
+    agent.desire(1, A, B, C)
+    for event in (exited("z/1"), ProcessStarted("z/1"), exited("c/1"), ProcessStarted("a/1"), Taken(99)):
+        assert agent.tell(2, event) == []
+    agent.tell(3, exited("a/1"))
+    assert agent.tell(4, exited("a/1", "failed")) == []
+
+
+def test_jobs_of_long_ago_are_forgotten() -> None:
+    """What is remembered against stale orders does not grow without bound."""
+    core = AgentCore(Limits(jobs_kept_max=10))
+    for number in range(100):
+        core.handle(0, Desired(1, number, (order(f"j{number}", number),)))
+    assert list(core.seen) == [f"j{number}" for number in range(90, 100)]

@@ -1,0 +1,90 @@
+"""A link on which nothing is heard: given up by both ends, unless it was oneself who did not listen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from scheduler.model.cluster import NodeState
+from tests.support.linked import QUICK, Scheduler, story, until
+from tests.worker_agent.link.test_stream import linked
+from worker_agent.core.messages import Desired, LinkDown, LinkUp
+
+
+@story
+async def test_a_partition_is_noticed_from_both_ends_and_healed():
+    """The stream hangs without an error: silence ends it, and the next connection carries on."""
+    async with (
+        Scheduler(pace=QUICK) as scheduler,
+        Wall(scheduler.port) as wall,
+        linked(wall.address) as (_, node),
+    ):
+        await until(lambda: node.of(Desired))
+        wall.hold = True
+        await until(lambda: node.of(LinkDown))
+        await until(lambda: scheduler.state.nodes["n1"].state != NodeState.UP)
+        wall.hold = False
+        await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)
+        assert len(node.of(LinkUp)) >= 2
+
+
+@story
+async def test_an_idle_link_stays_up():
+    """Nothing to say for many times the silence: signs of life go both ways, and nobody gives up."""
+    async with Scheduler(pace=QUICK) as scheduler, linked(scheduler.address) as (_, node):
+        await until(lambda: node.of(Desired))
+        await asyncio.sleep(2.5 * QUICK.silence_s)
+        assert not node.of(LinkDown)
+        assert scheduler.state.nodes["n1"].state == NodeState.UP
+
+
+@story
+async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
+    """Its clock has gone on without it, again and again: the link stays, as what was said meanwhile can be read."""
+    shift_s = 0.0
+    async with Scheduler(pace=QUICK) as scheduler:
+        clock = lambda: time.monotonic() + shift_s  # noqa: E731
+        async with linked(scheduler.address, clock=clock) as (_, node):
+            await until(lambda: node.of(Desired))
+            for _ in range(5):
+                shift_s += 100.0
+                await asyncio.sleep(0.3 * QUICK.silence_s)
+            assert not node.of(LinkDown)
+
+
+class Wall:
+    """Between both ends: lets everything through, or holds it back without a word."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.hold = port, False
+        self.address = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Wall:
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        for source, sink in ((reader, their_writer), (their_reader, writer)):
+            task = asyncio.create_task(self._pour(source, sink))
+            self._tasks.add(task)
+
+    async def _pour(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                while self.hold:
+                    await asyncio.sleep(0.02)
+                sink.write(data)
+                await sink.drain()
+        except ConnectionError:
+            pass
+        finally:
+            sink.close()

@@ -1,0 +1,330 @@
+"""The agent's end of the stream, with a real scheduler at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from grpc import aio
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import JobState
+from tests.support.linked import CALM, Remembering, Scheduler, story, until
+from worker_agent.core.messages import (
+    Desired,
+    Held,
+    LinkDown,
+    LinkUp,
+    Order,
+    ProcessExited,
+    Progressed,
+    Renewed,
+    Send,
+    Taken,
+)
+from worker_agent.link.stream import Dismissed, GrpcLink
+from worker_agent.link.target import Target, TargetError
+from worker_agent.runs.rendezvous import Rendezvous
+
+LOOSE_S = 20.0  # for moments that are looked at later, on a machine that may stand still in between
+
+
+def hello(name: str = "n1", **fields: Any) -> pb.Hello:
+    """A node of one GPU."""
+    more = {"protocol": 1, "incarnation": f"{name}-1", "worker_type": "v100", **fields}
+    return pb.Hello(node=name, gpus=[pb.InventoryGpu(index=0, name="V100")], **more)
+
+
+@asynccontextmanager
+async def linked(
+    address: str, name: str = "n1", held: tuple[Held, ...] = (), **more: Any
+) -> AsyncIterator[tuple[GrpcLink, Remembering]]:
+    """A link that runs, and what it tells; without waiting to be welcome."""
+    target = more.pop("target", None) or Target(address=address)
+    fields = more.pop("hello", {})
+    link = GrpcLink(target, lambda: hello(name, **fields), chance=random.Random(7), **more)
+    node = Remembering(lambda: link.send_hello(held))
+    running = asyncio.create_task(link.run(node))
+    try:
+        yield link, node
+    finally:
+        running.cancel()
+        result = (await asyncio.gather(running, return_exceptions=True))[0]
+        node.ended = result  # type: ignore[attr-defined]
+
+
+@story
+async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
+    """LinkUp, then the sets: what to run, how to start it, and until when by the agent's clock."""
+    async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
+        await scheduler.submit(name="resnet", user="ann", launch={"command": ["a"], "env_from": {"K": "key"}})
+        await until(lambda: node.details)
+        desired = node.of(Desired)[-1]
+        (order,) = desired.orders
+        assert (order.lease, order.job, order.attempt, order.token) == ("1", "1", 1, (1, 1))
+        assert (order.gpus, order.nodes, order.world_size) == ((0,), 1, 1)
+        left_s = scheduler.state.round.ends_s - scheduler.world.now_s()
+        assert order.ends_s == pytest.approx(time.monotonic() + left_s, abs=LOOSE_S)
+        details = node.details["1"]
+        assert (details.name, details.user, details.gpus_total) == ("resnet", "ann", 1)
+        assert details.launch == {"command": ["a"], "env_from": {"K": "secret:key"}}
+        assert node.events[0] == LinkUp()
+
+
+@story
+async def test_everything_that_is_reported_is_taken():
+    """Starts, progress and exits arrive; every number of the core's reports comes back as Taken."""
+    async with Scheduler() as scheduler, linked(scheduler.address) as (link, node):
+        (job,) = await scheduler.submit(steps=10.0)
+        await until(lambda: node.details)
+        generation = node.of(Desired)[-1].generation
+        link.send_report(Send(1, generation, ("1",)))
+        link.send_report(Send(2, generation, (), (Progressed("1", 4.0, 2.0, 1.0),)))
+        exit = ProcessExited("1", "failed", 4.0, 2.0, 1.0, 2.0, 3)
+        link.send_report(Send(3, generation, (), (), (exit,)))
+        await until(lambda: {taken.number for taken in node.of(Taken)} == {1, 2, 3})
+        found = scheduler.state.jobs[job]
+        assert (found.state, found.steps_saved, found.last_exit) == (JobState.FAILED, 2.0, 3)
+        assert found.last_lines == "the end of 1"
+
+
+@story
+async def test_reports_before_the_welcome_wait_for_it():
+    """The core speaks as soon as the link is up; the scheduler hears it after the Hello was taken."""
+    async with Scheduler() as scheduler:
+        scheduler.held_back.clear()
+        async with linked(scheduler.address) as (link, node):
+            await until(lambda: node.of(LinkUp))
+            link.send_report(Send(1, 0))
+            await asyncio.sleep(0.1)
+            assert not node.of(Taken)
+            scheduler.held_back.set()
+            await until(lambda: node.of(Taken))
+
+
+@story
+async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
+    """Hundreds of exits with long last words: several messages, all taken, and the core's number once."""
+
+    class Wordy(Remembering):
+        def last_lines(self, lease: str) -> str:
+            return "x" * 100_000
+
+    async with Scheduler() as scheduler:
+        link = GrpcLink(Target(address=scheduler.address), hello)
+        node = Wordy(lambda: link.send_hello(()))
+        running = asyncio.create_task(link.run(node))
+        await until(lambda: node.of(Desired))
+        exits = tuple(ProcessExited(str(n), "failed", 0.0, 0.0, 0.0, 1.0, 1) for n in range(300))
+        link.send_report(Send(5, 0, (), (), exits))
+        await until(lambda: node.of(Taken))
+        assert node.of(Taken) == [Taken(5)]
+        assert scheduler.state.nodes["n1"].state == NodeState.UP
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@story
+async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
+    """The link breaks, is tried again, and the lease goes on in the new epoch; nobody tells the agent to stop."""
+    first = Scheduler()
+    await first.__aenter__()
+    held = (Held("1", 3.0, 2.0),)
+    async with linked(first.address, held=held) as (link, node):
+        (job,) = await first.submit()
+        await until(lambda: node.details)
+        link.send_report(Send(1, 1, ("1",)))
+        await until(lambda: node.of(Taken))
+        await first.die()
+        await until(lambda: node.of(LinkDown))
+        async with Scheduler(journal=first.journal, port=first.port) as second:
+            await until(lambda: node.of(Desired)[-1].epoch == 2)
+            assert [order.lease for order in node.of(Desired)[-1].orders] == ["1"]
+            assert second.state.jobs[job].state == JobState.RUNNING
+            assert len(node.of(LinkUp)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"), [({"protocol": 9}, "version"), ({"lease_grace_s": 1e6}, "refused")]
+)
+def test_goodbye_ends_the_link_for_good(fields, reason):
+    """An agent that is sent away does not come back by itself; the scheduler's words are in the error."""
+
+    @story
+    async def told():
+        async with Scheduler() as scheduler:
+            link = GrpcLink(Target(address=scheduler.address), lambda: hello(**fields))
+            node = Remembering(lambda: link.send_hello(()))
+            with pytest.raises(Dismissed) as dismissed:
+                await link.run(node)
+            assert dismissed.value.reason == reason
+            assert node.events[-1] == LinkDown()
+
+    told()
+
+
+@story
+async def test_a_renewal_moves_the_end_on_our_clock():
+    """Renewed says the scheduler's end in the agent's time."""
+    from scheduler.core.effects import RenewLeases
+
+    async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
+        await until(lambda: node.of(Desired))
+        scheduler.links.renew_leases(RenewLeases(1, 9, scheduler.world.now_s() + 50.0, {"n1": 2}))
+        await until(lambda: node.of(Renewed))
+        (renewed,) = node.of(Renewed)
+        assert (renewed.generation, renewed.round_number) == (2, 9)
+        assert renewed.ends_s == pytest.approx(time.monotonic() + 50.0, abs=LOOSE_S)
+
+
+@story
+async def test_what_was_read_late_lasts_no_longer_for_it():
+    """P4: an agent that was stopped reads a renewal from a buffer; its lease still ends when the scheduler thinks."""
+    from scheduler.core.effects import RenewLeases
+
+    shift_s = 0.0
+    async with Scheduler() as scheduler:
+        clock = lambda: time.monotonic() + shift_s  # noqa: E731
+        async with linked(scheduler.address, clock=clock) as (link, node):
+            await until(lambda: node.of(Desired))
+            sent_s = time.monotonic()
+            scheduler.links.renew_leases(RenewLeases(1, 9, scheduler.world.now_s() + 50.0, {"n1": 2}))
+            shift_s = 300.0  # as if 300 s had gone by before it was read
+            await until(lambda: node.of(Renewed))
+            assert node.of(Renewed)[0].ends_s == pytest.approx(sent_s + 50.0, abs=LOOSE_S)
+            del link
+
+
+# ------------------------------------------------------------------------------------------------------- gangs
+
+
+# no part is given up because it was slow to speak
+PATIENT = msgspec.structs.replace(CALM, gang_s=60.0)
+
+
+def order(rank: int, lease: str = "1") -> Order:
+    """A part of a gang over two nodes."""
+    return Order(lease, "1", 1, (0,), time.monotonic() + 60, node_rank=rank, nodes=2, world_size=2)
+
+
+@story
+async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
+    """Both get the same place to meet, although the scheduler was killed after the first had spoken."""
+    first = Scheduler(pace=PATIENT)
+    await first.__aenter__()
+    async with (
+        linked(first.address, "n1", hello={"address": "10.0.0.1"}) as (one, node_one),
+        linked(first.address, "n2", hello={"address": "10.0.0.2"}) as (two, node_two),
+    ):
+        await until(lambda: node_one.of(Desired) and node_two.of(Desired))
+        await first.submit(gpus=2)
+        await until(lambda: node_one.details and node_two.details)
+        rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
+        lead, other = (one, two) if rank_of["n1"] == 0 else (two, one)
+        other.preparing(order(1))
+        lead.ready(order(0), (2001, 2002))
+        await asyncio.sleep(0.1)
+        await first.die()
+        async with Scheduler(pace=PATIENT, journal=first.journal, port=first.port):
+            await until(lambda: len(node_one.of(LinkUp)) > 1 and len(node_two.of(LinkUp)) > 1)
+            other.ready(order(1), ())
+            await until(lambda: node_one.gangs and node_two.gangs)
+            address = "10.0.0.1" if rank_of["n1"] == 0 else "10.0.0.2"
+            assert node_one.gangs["1"] == node_two.gangs["1"] == Rendezvous(address, 2001, 2002)
+
+
+@story
+async def test_one_part_that_cannot_start_stops_the_others():
+    """The reason of the one is what the other is told, ready or not."""
+    async with (
+        Scheduler(pace=PATIENT) as scheduler,
+        linked(scheduler.address, "n1") as (one, node_one),
+        linked(scheduler.address, "n2") as (two, node_two),
+    ):
+        await until(lambda: node_one.of(Desired) and node_two.of(Desired))
+        await scheduler.submit(gpus=2)
+        await until(lambda: node_one.details and node_two.details)
+        one.preparing(order(0))
+        two.cannot_meet(order(1), "user 'eve' does not exist on this node")
+        await until(lambda: node_one.gangs)
+        assert node_one.gangs["1"] == "n2: user 'eve' does not exist on this node"
+
+
+# ---------------------------------------------------------------------------------------------------- packages
+
+
+@story
+async def test_a_package_is_fetched_and_a_missing_one_is_an_error():
+    """The bytes in order; NotFound and no link at all are OSErrors that say what happened."""
+    async with Scheduler() as scheduler:
+        content = bytes(range(256)) * 100
+        scheduler.packages.content["sha256:aa"] = content
+        async with linked(scheduler.address) as (link, node):
+            await until(lambda: node.of(Desired))
+            assert b"".join([part async for part in link.fetch("sha256:aa")]) == content
+            with pytest.raises(OSError, match="there is no package sha256:bb"):
+                [part async for part in link.fetch("sha256:bb")]
+    with pytest.raises(OSError, match="cannot be reached"):
+        [part async for part in GrpcLink(Target(address="127.0.0.1:1"), hello).fetch("sha256:aa")]
+
+
+# ------------------------------------------------------------------------------------------------------ trouble
+
+
+@story
+async def test_another_machine_is_not_spoken_to_in_the_clear():
+    """Beyond loopback there is no link without a certificate, and the error says how to get one."""
+    with pytest.raises(TargetError, match="gavel agent join"):
+        Target(address="head-node:7071").channel()
+    with pytest.raises(TargetError, match="gavel agent join"):
+        Target(address="192.0.2.1:7071").channel()
+
+
+@story
+async def test_a_wrong_token_is_tried_again_and_said(caplog):
+    """The scheduler refuses; the log says which option to look at, and the agent does not give up."""
+
+    class Refusing(agents_pb2_grpc.AgentsServicer):
+        tried = 0
+
+        async def Link(self, requests: Any, context: Any) -> None:
+            Refusing.tried += 1
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this token is not known here")
+
+    server = aio.server()
+    agents_pb2_grpc.add_AgentsServicer_to_server(Refusing(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with linked(f"127.0.0.1:{port}", target=Target(address=f"127.0.0.1:{port}", token="wrong")):
+        await until(lambda: Refusing.tried >= 2)
+    await server.stop(None)
+    assert "the token is refused: this token is not known here; see --token-file" in caplog.text
+
+
+@story
+async def test_a_scheduler_that_speaks_second_is_spoken_to(monkeypatch: pytest.MonkeyPatch):
+    """One of before, or behind a proxy that holds back what it says first: an upgrade may begin with the agents."""
+
+    class Earlier(agents_pb2_grpc.AgentsServicer):
+        heard: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()
+
+        async def Link(self, requests: Any, context: Any) -> None:
+            self.heard.set_result(await context.read())
+
+    monkeypatch.setattr("worker_agent.link.stream.FIRST_SIGN_S", 0.05, raising=False)
+    server = aio.server()
+    agents_pb2_grpc.add_AgentsServicer_to_server(Earlier(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with linked(f"127.0.0.1:{port}"), asyncio.timeout(30.0):
+        assert (await Earlier.heard).hello.node == "n1"
+    await server.stop(None)

@@ -1,0 +1,225 @@
+"""A live agent in tests: real processes, a link that only remembers, and waiting for what has to become true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.worker_agent.shim_runs import PATIENCE_S, end_groups, python
+from worker_agent.agent import Agent
+from worker_agent.core.messages import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
+from worker_agent.node.mps import MpsDaemons
+from worker_agent.node.packages import Packages
+from worker_agent.node.users import Users
+from worker_agent.runs.containment import find_containment
+from worker_agent.runs.launch import Details, NodeFacts
+from worker_agent.runs.prepare import Workshop
+from worker_agent.shim import process_tree
+
+SLEEP = "import time; print('here', flush=True); time.sleep(600)"
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+ENDS = "import os, sys, time\nwhile not os.path.exists('{go}'): time.sleep(0.01)\nsys.exit({code})"
+# does as gavel.training does: says how far it is, and ends by itself when the lease asks
+WORKER = """
+import json, os, sys, time
+run = os.environ["GAVEL_RUN_DIR"]
+mine = run + "/.mine-" + os.environ["RANK"]
+def say(steps, state):
+    said = {"epoch": int(os.environ["GAVEL_EPOCH"]), "attempt": int(os.environ["GAVEL_ATTEMPT"]), "steps": steps,
+            "saved": steps - steps % 5, "stepping_s": steps / 50, "state": state}
+    with open(mine, "w") as file: json.dump(said, file)
+    os.rename(mine, run + f"/progress-{os.environ['RANK']}.json")
+print("here", flush=True)
+for step in range(1, 100_000):
+    say(step, "running")
+    time.sleep(0.02)
+    if json.load(open(run + "/lease.json"))["ask_s"] <= time.monotonic():
+        say(step - step % 5, "yielded")
+        sys.exit()
+"""
+
+LIMITS = Limits(report_interval_s=0.3, late_s=0.1, ask_s=1.0, grace_s=0.5)
+PATIENT = Limits(report_interval_s=0.3, late_s=0.1, ask_s=60.0, grace_s=60.0)  # with jobs that end when asked
+T = TypeVar("T")
+
+
+class FakeLink:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.hellos: list[tuple[Held, ...]] = []
+        self.reports: list[Send] = []
+        self.cannot: list[str] = []
+        self.begun: list[str] = []
+        self.are_ready: list[tuple[str, tuple[int, ...]]] = []
+        self.package = b""
+
+    def send_hello(self, held: tuple[Held, ...]) -> None:
+        """Remember it."""
+        self.hellos.append(held)
+
+    def send_report(self, report: Send) -> None:
+        """Remember it."""
+        self.reports.append(report)
+
+    def preparing(self, order: Order) -> None:
+        """Remember it."""
+        self.begun.append(order.lease)
+
+    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
+        """Remember it."""
+        self.are_ready.append((order.lease, ports))
+
+    def cannot_meet(self, order: Order, why: str) -> None:
+        """Remember it."""
+        self.cannot.append(why)
+
+    async def fetch(self, digest: str) -> AsyncIterator[bytes]:
+        """The one package there is."""
+        if not self.package:
+            raise OSError(f"{digest}: the scheduler has no such package")
+        for at in range(0, len(self.package), 1000):
+            yield self.package[at : at + 1000]
+
+
+class LiveAgent:
+    """An agent in a state directory, its link up."""
+
+    def __init__(self, tmp_path: Path, *, limits: Limits = LIMITS, **more: Any) -> None:
+        self.state, self.link = tmp_path / "state", FakeLink()
+        node = {"worker_type": "v100", "library": tmp_path / "lib", "checkpoints": tmp_path / "checkpoints"}
+        self.workshop = Workshop(
+            node=NodeFacts(**node, environ=dict(os.environ)),
+            users=Users(single_user=True),
+            packages=Packages(self.state / "packages"),
+            mps=MpsDaemons(self.state / "mps"),
+            secrets=tmp_path / "secrets",
+        )
+        more.setdefault("containment", find_containment())
+        self.agent = Agent(self.state, self.workshop, self.link, limits, **more)
+        process_tree.adopt_orphans()
+        self.task: asyncio.Task[None] | None = None
+        self.generation = self.agent.core.generation
+
+    async def __aenter__(self) -> LiveAgent:
+        self.task = asyncio.create_task(self.agent.run())
+        await asyncio.sleep(0)  # it takes up what is there before anybody speaks with it
+        self.agent.tell(LinkUp())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.vanish()
+
+    async def vanish(self) -> None:
+        """The agent is gone; its shims are not."""
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.task = None
+            self.agent.close()
+
+    def desire(
+        self, *wanted: tuple[Order, Details], epoch: int = 1, why_ended: dict[str, str] | None = None
+    ) -> None:
+        """The next full set."""
+        self.generation += 1
+        orders = tuple(order for order, _ in wanted)
+        details = {order.lease: about for order, about in wanted}
+        self.agent.desire(Desired(epoch, self.generation, orders, 0, why_ended or {}), details)
+
+    def exits(self) -> dict[str, ProcessExited]:
+        """Every exit that was reported, by lease."""
+        return {exit.lease: exit for report in self.link.reports for exit in report.exits}
+
+    def started(self) -> set[str]:
+        """Every start that was reported."""
+        return {lease for report in self.link.reports for lease in report.started}
+
+    async def exit(self, lease: str = "17") -> ProcessExited:
+        """Wait for an exit to be reported."""
+        return await until(lambda: self.exits().get(lease))
+
+    async def runs(self, lease: str = "17") -> int:
+        """Wait for a lease to run; the pid of its first leader."""
+        await until(lambda: lease in self.agent.processes.live and self.agent.processes.live[lease].running)
+        pid = self.agent.processes.live[lease].read_own("shim.json")["pids"][0]
+        assert isinstance(pid, int)
+        return pid
+
+    def log(self, lease: str = "17", rank: int = 0) -> str:
+        """What is in a log."""
+        path = self.agent.processes.path(lease) / "logs" / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    async def says(self, text: str, lease: str = "17") -> None:
+        """Wait for a text in the log."""
+        await until(lambda: text in self.log(lease))
+
+
+async def until(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """The first true answer; fails when none comes in time."""
+    end_s = time.monotonic() + within_s
+    while not (answer := what()):
+        assert time.monotonic() < end_s, f"not within {within_s} s"
+        await asyncio.sleep(0.005)
+    return answer
+
+
+def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> tuple[Order, Details]:
+    """An order for some Python code, with all that belongs to it."""
+    launch = {"command": python(code), **more.pop("launch", {})}
+    details = {name: more.pop(name) for name in list(more) if name in Details.__struct_fields__}
+    order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), **more}
+    return (
+        Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order),
+        Details(launch=launch, **details),
+    )
+
+
+async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:
+    """As that of runs.py: a story that has to be told within so many seconds; False: it was late."""
+    within_s = first_s
+    while not await story(within_s):
+        within_s *= 5
+        assert within_s < PATIENCE_S, "it was late each time"
+
+
+def end_all(tmp_path: Path) -> None:
+    """Whatever a failed test has left behind."""
+    for path in tmp_path.glob("**/state/runs/*"):
+        for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
+            process_tree.send(process, signal.SIGKILL)
+    end_groups(tmp_path)
+
+
+def live(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop."""
+
+    @functools.wraps(test)
+    def run(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    return run
+
+
+async def lonely(tmp_path: Path) -> None:
+    """An agent with two jobs, to be killed: says their pids, and stays."""
+    async with LiveAgent(tmp_path) as node:
+        stays = job("import time; time.sleep(600)", "goes on")
+        ends = job(ENDS.format(go=tmp_path / "go", code=9), "ends", gpus=(1,))
+        node.desire(stays, ends)
+        print(await node.runs("goes on"), await node.runs("ends"), flush=True)
+        await asyncio.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(lonely(Path(sys.argv[1])))

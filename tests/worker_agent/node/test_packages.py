@@ -1,0 +1,221 @@
+"""Uploads: what comes from a stranger is unpacked inside, within limits, whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from worker_agent.node.packages import PackageError, PackageLimits, Packages
+
+SMALL = PackageLimits(
+    archive_bytes_max=100_000, unpacked_bytes_max=50_000, entries_max=20, path_length_max=100
+)
+
+
+def entry(name: str, data: bytes = b"", **more: object) -> tuple[tarfile.TarInfo, bytes]:
+    """One entry of an archive; a file unless said otherwise."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info, data
+
+
+def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    """A symbolic link."""
+    return entry(name, type=tarfile.SYMTYPE, linkname=target)
+
+
+def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """An archive of these."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for info, data in entries:
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def digest(data: bytes) -> str:
+    """Its name."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def add(packages: Packages, data: bytes) -> str:
+    """Take an archive in; its name."""
+    packages.add(digest(data), [data[:100], data[100:]])
+    return digest(data)
+
+
+def everything(folder: Path) -> set[str]:
+    """All that lies in a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_a_package_is_unpacked_once_and_copied_for_each_run(tmp_path: Path) -> None:
+    """What one run does with its copy is no concern of the next."""
+    packages = Packages(tmp_path / "packages")
+    data = archive(
+        entry("./train.py", b"print()", mode=0o755, mtime=1e9),
+        entry("data/a.txt", b"a"),
+        link("now", "data/a.txt"),
+    )
+    name = add(packages, data)
+    assert packages.has(name)
+    packages.check_out(name, tmp_path / "one")
+    (tmp_path / "one" / "train.py").write_text("something else")
+    packages.check_out(name, tmp_path / "two")
+    assert everything(tmp_path / "two") == {"train.py", "data", "data/a.txt", "now"}
+    assert (tmp_path / "two" / "train.py").read_text() == "print()"
+    assert os.access(tmp_path / "two" / "train.py", os.X_OK)
+    assert (tmp_path / "two" / "now").read_text() == "a"
+
+
+@pytest.mark.parametrize(
+    ("entries", "word"),
+    [
+        ([entry("/etc/x", b"x")], "no path within"),
+        ([entry("../x", b"x")], "no path within"),
+        ([entry("a/../../x", b"x")], "no path within"),
+        ([entry("a" * 200, b"x")], "no path within"),
+        ([link("a", "/etc/passwd")], "a link to '/etc/passwd', which may be outside"),
+        ([link("a", "../x")], "may be outside"),
+        ([link("a/b", "../../x")], "may be outside"),
+        ([link("d", "."), link("a", "d/../../x")], "may be outside"),
+        ([link("a", "b"), entry("a/x", b"x"), link("a/y", "x")], "cannot be unpacked|no directory"),
+        ([entry("a", b"x"), entry("a/b", b"x")], "no directory"),
+        ([entry("a/b", b"x"), entry("a", b"x")], "both a file and a directory"),
+        ([entry("a", type=tarfile.LNKTYPE, linkname="/etc/passwd")], "neither file nor directory"),
+        ([entry("a", type=tarfile.CHRTYPE)], "neither file nor directory"),
+        ([entry("a", type=tarfile.FIFOTYPE)], "neither file nor directory"),
+        ([entry(str(i)) for i in range(21)], "more than 20 entries"),
+        ([entry("a", b"x" * 50_001)], "larger than 50000 bytes"),
+    ],
+)
+def test_what_a_package_must_not_hold(
+    tmp_path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], word: str
+) -> None:
+    """Refused in words; nothing is left of it, inside or outside."""
+    packages = Packages(tmp_path / "packages", SMALL)
+    with pytest.raises(PackageError, match=word):
+        add(packages, archive(*entries))
+    assert everything(tmp_path) == {"packages"}
+
+
+def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
+    """Up and down again within the package."""
+    packages = Packages(tmp_path / "packages", SMALL)
+    name = add(packages, archive(entry("a/x", b"x"), link("b/c/d", "../../a/x"), link("e", "b/c")))
+    packages.check_out(name, tmp_path / "out")
+    assert (tmp_path / "out" / "e" / "d").read_bytes() == b"x"
+
+
+def test_a_bomb_is_noticed_while_it_goes_off(tmp_path: Path) -> None:
+    """A small archive of something huge stops at the limit."""
+    with pytest.raises(PackageError, match="larger than 50000 bytes"):
+        add(Packages(tmp_path / "packages", SMALL), archive(entry("zeros", b"\0" * 5_000_000)))
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "neither .tar.gz nor .tar.zst"),
+        (b"hello", "neither .tar.gz nor .tar.zst"),
+        (gzip.compress(b"hello"), "cannot be unpacked"),
+        (archive(entry("a", b"x" * 5000))[:-30], "cannot be unpacked"),
+        (b"x" * 100_001, "is larger than 100000 bytes"),
+    ],
+)
+def test_what_is_no_package(tmp_path: Path, data: bytes, word: str) -> None:
+    """Rubbish, half an archive, too much: said, and not kept."""
+    with pytest.raises(PackageError, match=word):
+        add(Packages(tmp_path / "packages", SMALL), data)
+    assert everything(tmp_path) == {"packages"}
+
+
+def test_no_part_of_an_archive_is_taken_for_the_whole(tmp_path: Path) -> None:
+    """Cut off anywhere, also between two files or in the checksum, or with rubbish for a header: refused."""
+    packages = Packages(tmp_path / "packages")
+    whole = archive(entry("a", os.urandom(600)), entry("b", os.urandom(600)))
+    tar = gzip.decompress(whole)
+    cut = [whole[:size] for size in (*range(1, len(whole), 50), *range(len(whole) - 30, len(whole)))]
+    cut += [gzip.compress(tar[:size], mtime=0) for size in range(0, 4 * 512 + 1024, 512)]
+    cut += [gzip.compress(tar[:1536] + b"x" * 512 + tar[2048:], mtime=0)]
+    cut += [whole[:-8] + b"\0\0\0\0" + whole[-4:]]
+    taken = []
+    for number, data in enumerate(cut):
+        try:
+            add(packages, data)
+            taken.append(number)
+        except PackageError:
+            continue
+    assert taken == []
+    packages.check_out(add(packages, whole), tmp_path / "out")
+    assert everything(tmp_path / "out") == {"a", "b"}
+
+
+def test_a_package_is_what_its_name_says(tmp_path: Path) -> None:
+    """Damaged on its way, or named for a path: refused."""
+    packages = Packages(tmp_path / "packages")
+    with pytest.raises(PackageError, match="it was damaged on its way"):
+        packages.add("sha256:" + "0" * 64, [archive(entry("a"))])
+    for name in ("sha256:../../x", "md5:" + "0" * 32, "sha256:" + "A" * 64, ""):
+        with pytest.raises(PackageError, match="is no digest"):
+            packages.has(name)
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd to pack with")
+@pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, reason="no zstandard to unpack with")
+def test_packed_with_zstd(tmp_path: Path) -> None:
+    """The other format."""
+    tar = gzip.decompress(archive(entry("a", b"x")))
+    data = subprocess.run(["zstd", "-c"], input=tar, capture_output=True, check=True).stdout
+    packages = Packages(tmp_path / "packages")
+    packages.check_out(add(packages, data), tmp_path / "out")
+    assert (tmp_path / "out" / "a").read_bytes() == b"x"
+    with pytest.raises(PackageError, match="cannot be unpacked"):
+        add(packages, data[:-5])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("zstandard") is not None, reason="zstandard is here")
+def test_packed_with_zstd_where_it_is_missing(tmp_path: Path) -> None:
+    """Said with the remedy."""
+    with pytest.raises(PackageError, match="zstandard is missing here: use gzip"):
+        add(Packages(tmp_path / "packages"), b"\x28\xb5\x2f\xfd" + b"x" * 50)
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    """When there is too much; the newest always stays."""
+    packages = Packages(tmp_path / "packages", PackageLimits(cache_bytes_max=2500))
+    names = []
+    for number in range(3):
+        names.append(add(packages, archive(entry("a", bytes([number]) * 1000))))
+        os.utime(packages._path(names[-1]), (number, number))
+        if number == 1:
+            packages.check_out(names[0], tmp_path / "out")  # used again
+    assert [packages.has(name) for name in names] == [True, False, True]
+
+
+def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
+    """Half a package is none."""
+    (tmp_path / "packages" / "new-abc" / "tree").mkdir(parents=True)
+    Packages(tmp_path / "packages")
+    assert everything(tmp_path) == {"packages"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_copy_belongs_to_the_user(tmp_path: Path) -> None:
+    """All of it, links included, and never what a link leads to."""
+    packages = Packages(tmp_path / "packages")
+    name = add(packages, archive(entry("a/b", b"x"), link("c", "a")))
+    packages.check_out(name, tmp_path / "out", 54321, 54322)
+    owners = {path.lstat().st_uid for path in [tmp_path / "out", *(tmp_path / "out").rglob("*")]}
+    assert owners == {54321}

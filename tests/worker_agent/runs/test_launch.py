@@ -1,0 +1,300 @@
+"""From a job's `launch` to what the shim starts: the environment of a rank, and every field wrong in turn."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from worker_agent.core.messages import Order
+from worker_agent.node.secrets import SecretError, read_secrets
+from worker_agent.node.users import Account
+from worker_agent.runs.launch import Details, LaunchError, NodeFacts, read_launch, start_file
+from worker_agent.runs.rendezvous import HeldPorts, Rendezvous
+
+NODE = NodeFacts(
+    worker_type="v100",
+    library=Path("/lib/of/gavel"),
+    checkpoints=Path("/checkpoints"),
+    devices=("0", "1", "GPU-c", "GPU-d"),
+    environ={"PATH": "/bin", "LANG": "C.UTF-8", "TMPDIR": "/scratch", "AWS_SECRET": "x", "RANK": "7"},
+)
+ACCOUNT = Account(name="ada", home=Path("/homes/ada"), login_shell="/bin/bash")
+MEETING = Rendezvous("10.0.0.1", 4000, 4001)
+RUN = Path("/state/runs/17")
+
+
+def start(launch: dict[str, Any] | None = None, *, account: Account = ACCOUNT, **more: Any) -> dict[str, Any]:
+    """start.json of a job on GPUs 1 and 2."""
+    details = {name: more.pop(name) for name in list(more) if name in Details.__struct_fields__}
+    node = more.pop("node", NODE)
+    order = {"lease": "17", "job": "12", "attempt": 2, "gpus": (1, 2), "ends_s": 9.0, "epoch": 3}
+    order |= {name: more.pop(name) for name in list(more) if name in Order.__struct_fields__}
+    return start_file(
+        Order(**order),
+        Details(launch=launch or {"command": ["train"]}, **{"gpus_total": 2, **details}),
+        node,
+        account,
+        MEETING,
+        run_dir=RUN,
+        **more,
+    )
+
+
+def test_one_rank_per_gpu() -> None:
+    """All ranks see all GPUs of the lease, and each its place among them."""
+    first, second = start()["ranks"]
+    assert (first["argv"], first["rank"], second["rank"]) == (["train"], 0, 1)
+    alike = first["env"].items() & second["env"].items()
+    assert first["env"].items() - alike == {("RANK", "0"), ("LOCAL_RANK", "0")}
+    assert second["env"].items() - alike == {("RANK", "1"), ("LOCAL_RANK", "1")}
+    assert dict(alike) == {
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/scratch",
+        "PYTHONPATH": "/lib/of/gavel",
+        "HOME": "/homes/ada",
+        "USER": "ada",
+        "LOGNAME": "ada",
+        "SHELL": "/bin/bash",
+        "PYTHONUNBUFFERED": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "GAVEL_COORDINATOR": "10.0.0.1:4001",
+        "CUDA_VISIBLE_DEVICES": "1,GPU-c",
+        "GAVEL_WORKER_TYPE": "v100",
+        "GAVEL_GPUS": "2",
+        "GAVEL_JOB_ID": "12",
+        "GAVEL_JOB_NAME": "",
+        "GAVEL_ATTEMPT": "2",
+        "GAVEL_EPOCH": "3",
+        "GAVEL_LEASE": "17",
+        "GAVEL_RUN_DIR": "/state/runs/17",
+        "GAVEL_CHECKPOINT_DIR": "/checkpoints/12",
+    }
+
+
+def test_the_second_node_of_a_gang() -> None:
+    """Its ranks go on where those of the first node ended, however many these were."""
+    said = start(node_rank=1, nodes=2, rank_first=6, gpus_total=8)
+    assert [rank["rank"] for rank in said["ranks"]] == [6, 7]
+    assert {rank["env"]["WORLD_SIZE"] for rank in said["ranks"]} == {"8"}
+    assert said["ranks"][1]["env"]["LOCAL_RANK"] == "1"
+
+
+def test_one_rank_per_node() -> None:
+    """For launchers that spread over GPUs themselves."""
+    said = start(
+        {"command": ["train"], "ranks": "per_node"}, node_rank=1, nodes=2, rank_first=6, gpus_total=8
+    )
+    (rank,) = said["ranks"]
+    env = rank["env"]
+    assert (rank["rank"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GAVEL_GPUS"]) == (1, "2", "1", "8")
+
+
+def test_a_rank_of_its_own_needs_no_coordinator() -> None:
+    """There is nobody to agree with."""
+    (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
+    assert "GAVEL_COORDINATOR" not in rank["env"]
+
+
+def test_emulated_gpus() -> None:
+    """No device is visible; jobs that pace their steps are told how fast to be, and all are told how far."""
+    node = NodeFacts(worker_type="v100", library=Path("/lib"), checkpoints=Path("/c"), speed=0.5)
+    env = start(node=node, steps_max=100.0, array_index=0)["ranks"][0]["env"]
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert (env["GAVEL_SPEED"], env["GAVEL_STEPS"], env["GAVEL_ARRAY_INDEX"]) == ("0.5", "100", "0")
+
+
+def test_a_virtual_environment_and_variables() -> None:
+    """The venv is first on PATH, our library first on PYTHONPATH, secrets beside the rest."""
+    launch = {
+        "command": ["x"],
+        "venv": "/venv",
+        "env": {"PATH": "/mine", "PYTHONPATH": "/their/lib", "A": "b"},
+    }
+    env = start(launch, secrets={"TOKEN": "t"}, more_env={"CUDA_MPS_PIPE_DIRECTORY": "/p"})["ranks"][0]["env"]
+    assert (env["PATH"], env["VIRTUAL_ENV"]) == ("/venv/bin:/mine", "/venv")
+    assert env["PYTHONPATH"] == "/lib/of/gavel:/their/lib"
+    assert (env["A"], env["TOKEN"], env["CUDA_MPS_PIPE_DIRECTORY"]) == ("b", "t", "/p")
+
+
+def test_output_is_not_held_back_unless_the_job_says_so() -> None:
+    """Python prints at once. A job that sets the variable, if only to nothing, has it as it says."""
+    given = [{}, {"PYTHONUNBUFFERED": "0"}, {"PYTHONUNBUFFERED": ""}]
+    ranks = [start({"command": ["x"], "env": env})["ranks"][0] for env in given]
+    assert [rank["env"]["PYTHONUNBUFFERED"] for rank in ranks] == ["1", "0", ""]
+
+
+def test_a_checkpoint_directory_per_attempt() -> None:
+    """Below the job's own, or below the one that the user names; the shim is told to make it first."""
+    for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
+        said = start({"command": ["x"], "checkpoints": "per_attempt", **named})
+        name = "e00000003-a00000017"
+        assert said["own_checkpoints"] == {"directory": directory, "name": name}
+        assert said["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == f"{directory}/{name}"
+    assert start()["own_checkpoints"] is None
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_agent", "limit_s"), [(None, 60.0, 60.0), (90.0, 60.0, 90.0), (None, 0.0, None)]
+)
+def test_the_limit_of_a_setup(of_job: float | None, of_agent: float, limit_s: float | None) -> None:
+    """The job's own goes before the agent's; an agent may have none."""
+    node = msgspec.structs.replace(NODE, setup_limit_s=of_agent)
+    launch = {"command": ["x"], "setup": "make"} | ({"setup_limit_s": of_job} if of_job else {})
+    assert start(launch, node=node)["setup_limit_s"] == limit_s
+
+
+def test_another_user() -> None:
+    """Runs under its uid and groups, and not in the agent's directory for temporary files."""
+    account = Account(
+        name="ada", home=Path("/homes/ada"), login_shell="/bin/sh", uid=1001, gid=1002, groups=(7,)
+    )
+    said = start(account=account)
+    assert (said["uid"], said["gid"], said["groups"]) == (1001, 1002, [7])
+    assert "TMPDIR" not in said["ranks"][0]["env"]
+
+
+def test_a_script_has_a_shell_because_it_was_asked_for() -> None:
+    """And so has a setup that is text; its first line that fails ends it."""
+    said = start({"script": "a | b", "setup": "pip install x\nmake"})
+    assert said["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
+    assert said["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
+    assert start({"command": ["a"], "setup": ["make", "all"]})["setup"] == ["make", "all"]
+    assert start({"command": ["a; rm -rf /"]})["ranks"][0]["argv"] == ["a; rm -rf /"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "work", "cwd"),
+    [
+        ({"command": ["a"]}, None, "/homes/ada"),
+        ({"command": ["a"], "workdir": "/data/p"}, None, "/data/p"),
+        ({"command": ["a"], "upload": "sha256:" + "0" * 64}, RUN / "work", "/state/runs/17/work"),
+        (
+            {"command": ["a"], "upload": "sha256:" + "0" * 64, "workdir": "sub"},
+            RUN / "work",
+            "/state/runs/17/work/sub",
+        ),
+    ],
+)
+def test_where_it_runs(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
+    """In its work directory, in what was uploaded, or at home."""
+    assert start(launch, work=work)["cwd"] == cwd
+
+
+def test_names_never_become_paths() -> None:
+    """An id that looks like a path is a name below the directory of checkpoints."""
+    assert start(job="../../etc")["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == "/checkpoints/%2E.%2F..%2Fetc"
+
+
+@pytest.mark.parametrize(
+    ("launch", "word"),
+    [
+        ({}, "give a command or a script, not neither"),
+        ({"command": ["a"], "script": "b"}, "not both"),
+        ({"command": [""]}, "launch.command: its first word is empty"),
+        ({"command": "train"}, r"Expected `array`, got `str` - at `\$.command`"),
+        ({"command": ["a"], "comand": 1}, "unknown field `comand`"),
+        ({"command": ["a\0"]}, "launch.command: holds a NUL"),
+        ({"script": "x" * 200_000}, "launch.script: longer than"),
+        ({"command": ["a"], "env": {"A B": "c"}}, "launch.env: 'A B' is no name"),
+        ({"command": ["a"], "env": {"RANK": "0"}}, "launch.env: RANK is set by Gavel"),
+        ({"command": ["a"], "env_from": {"GAVEL_X": "0"}}, "launch.env_from: GAVEL_X is set by Gavel"),
+        ({"command": ["a"], "env": {"A": "x\0"}}, "launch.env: holds a NUL"),
+        (
+            {"command": ["a"], "env": {"A": "x"}, "env_from": {"A": "secret:a"}},
+            "launch.env_from: A is in env too",
+        ),
+        ({"command": ["a"], "venv": "venv"}, "launch.venv: 'venv' is not an absolute path"),
+        ({"command": ["a"], "workdir": "~/x"}, "launch.workdir: '~/x' is not an absolute path"),
+        ({"command": ["a"], "checkpoint_dir": "x"}, "launch.checkpoint_dir: 'x' is not an absolute path"),
+        ({"command": ["a"], "upload": "md5:1"}, "launch.upload: 'md5:1' is not of the form"),
+        ({"command": ["a"], "upload": "sha256:" + "0" * 64, "workdir": "../x"}, "not within the upload"),
+        ({"command": ["a"], "ranks": "per_core"}, "Invalid enum value 'per_core'"),
+    ],
+)
+def test_what_cannot_be_right_is_named(launch: dict[str, Any], word: str) -> None:
+    """The field, its value, and what would be right."""
+    with pytest.raises(LaunchError, match=word):
+        read_launch(launch)
+
+
+def test_ranks_that_do_not_fit_are_refused() -> None:
+    """Rather than a gang that waits for ranks that nobody starts."""
+    with pytest.raises(LaunchError, match="ranks 7 to 8 are ordered here, of 8 in all"):
+        start(rank_first=7, gpus_total=8)
+
+
+def test_ports_are_kept_for_the_ranks() -> None:
+    """Two for one job are two, the same when asked again; a program that asks for any free port gets none of them."""
+    ports = HeldPorts()
+    first, second = ports.take("17")
+    assert first != second
+    assert ports.take("17") == (first, second)
+    with pytest.raises(OSError, match="in use"):
+        _bind_any_of(first)
+    with socket.create_server(
+        ("", first), backlog=1
+    ) as rank:  # as PyTorch's TCPStore binds: with SO_REUSEADDR
+        assert rank.getsockname()[1] == first
+    ports.release("17")
+    _bind_any_of(first)
+
+
+def _bind_any_of(port: int) -> None:
+    """Ask the kernel for any free port, of a range that holds this one alone."""
+    ip_local_port_range = 51  # Linux 6.3
+    with socket.socket() as other:
+        try:
+            other.setsockopt(socket.IPPROTO_IP, ip_local_port_range, struct.pack("I", port | port << 16))
+        except OSError:
+            pytest.skip("the kernel has no IP_LOCAL_PORT_RANGE")
+        other.bind(("", 0))
+
+
+# ----------------------------------------------------------------------------------------------------- secrets
+
+
+def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
+    """By reference; the newline at the end of a file is not part of it."""
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "token").write_text("s3cret\n")
+    assert read_secrets(tmp_path, {"TOKEN": "secret:team/token"}) == {"TOKEN": "s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "word"),
+    [
+        ("token", "not of the form"),
+        ("secret:../token", "not of the form"),
+        ("secret:/etc/passwd", "not of the form"),
+        ("secret:", "not of the form"),
+        ("secret:absent", "cannot be read on this node: No such file or directory .*/absent"),
+        ("secret:link", "cannot be read on this node: Too many levels"),
+        ("secret:folder", "not a file of at most 64 KiB"),
+        ("secret:binary", "is not text"),
+        ("secret:nul", "holds a NUL"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_named(tmp_path: Path, reference: str, word: str) -> None:
+    """The variable and the reference, and never what is in the file."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "nul").write_bytes(b"a\0b")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{word}"):
+        read_secrets(tmp_path, {"TOKEN": reference})
+
+
+def test_a_node_without_secrets_says_so() -> None:
+    """Nothing is looked for anywhere else."""
+    with pytest.raises(SecretError, match=r"no directory of secrets.*--secrets-dir DIR.*the file DIR/a$"):
+        read_secrets(None, {"TOKEN": "secret:a"})

@@ -1,0 +1,270 @@
+"""Reading logs: the end, from an offset, as they grow; across rotation and attempts, and through no link."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from worker_agent.runs.logs import Chunk, RunLogs, attempts, follow, follow_job, last_lines
+from worker_agent.runs.retention import Retention, remove_old_runs
+from worker_agent.shim.log_pump import PiecewiseLog
+from worker_agent.shim.run_directory import EXIT, START, TOLD, RunDirectory
+
+PIECE = 100
+
+
+class Run:
+    """A run whose logs are written by hand, in pieces of 100 bytes of which 3 are kept."""
+
+    def __init__(
+        self, runs: Path, lease: str = "17", *, attempt: int = 1, ranks: int = 1, job: str = "12"
+    ) -> None:
+        runs.mkdir(exist_ok=True)
+        self.directory = RunDirectory.create(runs, lease)
+        self.path = self.directory.path
+        said = {"job": job, "attempt": attempt, "ranks": [{"rank": rank} for rank in range(ranks)]}
+        self.directory.write(START, said | {"log_bytes_max": PIECE})
+        logs = self.directory.open_logs()
+        self.logs = [PiecewiseLog(logs, f"rank-{rank}.log", PIECE, 3) for rank in range(ranks)]
+
+    def write(self, text: str, rank: int = 0) -> None:
+        """Some output of a rank."""
+        self.logs[rank].write(text.encode())
+
+    def end(self, first: int | None = None) -> None:
+        """The run is over."""
+        self.directory.write(EXIT, {"codes": {}, "first": first})
+
+
+def lines(first: int, last: int) -> str:
+    """Lines of ten bytes, by number."""
+    return "".join(f"line {number:>4}\n" for number in range(first, last))
+
+
+def gather(chunks: AsyncIterator[Chunk]) -> str:
+    """All that comes, as text."""
+
+    async def all_of_it() -> str:
+        return b"".join([chunk.data async for chunk in chunks]).decode()
+
+    return asyncio.run(all_of_it())
+
+
+# ---------------------------------------------------------------------------------------------------- one look
+
+
+def test_a_log_from_its_beginning(tmp_path: Path) -> None:
+    """Over all pieces, as if it were one file."""
+    run = Run(tmp_path)
+    run.write(lines(0, 25))
+    assert gather(follow(run.path, wait=False)) == lines(0, 25)
+
+
+def test_what_was_rotated_away_is_skipped(tmp_path: Path) -> None:
+    """A reader that was too slow goes on with the oldest byte that is there, and can see that some are missing."""
+    run = Run(tmp_path)
+    run.write(lines(0, 95))  # 950 bytes: 700 to 900 are in full pieces, the rest in the current one
+    with RunLogs(run.path) as logs:
+        assert logs.bounds(0) == (700, 950)
+        chunk = logs.read(0, 40)
+        assert (chunk.offset, chunk.data.decode()) == (700, lines(70, 80))
+        assert logs.read(0, 950) == Chunk(1, 0, 950, b"")
+        assert logs.read(0, 10**9) == Chunk(1, 0, 950, b"")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 12, 25, 1000])
+def test_the_last_lines(tmp_path: Path, count: int) -> None:
+    """Wherever the pieces were cut; as many as there are."""
+    run = Run(tmp_path)
+    run.write(lines(0, 25))
+    assert gather(follow(run.path, tail_lines=count, wait=False)) == lines(max(0, 25 - count), 25)
+    run.write("and half a line")
+    expected = lines(max(0, 26 - count), 25) + "and half a line" if count else ""
+    assert gather(follow(run.path, tail_lines=count, wait=False)) == expected
+
+
+def test_a_log_without_a_line_end(tmp_path: Path) -> None:
+    """Is one line, however long."""
+    run = Run(tmp_path)
+    run.write("x" * 250)
+    assert gather(follow(run.path, tail_lines=1, wait=False)) == "x" * 250
+
+
+def test_chosen_ranks(tmp_path: Path) -> None:
+    """One of them, or all, each chunk saying whose it is."""
+    run = Run(tmp_path, ranks=2)
+    run.write("zero\n", 0)
+    run.write("one\n", 1)
+    assert gather(follow(run.path, ranks=[1], wait=False)) == "one\n"
+
+    async def all_ranks() -> list[Chunk]:
+        return [chunk async for chunk in follow(run.path, wait=False)]
+
+    assert asyncio.run(all_ranks()) == [Chunk(1, 0, 0, b"zero\n"), Chunk(1, 1, 0, b"one\n")]
+
+
+def test_the_last_words_of_who_failed_first(tmp_path: Path) -> None:
+    """Rank 1 died first: its end is what people want to see; bounded, and never an error."""
+    run = Run(tmp_path, ranks=2)
+    run.write("stopped\n", 0)
+    run.write("the reason\n", 1)
+    assert last_lines(run.path) == "stopped\n"
+    run.end(first=1)
+    assert last_lines(run.path) == "the reason\n"
+    run.write("é" * 40, 1)
+    assert len(last_lines(run.path, size_bytes_max=30)) <= 30
+    assert last_lines(tmp_path / "absent") == ""
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "directory"])
+def test_only_own_files_are_read(tmp_path: Path, kind: str) -> None:
+    """A job may put anything in the place of its log; nobody else's file is shown, and nobody waits for a pipe."""
+    secret = tmp_path / "secret"
+    secret.write_text("for others' eyes")
+    run = Run(tmp_path / "runs")
+    log = run.path / "logs" / "rank-0.log"
+    if kind == "link":
+        log.symlink_to(secret)
+    elif kind == "hard link":
+        os.link(secret, log)
+    elif kind == "fifo":
+        os.mkfifo(log)
+    else:
+        log.mkdir()
+    assert gather(follow(run.path, wait=False)) == ""
+
+
+def test_a_link_in_place_of_all_logs(tmp_path: Path) -> None:
+    """Is not followed either."""
+    run = Run(tmp_path / "runs")
+    (run.path / "logs").rename(tmp_path / "elsewhere")
+    (run.path / "logs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError):
+        gather(follow(run.path, wait=False))
+
+
+# -------------------------------------------------------------------------------------------------- as they grow
+
+
+def test_following_across_rotation_to_the_end(tmp_path: Path) -> None:
+    """Every line once, in order, while pieces come and go; it ends with the run, and what was written last is there."""
+    run = Run(tmp_path)
+
+    async def story() -> str:
+        found = b""
+
+        async def write() -> None:
+            for number in range(0, 100, 5):
+                run.write(lines(number, number + 5))
+                while len(found) < 10 * number:  # no faster than is read: nothing is skipped
+                    await asyncio.sleep(0)
+            run.end()
+
+        writer = asyncio.create_task(write())
+        async for chunk in follow(run.path):
+            assert chunk.offset == len(found)
+            found += chunk.data
+        await writer
+        return found.decode()
+
+    assert asyncio.run(story()) == lines(0, 100)
+
+
+def test_following_ends_when_nobody_works_at_it(tmp_path: Path) -> None:
+    """A run whose shim died has no exit: the agent knows that nothing comes."""
+    run = Run(tmp_path)
+    run.write("last\n")
+    assert gather(follow(run.path, alive=lambda: False)) == "last\n"
+
+
+def test_following_a_job_over_its_attempts(tmp_path: Path) -> None:
+    """All that are here, in order, and new ones while it goes on; other jobs and bad directories do not matter."""
+    for number in (2, 10, 1):
+        run = Run(tmp_path, f"lease-{number}", attempt=number)
+        run.write(f"attempt {number}\n")
+        run.end()
+    Run(tmp_path, "other", job="13").write("another job\n")
+    (tmp_path / "rubbish").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert [number for number, _ in attempts(tmp_path, "12")] == [1, 2, 10]
+    assert gather(follow_job(tmp_path, "12", wait=False)) == "attempt 1\nattempt 2\nattempt 10\n"
+    assert gather(follow_job(tmp_path, "12", attempt=2)) == "attempt 2\n"
+
+    looks = 0
+
+    def goes_on() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            later = Run(tmp_path, "later", attempt=11)
+            later.write("attempt 11\n")
+            later.end()
+        return looks < 3
+
+    assert gather(follow_job(tmp_path, "12", tail_lines=0, goes_on=goes_on)) == "attempt 11\n"
+
+
+# ---------------------------------------------------------------------------------------------- what is kept
+
+
+def old_run(runs: Path, lease: str, ended_s: float, *, told: bool = True, size_bytes: int = 0) -> Path:
+    """A run that ended then."""
+    run = Run(runs, lease)
+    run.write("x" * size_bytes)
+    run.end()
+    if told:
+        run.directory.mark(TOLD)
+    os.utime(run.path / EXIT, (ended_s, ended_s))
+    return run.path
+
+
+def test_logs_are_kept_for_some_time(tmp_path: Path) -> None:
+    """And longer while the scheduler may not know of the exit; those that run or are in use stay."""
+    old = old_run(tmp_path, "old", 0)
+    old_run(tmp_path, "new", 900)
+    old_run(tmp_path, "untold", 0, told=False)
+    old_run(tmp_path, "busy", 0)
+    Run(tmp_path, "running")
+    kept = Retention(keep_s=500)
+    assert remove_old_runs(tmp_path, {"busy"}, kept, now_s=1000) == [old]
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "untold", "busy", "running"}
+    assert [path.name for path in remove_old_runs(tmp_path, {"busy"}, kept, now_s=3000)] == ["new", "untold"][
+        ::-1
+    ]
+
+
+def test_logs_are_kept_within_a_limit(tmp_path: Path) -> None:
+    """The oldest go first, until the rest fits."""
+    for number in range(4):
+        old_run(tmp_path, f"run-{number}", number, size_bytes=250)
+    one = sum(path.lstat().st_blocks * 512 for path in (tmp_path / "run-0").rglob("*") if path.is_file())
+    removed = remove_old_runs(tmp_path, (), Retention(total_bytes_max=2 * one), now_s=10)
+    assert [path.name for path in removed] == ["run-0", "run-1"]
+
+
+def test_cleaning_up_is_not_led_astray(tmp_path: Path) -> None:
+    """A link among the runs is no run."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / EXIT).write_text("{}")
+    os.utime(outside / EXIT, (0, 0))
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "link").symlink_to(outside)
+    assert remove_old_runs(runs, (), Retention(keep_s=1), now_s=1e9) == []
+    assert (outside / EXIT).exists()
+
+
+def test_logs_that_cannot_be_opened_leave_nothing_open(tmp_path: Path) -> None:
+    """A job may remove its logs, or write nonsense; an agent that looks again and again has its files left."""
+    gone, odd = Run(tmp_path, "1"), Run(tmp_path, "2")
+    (gone.path / "logs").rename(tmp_path / "elsewhere")
+    odd.directory.write(START, {"attempt": "many"})
+    before = len(os.listdir("/proc/self/fd"))
+    for run in (gone, odd):
+        assert last_lines(run.path) == ""
+    assert len(os.listdir("/proc/self/fd")) <= before  # others of this process may have closed theirs

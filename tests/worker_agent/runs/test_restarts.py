@@ -1,0 +1,343 @@
+"""Agents, shims and machines that go away and come back: nothing is lost, and nothing runs on that should not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker_agent.live_agents import (
+    DEAF,
+    ENDS,
+    SLEEP,
+    WORKER,
+    LiveAgent,
+    end_all,
+    in_time,
+    job,
+    live,
+    until,
+)
+from tests.worker_agent.shim_runs import ROOT, gone
+from worker_agent.agent import StateLocked
+from worker_agent.core.messages import LinkUp, Taken
+from worker_agent.shim.exit_file import RETRY_S
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Whatever happens, no process of a test outlives it."""
+    yield
+    end_all(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------- agents that go away
+
+
+@live
+async def test_a_restarted_agent_finds_its_jobs(tmp_path: Path) -> None:
+    """Same pids, known progress, and the next set renews or ends them as if nothing had happened."""
+    order = job(WORKER, ends_in_s=60.0)
+    async with LiveAgent(tmp_path) as node:
+        node.desire(order)
+        leader = await node.runs()
+        await until(lambda: node.agent.core.runs["17"].steps > 0)
+    assert not gone(leader)
+    async with LiveAgent(tmp_path) as node:
+        (held,) = node.link.hellos[0]
+        assert held.lease == "17"
+        assert held.steps > 0
+        assert held.ran_s > 0
+        node.desire(order)
+        assert await node.runs() == leader
+        node.desire()
+        assert (await node.exit()).outcome == "yielded"
+
+
+@live
+async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> None:
+    """P7: the shim has written it; the next agent says it, until the scheduler knows."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(ENDS.format(go=tmp_path / "go", code=7)))
+        await node.runs()
+    (tmp_path / "go").touch()
+    await until((tmp_path / "state" / "runs" / "17" / "exit.json").exists)
+    for _ in range(2):  # twice: nobody has taken it
+        async with LiveAgent(tmp_path) as node:
+            assert [held.lease for held in node.link.hellos[0]] == ["17"]
+            exit = await node.exit()
+            assert (exit.outcome, exit.code) == ("failed", 7)
+    async with LiveAgent(tmp_path) as node:
+        await node.exit()
+        node.agent.tell(Taken(node.link.reports[-1].number))
+    async with LiveAgent(tmp_path) as node:
+        assert node.link.hellos == [()]
+
+
+@live
+async def test_a_lease_ends_while_the_agent_is_away(tmp_path: Path) -> None:
+    """Nobody is there to stop the job; it is gone all the same (P4, P8)."""
+
+    async def story(within_s: float) -> bool:
+        folder = tmp_path / f"{within_s}"
+        async with LiveAgent(folder) as node:
+            order, details = job(DEAF, ends_in_s=within_s)
+            node.desire((order, details))
+            await until(lambda: node.log() or time.monotonic() > order.ends_s)
+            was_in_time = "here" in node.log() and time.monotonic() < order.ends_s
+        if was_in_time:
+            leader = json.loads((folder / "state" / "runs" / "17" / "shim.json").read_text())["pids"][0]
+            await until(lambda: gone(leader))
+            async with LiveAgent(folder) as node:
+                exit = await node.exit()
+                assert (exit.outcome, exit.code) == ("yielded", -9)
+        return was_in_time
+
+    await in_time(story, first_s=2.0)
+
+
+@live
+async def test_an_older_set_is_refused_after_a_restart(tmp_path: Path) -> None:
+    """What was believed once is not unlearned."""
+    async with LiveAgent(tmp_path) as node:
+        node.generation = 41
+        node.desire(epoch=3)
+    async with LiveAgent(tmp_path) as node:
+        assert (node.agent.core.epoch, node.agent.core.generation) == (3, 42)
+        node.generation = 40
+        node.desire(job("pass"), epoch=3)
+        assert node.agent.core.runs == {}
+
+
+@live
+async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> None:
+    """The kernel may take it for want of memory: what belongs to it is gone before that is reported."""
+    orphan = "import os, time\nif os.fork() == 0:\n    os.setsid(); print(os.getpid(), flush=True)\n" + DEAF
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(orphan))
+        await node.runs()
+        child = int((await until(lambda: [x for x in node.log().split() if x.isdigit()]))[0])
+        os.kill(node.agent.processes.live["17"].read_own("shim.json")["pid"], signal.SIGKILL)
+        exit = await node.exit()
+        assert exit.outcome == "node_failed"
+        assert exit.ran_s > 0
+        assert gone(child)
+
+
+@live
+async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: Path) -> None:
+    """Its exit is written all the same; it was tried for a minute in a directory that nobody could find any more."""
+    code = "import os, shutil, sys; shutil.rmtree(os.environ['GAVEL_RUN_DIR']); sys.exit(5)"
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(code))
+        exit = await until(lambda: node.exits().get("17"), RETRY_S / 2)
+        assert (exit.outcome, exit.code) == ("failed", 5)
+        node.desire(job("pass", "18"))
+        assert (await node.exit("18")).outcome == "finished"
+
+
+@live
+async def test_a_shim_that_died_with_the_agent(tmp_path: Path) -> None:
+    """Found without an exit: cleaned up, and reported."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job("import os, time\nif os.fork() == 0: os.setsid()\n" + DEAF))
+        await node.runs()
+        await until(lambda: node.log().count("here") == 2)
+        shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
+    os.kill(shim, signal.SIGKILL)
+    await until(lambda: gone(shim))
+    async with LiveAgent(tmp_path) as node:
+        assert (await node.exit()).outcome == "node_failed"
+
+
+@live
+async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> None:
+    """The agent wakes it; where that does not help, it kills by itself."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(DEAF))
+        leader = await node.runs()
+        await node.says("here")
+        os.kill(node.agent.processes.live["17"].read_own("shim.json")["pid"], signal.SIGSTOP)
+        node.desire()
+        assert (await node.exit()).outcome == "yielded"
+        assert gone(leader)
+
+
+@live
+async def test_a_job_that_keeps_stopping_its_shim(tmp_path: Path) -> None:
+    """Where all users are one, a job can do that; then the agent kills it by itself."""
+    code = "import signal, os, time; signal.signal(15, signal.SIG_IGN)\nprint('here', flush=True)\n"
+    code += f"while not os.path.exists('{tmp_path}/go'): time.sleep(0.01)\n"
+    code += "while True: os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.001)"
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(code))
+        leader = await node.runs()
+        (tmp_path / "go").touch()
+        node.desire()
+        assert (await node.exit()).outcome == "yielded"
+        assert gone(leader)
+
+
+@live
+async def test_an_agent_that_is_killed(tmp_path: Path) -> None:
+    """P6, P7: kill -9 in the middle; one job goes on with its pid, the exit of the other is there."""
+    lonely = [sys.executable, "-m", "tests.worker_agent.live_agents", str(tmp_path)]
+    first = subprocess.Popen(lonely, stdout=subprocess.PIPE, cwd=ROOT)
+    assert first.stdout is not None
+    leaders = [int(word) for word in (await asyncio.to_thread(first.stdout.readline)).split()]
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    (tmp_path / "go").touch()
+    async with LiveAgent(tmp_path) as node:
+        assert {held.lease for held in node.link.hellos[0]} == {"goes on", "ends"}
+        assert await node.runs("goes on") == leaders[0]
+        exit = await node.exit("ends")
+        assert (exit.outcome, exit.code) == ("failed", 9)
+        node.agent.processes.kill("goes on")
+        assert (await node.exit("goes on")).outcome == "yielded"
+
+
+@live
+async def test_bad_directories_block_nobody(tmp_path: Path) -> None:
+    """Files, rubbish, other boots and half-made directories: the rest starts, and nothing is made up."""
+    runs = tmp_path / "state" / "runs"
+    for name in ("half", "rubbish", "empty-order"):
+        (runs / name / "logs").mkdir(parents=True)
+    (runs / "rubbish" / "start.json").write_bytes(b"\0" * 100)
+    (runs / "rubbish" / "exit.json").write_text("{}")
+    (runs / "empty-order" / "start.json").write_text('{"order": {}, "ranks": []}')
+    (runs / "empty-order" / "exit.json").write_text("{}")
+    (runs / "file").write_text("x")
+    (runs / "link").symlink_to(runs / "half")
+    async with LiveAgent(tmp_path) as node:
+        assert node.link.hellos == [()]
+        assert not (runs / "half").exists()
+        node.desire(job("print('done')"))
+        assert (await node.exit()).outcome == "finished"
+
+
+@live
+async def test_a_damaged_shim_file(tmp_path: Path) -> None:
+    """Whose shim cannot be known: what belongs to it is found by its environment, gone, and reported."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(DEAF))
+        leader = await node.runs()
+        shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
+    os.kill(shim, signal.SIGKILL)
+    (tmp_path / "state" / "runs" / "17" / "shim.json").write_text(
+        '{"boot_id": 7, "pid": "x", "pids": [null]}'
+    )
+    async with LiveAgent(tmp_path) as node:
+        exit = await node.exit()
+        assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
+        assert gone(leader)
+
+
+@live
+async def test_a_run_that_never_started_is_started_again(tmp_path: Path) -> None:
+    """The agent died between the files and the shim: the next set starts it as if it were new."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job("print('first')"))
+        await node.exit()
+    run = tmp_path / "state" / "runs" / "17"
+    for name in ("exit.json", "shim.json"):
+        (run / name).unlink()
+    async with LiveAgent(tmp_path) as node:
+        assert node.link.hellos == [()]
+        node.desire(job("print('second')"))
+        assert (await node.exit()).outcome == "finished"
+        assert node.log() == "second\n"
+
+
+@live
+async def test_a_reboot_loses_processes_but_no_exit(tmp_path: Path) -> None:
+    """Pids of another boot are nobody's: without exit.json the node has failed, with it the job has ended."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job("import sys; sys.exit(5)", "a"))
+        await node.exit("a")
+        node.desire(job(SLEEP, "b", gpus=(1,)))
+        leader = await node.runs("b")
+        shim = node.agent.processes.live["b"].read_own("shim.json")["pid"]
+    os.kill(shim, signal.SIGTERM)
+    await until(lambda: gone(leader) and gone(shim))
+    for lease in ("a", "b"):
+        path = tmp_path / "state" / "runs" / lease / "shim.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"boot_id": "another", "pid": os.getpid()}))
+    (tmp_path / "state" / "runs" / "b" / "exit.json").unlink()
+    async with LiveAgent(tmp_path) as node:
+        assert (await node.exit("a")).code == 5
+        assert (await node.exit("b")).outcome == "node_failed"
+
+
+@live
+async def test_a_state_directory_has_one_agent(tmp_path: Path) -> None:
+    """A second one is told to take another."""
+    async with LiveAgent(tmp_path):
+        with pytest.raises(StateLocked, match="another agent works here"):
+            LiveAgent(tmp_path)
+
+
+@live
+async def test_a_new_link_says_what_is_held(tmp_path: Path) -> None:
+    """With how far it is."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(job(WORKER))
+        await node.runs()
+        node.agent.tell(LinkUp())
+        assert [held.lease for held in node.link.hellos[-1]] == ["17"]
+
+
+REMOVALS = ["rm start.json", "echo 1 > start.json", "rm -r ../17"]
+
+
+@pytest.mark.parametrize(
+    "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json", *REMOVALS]
+)
+def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> None:
+    """A run is there as long as its shim is, whatever its job does to the directory (P5)."""
+
+    async def hidden(tmp_path: Path) -> None:
+        async with LiveAgent(tmp_path) as node:
+            node.desire(job(SLEEP))
+            leader = await node.runs()
+        subprocess.run(["/bin/sh", "-c", trick], cwd=node.agent.processes.path("17"), check=True)
+        async with LiveAgent(tmp_path) as node:
+            assert [held.lease for held in node.link.hellos[0]] == ["17"]
+            assert not gone(leader)
+            node.desire()
+            await node.exit()
+            assert gone(leader)
+
+    live(hidden)(tmp_path)
+
+
+@pytest.mark.parametrize("trick", REMOVALS)
+def test_what_nobody_can_answer_for_is_ended(tmp_path: Path, trick: str) -> None:
+    """Without a readable order no lease can be said to be held: then nothing uses its GPUs either (P5).
+
+    The agent's own record of the run is gone too: of an older release, or removed by a job of its user.
+    """
+
+    async def unknown(tmp_path: Path) -> None:
+        async with LiveAgent(tmp_path) as node:
+            node.desire(job(DEAF))
+            leader = await node.runs()
+            await node.says("here")
+            shim = node.agent.processes.live["17"].read_own("shim.json")["pid"]
+        subprocess.run(["/bin/sh", "-c", trick], cwd=node.agent.processes.path("17"), check=True)
+        (node.state / "custody" / "17.json").unlink()
+        async with LiveAgent(tmp_path) as node:
+            assert node.link.hellos == [()]
+            assert gone(leader)
+            assert gone(shim)
+
+    live(unknown)(tmp_path)

@@ -1,0 +1,203 @@
+"""Output on its way to the disk: pieces of one size, a cap that holds, a full disk that costs only output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker_agent.shim_runs import ShimRun, in_time, python, shim_run, wait_for
+from worker_agent.shim.log_pump import PiecewiseLog, pump
+from worker_agent.shim.run_directory import EXIT
+
+FLOOD = "import sys\nfor i in range(40_000): print(f'line {i:>10} of a chatty job', flush=False)"
+LINE_BYTES = len("line          0 of a chatty job\n")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    """A directory, open."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """What is in a folder, and how large."""
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_a_stream_is_cut_into_pieces(directory: int, tmp_path: Path) -> None:
+    """Full ones have a number and exactly the size; the oldest go."""
+    log = PiecewiseLog(directory, "rank-0.log", 10, 3)
+    log.write(b"0123456789" * 4 + b"end")
+    log.close()
+    assert sizes(tmp_path) == {"rank-0.log.3": 10, "rank-0.log.4": 10, "rank-0.log": 3}
+    assert (tmp_path / "rank-0.log").read_bytes() == b"end"
+
+
+def test_a_full_piece_is_put_away_when_more_comes(directory: int, tmp_path: Path) -> None:
+    """What was written last is in the file without a number."""
+    log = PiecewiseLog(directory, "rank-0.log", 10, 3)
+    log.write(b"0123456789")
+    assert sizes(tmp_path) == {"rank-0.log": 10}
+    log.write(b"x")
+    assert sizes(tmp_path) == {"rank-0.log.1": 10, "rank-0.log": 1}
+
+
+def test_a_log_is_not_written_through_a_link(directory: int, tmp_path: Path) -> None:
+    """A job that puts a link there writes to nobody's file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "rank-0.log").symlink_to(victim)
+    PiecewiseLog(directory, "rank-0.log", 10, 3).write(b"evil")
+    assert victim.read_text() == "precious"
+
+
+def test_several_pipes_into_one_log(directory: int, tmp_path: Path) -> None:
+    """The notes of the shim and the output of a rank: read until the last of them ends."""
+    log = PiecewiseLog(directory, "rank-0.log", 100, 3)
+    (read_a, write_a), (read_b, write_b) = os.pipe(), os.pipe()
+    os.write(write_a, b"output\n")
+    os.close(write_a)
+    os.write(write_b, b"note\n")
+    os.close(write_b)
+    pump({read_a: log, read_b: log})
+    assert sorted((tmp_path / "rank-0.log").read_text().splitlines()) == ["note", "output"]
+
+
+def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
+    """However late the pump comes to read anything: here, when the job has printed what it has to say."""
+    printed = tmp_path / "printed"
+    late = (
+        "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nat_once = shim.pump\n"
+        "def late(*what):\n"
+        f"    while not os.path.exists('{printed}'): time.sleep(0.01)\n"
+        "    at_once(*what)\n"
+        "shim.pump = late\nshim.main(sys.argv[1])\nos._exit(0)"
+    )
+    code = f"print('output', flush=True); open('{printed}', 'w')"
+    run = ShimRun(tmp_path / "runs", python(code), notes=["one", "two"])
+    try:
+        run.start_by(late).ended()
+        assert run.log().splitlines() == ["[gavel: one]", "[gavel: two]", "output"]
+    finally:
+        run.close()
+
+
+def test_the_end_of_the_output_is_waited_for_however_long_the_machine_stood_still(tmp_path: Path) -> None:
+    """exit.json says that the log is whole: a clock that has jumped is no reason to write it sooner."""
+    jumps = (
+        "import itertools, sys, time, types\nimport worker_agent.shim.__main__ as shim\nat_once = shim.pump\n"
+        "shim.pump = lambda *what: (time.sleep(0.3), at_once(*what))\n"
+        "def finish(self, error, rest=shim.Shim._finish):\n"
+        "    clock = itertools.count(time.monotonic(), 100.0)\n"
+        "    shim.time = types.SimpleNamespace(monotonic=lambda: next(clock))\n"
+        "    rest(self, error)\n"
+        "    shim.os._exit(0)\n"
+        "shim.Shim._finish = finish\nshim.main(sys.argv[1])"
+    )
+    run = ShimRun(tmp_path / "runs", python("print('the last words')"))
+    try:
+        run.start_by(jumps).ended()
+        assert run.log() == "the last words\n"
+    finally:
+        run.close()
+
+
+def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """Its log is the last of its output, in so many files of such a size, and not a line of these is missing."""
+    with shim_run(tmp_path, python(FLOOD), log_bytes_max=50_000, log_files_max=3) as run:
+        assert run.ended()["codes"] == {"0": 0}
+        assert len(sizes(run.path / "logs")) == 3
+        assert sum(sizes(run.path / "logs").values()) <= 3 * 50_000
+        lines = run.log().splitlines()[1:]
+        last = [int(line.split()[1]) for line in lines]
+        assert last == list(range(40_000 - len(last), 40_000))
+
+
+def test_a_limit_on_file_sizes_costs_output_only(tmp_path: Path) -> None:
+    """What the disk refuses is lost; the job never notices, and its exit is there."""
+    run = ShimRun(tmp_path, python(FLOOD))
+    try:
+        run.start("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))")
+        assert run.ended()["codes"] == {"0": 0}
+        assert sizes(run.path / "logs") == {"rank-0.log": 65536}
+    finally:
+        run.close()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 128 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(disk)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount a disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
+    """The room for exit.json was taken before; later moments cannot be written, and the known ones hold."""
+    flood = FLOOD + "\nsys.stdout.flush(); import time; time.sleep(600)"
+
+    def story(within_s: float) -> bool:
+        run = ShimRun(tiny_disk, python(flood))
+        try:
+            times = run.lease(within_s, within_s, within_s)
+            run.start()
+            wait_for(lambda: os.statvfs(tiny_disk).f_bavail == 0 or run.run.has(EXIT))
+            if time.monotonic() >= times["kill_s"]:
+                return False
+            with pytest.raises(OSError, match="No space left"):
+                run.lease(60, 60, 60)
+            said = run.ended()
+            assert (said["codes"], said["killed"]) == ({"0": -9}, True)
+            return True
+        finally:
+            run.close()
+            shutil.rmtree(run.path)
+
+    in_time(story, first_s=0.8)
+
+
+def test_lost_output_is_told_when_the_disk_has_room_again(tiny_disk: Path) -> None:
+    """How much is missing, and why, where it is missing."""
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(b"x" * 100 * 1024)
+    fd = os.open(tiny_disk, os.O_RDONLY)
+    log = PiecewiseLog(fd, "rank-0.log", 1 << 20, 2)
+    log.write(b"z" * 100_000)
+    ballast.unlink()
+    log.write(b"here again\n")
+    os.close(fd)
+    written = (tiny_disk / "rank-0.log").read_text()
+    kept = written.count("z")
+    assert 0 < kept < 100_000
+    note = f"\n[gavel: {100_000 - kept} bytes of output are missing here: No space left on device]\n"
+    assert written.endswith(note + "here again\n")
+
+
+def test_a_stuck_disk_holds_up_neither_moments_nor_codes(tmp_path: Path) -> None:
+    """The job waits for its output to be taken; it is ended in time all the same, and its exit is there."""
+    run = ShimRun(tmp_path, python(FLOOD))
+    log = run.path / "logs" / "rank-0.log"
+    os.mkfifo(log)  # who opens it waits for a reader, and none comes
+    try:
+        run.start().running()
+        run.lease(0, 0, 600)
+        said = run.ended()
+        assert (said["codes"], said["signalled"], said["killed"]) == ({"0": -15}, True, False)
+    finally:
+        with log.open("rb") as reader:  # let the pump go
+            reader.read()
+        run.close()

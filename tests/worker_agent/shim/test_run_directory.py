@@ -1,0 +1,112 @@
+"""The files of a run: whole or not there, through no link, and believed only from the right hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker_agent.shim.process_tree import Process, look_up, send
+from worker_agent.shim.run_directory import START, RunDirectory, directory_name
+
+
+@given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
+def test_a_lease_is_never_a_path(first: str, second: str) -> None:
+    """Any id becomes one plain name, and different ids become different names."""
+    for lease in (first, second):
+        try:
+            lease.encode()
+        except UnicodeEncodeError:
+            return
+    names = directory_name(first), directory_name(second)
+    for name in names:
+        assert "/" not in name
+        assert "\0" not in name
+        assert not name.startswith(".")
+        assert len(name) <= 100
+    assert (names[0] == names[1]) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("lease", "name"),
+    [("17", "17"), ("12_0", "12_0"), ("a/1", "a%2F1"), ("..", "%2E."), ("%2F", "%252F"), ("é", "%C3%A9")],
+)
+def test_names_of_directories(lease: str, name: str) -> None:
+    """Plain ids stay readable."""
+    assert directory_name(lease) == name
+
+
+def test_a_lease_has_an_id() -> None:
+    """The empty one would be the directory of all runs."""
+    with pytest.raises(ValueError, match="needs an id"):
+        directory_name("")
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Written aside and renamed; nothing is left aside, whatever an earlier writer left there."""
+    with RunDirectory.create(tmp_path, "17") as run:
+        (run.path / f".lease.json.{os.getpid()}").symlink_to("/etc/passwd")
+        run.write("lease.json", {"a": 1})
+        first = run.version("lease.json")
+        run.write("lease.json", {"a": 2}, durable=True)
+        assert run.version("lease.json") != first
+        assert run.read("lease.json") == {"a": 2}
+        assert {path.name for path in run.path.iterdir()} == {"lease.json", "logs"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000, b'{"a": 1}' + b" " * 200]
+)
+def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes) -> None:
+    """Half, rubbish, no object, too long."""
+    with RunDirectory.create(tmp_path, "17") as run:
+        (run.path / "x").write_bytes(content)
+        assert run.read("x", size_bytes_max=200) is None
+        assert run.read("absent") is None
+
+
+def test_files_of_others_are_not_believed(tmp_path: Path) -> None:
+    """Nor links, pipes and directories."""
+    with RunDirectory.create(tmp_path, "17") as run:
+        run.write("x", {"a": 1})
+        assert run.read("x", owner=os.geteuid()) == {"a": 1}
+        assert run.read("x", owner=os.geteuid() + 1) is None
+        (run.path / "link").symlink_to("x")
+        os.mkfifo(run.path / "fifo")
+        assert [run.read(name) for name in ("link", "fifo", "logs")] == [None, None, None]
+
+
+def test_a_directory_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
+    """Somebody put it there."""
+    RunDirectory.create(tmp_path, "17").close()
+    (tmp_path / "18").symlink_to("17")
+    with pytest.raises(NotADirectoryError):
+        RunDirectory(tmp_path / "18")
+    with pytest.raises(FileExistsError):
+        RunDirectory.create(tmp_path, "17")
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """The lock is free again when its holder is gone."""
+    with RunDirectory.create(tmp_path, "17") as run:
+        run.write(START, {})
+        lock = run.lock()
+        assert lock is not None
+        with RunDirectory(run.path) as other:
+            assert other.lock() is None
+            os.close(lock)
+            second = other.lock()
+            assert second is not None
+            os.close(second)
+
+
+def test_only_the_very_process_is_signalled() -> None:
+    """A pid with another start is somebody else."""
+    me = look_up(os.getpid())
+    assert me is not None
+    assert send(me, 0)
+    assert not send(Process(me.pid, me.start_ticks + 1), 9)
+    assert not send(Process(2**22 - 1, 1), 9)

@@ -1,0 +1,179 @@
+"""How a node gets its certificate: a one-time token, a key that never leaves the node, and a fingerprint to trust by.
+
+The first connection is made to a server that nobody has vouched for yet. It is believed only when it shows a
+certificate of the authority whose fingerprint the operator gave; the token is not sent before that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import agents_pb2_grpc
+from worker_agent.link.target import CA, CERTIFICATE, KEY
+
+CONNECT_S = 10.0
+CALL_S = 30.0
+_FINGERPRINT = re.compile(r"(?:sha256:)?((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})")
+
+
+class JoinError(Exception):
+    """The node could not join: why, and what to do."""
+
+
+class Joined(NamedTuple):
+    """What a node has now."""
+
+    certificates: Path
+    agents_address: str
+
+
+def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) -> Joined:
+    """Get a certificate for this node and keep it. Nothing that is there already is overwritten."""
+    wanted = fingerprint_of(fingerprint)
+    for name in (KEY, CERTIFICATE, CA):
+        if (into / name).exists():
+            raise JoinError(
+                f"{into / name} is there already: this node has joined; remove {into} to join anew"
+            )
+    ca_pem = _authority(scheduler, wanted)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}"[:64])])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    answer = _ask(
+        scheduler,
+        ca_pem,
+        pb.JoinRequest(
+            node=node,
+            token=token,
+            certificate_request_pem=request.public_bytes(serialization.Encoding.PEM),
+        ),
+    )
+    _check(answer, node, key, wanted)
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for file, data in ((KEY, pem), (CA, answer.ca_pem), (CERTIFICATE, answer.certificate_pem)):
+        _write(into / file, data)
+    return Joined(into, _reachable(answer.agents_address, scheduler))
+
+
+def fingerprint_of(text: str) -> bytes:
+    """The hash in "sha256:…", with or without colons."""
+    found = _FINGERPRINT.fullmatch(text.strip().lower())
+    if found is None:
+        raise JoinError(
+            "--ca-fingerprint must be 'sha256:' and 64 hexadecimal digits, as `gavel token join` prints it"
+        )
+    return bytes.fromhex(found[1].replace(":", ""))
+
+
+def _authority(scheduler: str, wanted: bytes) -> bytes:
+    """By which certificates the scheduler is believed: that of the fingerprint, or else those this machine trusts.
+
+    A scheduler with a certificate that was bought does not show its own authority, but it is who it says it is.
+    """
+    shown = _chain(scheduler, _believing_nothing())
+    for der in shown:
+        if hashlib.sha256(der).digest() == wanted:
+            return ssl.DER_cert_to_PEM_cert(der).encode()
+    trusted = ssl.get_default_verify_paths().cafile
+    if trusted is not None:
+        try:
+            _chain(scheduler, ssl.create_default_context())
+            return Path(trusted).read_bytes()
+        except (JoinError, OSError):
+            pass
+    found = f"sha256:{hashlib.sha256(shown[-1]).hexdigest()}" if shown else "nothing"
+    raise JoinError(
+        f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {found}): compare with what "
+        "`gavel token join` prints there, and trust nobody in between"
+    )
+
+
+def _believing_nothing() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _chain(scheduler: str, context: ssl.SSLContext) -> list[bytes]:
+    """What a server shows of itself."""
+    host, _, port = scheduler.rpartition(":")
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as plain,
+            context.wrap_socket(plain, server_hostname=host.strip("[]")) as secure,
+        ):
+            return _unverified_chain(secure)
+    except (OSError, ValueError) as error:
+        raise JoinError(f"{scheduler} cannot be reached with TLS: {error}") from None
+
+
+def _unverified_chain(secure: ssl.SSLSocket) -> list[bytes]:
+    get = getattr(secure, "get_unverified_chain", None)
+    if get is not None:  # Python 3.13
+        return [bytes(one) for one in get()]
+    inner = getattr(secure, "_sslobj", None)  # the same, before it was public
+    return (
+        [bytes(one.public_bytes(_DER)) for one in inner.get_unverified_chain()] if inner is not None else []
+    )
+
+
+_DER = 2  # how the private method names DER
+
+
+def _ask(scheduler: str, ca_pem: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
+    credentials = grpc.ssl_channel_credentials(ca_pem)
+    with grpc.secure_channel(scheduler, credentials) as channel:
+        stub = agents_pb2_grpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            answer: pb.JoinResponse = stub.Join(request, timeout=CALL_S)
+        except grpc.RpcError as error:
+            said = error.details() if hasattr(error, "details") else error
+            raise JoinError(f"{scheduler} refuses: {said}") from None
+    return answer
+
+
+def _check(answer: pb.JoinResponse, node: str, key: ec.EllipticCurvePrivateKey, wanted: bytes) -> None:
+    """What came is what was asked for."""
+    try:
+        certificate = x509.load_pem_x509_certificate(answer.certificate_pem)
+        authority = x509.load_pem_x509_certificate(answer.ca_pem)
+    except ValueError:
+        raise JoinError("the scheduler's answer holds no certificates: is it of the same release?") from None
+    names = [one.value for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if authority.fingerprint(hashes.SHA256()) != wanted or names != [f"node:{node}"]:
+        raise JoinError("the scheduler's answer is for another node, or of another authority: it is not used")
+    if certificate.public_key() != key.public_key():
+        raise JoinError("the certificate is for another key: it is not used")
+
+
+def _reachable(address: str, scheduler: str) -> str:
+    """Where agents link: a scheduler that listens on all addresses is reached where it was reached now."""
+    host, _, port = address.rpartition(":")
+    if host in ("", "0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
+        return f"{scheduler.rpartition(':')[0]}:{port}"
+    return address
+
+
+def _write(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

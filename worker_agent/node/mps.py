@@ -1,0 +1,155 @@
+"""Two packed jobs on the same GPUs: side by side through CUDA MPS where the driver has it, in turns where not.
+
+The daemon of MPS serves one set of GPUs and one user; it is started with the first job on the set, and told to quit
+when the last is gone, be it under the next agent. A job that began alone is no client of it, and cannot become one: it
+and whoever joins it take turns. Whether MPS is used is a pure decision, and is said in the job's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_agent.node.users import Account
+
+LOG = logging.getLogger(__name__)
+DAEMON = "nvidia-cuda-mps-control"
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"  # the variable by which a job finds its daemon
+ALONE = "no other job is on the same GPUs any more"
+_DAEMON_TIMEOUT_S = 10.0
+_SOCKET_LENGTH_MAX = 80  # a socket's path has 108 bytes, and the daemon adds a name
+
+
+class Sharing(msgspec.Struct, frozen=True):
+    """How the GPUs of one job are shared."""
+
+    mps: bool
+    why: str  # a line for the job's log; empty when nothing is shared
+
+
+def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: bool = False) -> Sharing:
+    """How to share. `daemon`: the path of MPS's, if there is one; `apart`: one of the two runs without it already."""
+    if not packed:
+        return Sharing(False, "")
+    if not devices:
+        return Sharing(False, "another job is on the same GPUs, which are only declared")
+    slices = "another job is on the same GPUs, in time slices"
+    if daemon is None:
+        return Sharing(False, f"{slices}: {DAEMON} is not installed")
+    if apart:
+        return Sharing(False, f"{slices}: CUDA MPS is for jobs that both start under it")
+    return Sharing(True, "another job is on the same GPUs, side by side through CUDA MPS")
+
+
+class MpsDaemons:
+    """The MPS daemons that are needed now: one per set of GPUs and user."""
+
+    def __init__(
+        self,
+        root: Path,
+        daemon: str | None = None,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    ) -> None:
+        """`root` holds a directory per daemon."""
+        self.root, self._run = root, run
+        self.daemon = daemon or shutil.which(DAEMON)
+        self._users: dict[Path, set[str]] = {}
+        self._of: dict[str, Path] = {}
+        self._mutex = threading.Lock()  # runs are prepared in threads
+
+    def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
+        """The environment of a job that shares these devices; OSError when there is no daemon for it."""
+        name = "-".join(device[:12] for device in sorted(devices)).replace("/", "_")
+        path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
+        if len(str(path)) > _SOCKET_LENGTH_MAX:
+            raise OSError(f"{path}: too long for a socket; give the agent a shorter state directory")
+        with self._mutex:
+            return self._join(lease, path, devices, account)
+
+    def _join(self, lease: str, path: Path, devices: Sequence[str], account: Account) -> dict[str, str]:
+        env = {PIPES: str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
+        if not self._users.get(path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if account.uid is not None:
+                os.chown(path, account.uid, -1 if account.gid is None else account.gid)
+            self._control(
+                [*self._command(), "-d"], env | {"CUDA_VISIBLE_DEVICES": ",".join(devices)}, account
+            )
+        self._users.setdefault(path, set()).add(lease)
+        self._of[lease] = path
+        return env
+
+    def serves(self, lease: str) -> bool:
+        """Whether a job was started under a daemon."""
+        return lease in self._of
+
+    def take_up(self, found: Mapping[str, str]) -> None:
+        """Know the clients that the agent before this one had: their pipe directories, by lease."""
+        with self._mutex:
+            for lease, pipes in found.items():
+                path = Path(pipes)
+                if path.parent == self.root:
+                    self._users.setdefault(path, set()).add(lease)
+                    self._of[lease] = path
+
+    def quit_unused(self) -> None:
+        """Daemons that an earlier agent has started, and nobody uses any more."""
+        with self._mutex:
+            try:
+                found = list(self.root.iterdir()) if self.root.is_dir() else []
+            except OSError as trouble:  # they cost a little memory; jobs are worth more than ending over that
+                LOG.warning("cannot look for unused MPS daemons: %s", trouble)
+                return
+            for path in found:
+                if path not in self._users:
+                    self._quit(path)
+
+    def leave(self, lease: str) -> None:
+        """The job is gone; so is the daemon, if it was the last one."""
+        with self._mutex:
+            self._leave(lease)
+
+    def _leave(self, lease: str) -> None:
+        path = self._of.pop(lease, None)
+        if path is None:
+            return
+        self._users[path].discard(lease)
+        if not self._users[path]:
+            del self._users[path]
+            self._quit(path)
+
+    def _quit(self, path: Path) -> None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            self._control(self._command(), {PIPES: str(path)}, None, input="quit\n")
+
+    def _command(self) -> list[str]:
+        if self.daemon is None:
+            raise FileNotFoundError(f"{DAEMON} is not installed")
+        return [self.daemon]
+
+    def _control(self, argv: list[str], env: dict[str, str], account: Account | None, **more: Any) -> None:
+        user = {}
+        if account is not None and account.uid is not None:
+            user = {"user": account.uid, "group": account.gid, "extra_groups": list(account.groups)}
+        done = self._run(
+            argv,
+            env={"PATH": os.defpath, **env},
+            capture_output=True,
+            text=True,
+            timeout=_DAEMON_TIMEOUT_S,
+            check=False,
+            **user,
+            **more,
+        )
+        trouble = (done.stderr or done.stdout or "").strip()[-300:]
+        if done.returncode and "already running" not in trouble:  # of an agent before this one
+            raise OSError(f"{DAEMON} ended with {done.returncode}: {trouble}")

@@ -1,0 +1,1 @@
+"""One run of a job on this node: prepared, launched, supervised, recovered after a restart, kept or removed."""

@@ -1,0 +1,264 @@
+"""What may be left of a run, known apart from its directory, which the job can change; and making sure it is gone.
+
+A record per run in STATE/custody, from before its shim is started until its end is certain. Rules:
+- a run with a control group is gone when the group is empty;
+- without one, orphans of a killed shim become children of the agent that started it, which kills them;
+- where that agent is gone too, another process adopts its orphans (its adopter): while that has a child of unknown
+  origin, the run is not gone, and nothing is killed on suspicion;
+- nothing of a run is left when the machine was started since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from worker_agent.core.messages import Order
+from worker_agent.runs.containment import Containment, who_adopts
+from worker_agent.runs.run import SHIM_WORDS, start_shim
+from worker_agent.shim import process_tree
+from worker_agent.shim.control_groups import ControlGroup
+from worker_agent.shim.process_tree import Process
+from worker_agent.shim.run_directory import RunDirectory, directory_name
+
+LOG = logging.getLogger(__name__)
+# The agent starts the daemons of MPS, and they outlive their jobs.
+_MPS = "nvidia-cuda-mps"
+# Stands for a process that is not known.
+_UNKNOWN = Process(0, 0)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the processes of a run can be."""
+
+    order: Order
+    boot_id: str
+    # The agent that started the shim.
+    agent: Process
+    # The process that adopts orphans of that agent.
+    adopter: Process = _UNKNOWN
+    # Every process of the run was started at this time or later.
+    since_ticks: int = 0
+    # /proc/PID/cgroup of the shim; its orphans have the same.
+    groups: str = ""
+    # The run's own control group; empty where there is none.
+    group: str = ""
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What is left of a run. `dying`: it was killed, and is not gone yet."""
+
+    dying: bool = False
+    # Processes that may belong to the run.
+    suspects: tuple[Process, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.dying or bool(self.suspects)
+
+
+class Custody:
+    """The records of all runs of a node."""
+
+    def __init__(self, state: Path, containment: Containment) -> None:
+        self.containment = containment
+        self._folder = state / "custody"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._boot_id = process_tree.boot_id()
+        self._me = process_tree.look_up(os.getpid()) or _UNKNOWN
+        self._adopter = _UNKNOWN if containment.is_certain else who_adopts() or _UNKNOWN
+        self._records: dict[str, Record] = {}
+        # Pids of the shims that we started, as long as their sessions last.
+        self._shims: set[int] = set()
+        # Held from the start of a shim until its pid is in that set.
+        self._starting = threading.Lock()
+        for path in self._folder.glob("*.json"):
+            try:
+                record = msgspec.json.decode(path.read_bytes(), type=Record)
+            except (OSError, msgspec.MsgspecError) as error:
+                LOG.error("%s: left out, because it cannot be read: %s", path, error)
+            else:
+                self._records[record.order.lease] = record
+
+    # ------------------------------------------------------------------------------------------------- records
+
+    def take(self, order: Order) -> Record:
+        """Answer for a run whose shim is about to be started; OSError where that cannot be written down."""
+        known = self._records.get(order.lease)
+        if known is not None:
+            # An earlier start of this run was broken off.
+            self.release(order.lease)
+        record = Record(
+            order=order,
+            boot_id=self._boot_id,
+            agent=self._me,
+            adopter=self._adopter,
+            since_ticks=_ticks_now(),
+            groups=_groups_of(os.getpid()),
+            group=self.containment.make_group(order.lease),
+        )
+        self._keep(record)
+        return record
+
+    def take_up(self, order: Order, shim: Process | None) -> None:
+        """Answer for a run of an agent before this one, which may have kept no record; OSError as above."""
+        if shim is not None and order.lease not in self._records:
+            record = Record(
+                order=order,
+                boot_id=self._boot_id,
+                agent=_UNKNOWN,
+                adopter=process_tree.look_up(process_tree.parent_of(shim.pid)) or _UNKNOWN,
+                since_ticks=shim.start_ticks,
+                groups=_groups_of(shim.pid),
+            )
+            self._keep(record)
+
+    def start_shim(self, directory: RunDirectory) -> subprocess.Popen[bytes]:
+        """Start the shim of a run that was taken."""
+        with self._starting:
+            shim = start_shim(directory)
+            self._shims.add(shim.pid)
+        return shim
+
+    def spare(self, shims: Iterable[Process]) -> None:
+        """Never take these living shims, or their children, for orphans."""
+        self._shims.update(shim.pid for shim in shims)
+
+    def orders(self) -> dict[str, Order]:
+        """Orders of runs that may have processes, by the names of their directories."""
+        return {directory_name(lease): record.order for lease, record in self._records.items()}
+
+    def group(self, lease: str) -> ControlGroup | None:
+        """The control group of a run, if it has one."""
+        record = self._records.get(lease)
+        return ControlGroup(record.group) if record is not None and record.group else None
+
+    def release(self, lease: str) -> None:
+        """The run is gone, or was never started."""
+        group = self.group(lease)
+        if group is not None:
+            group.remove()
+        self._records.pop(lease, None)
+        with contextlib.suppress(OSError):
+            self._path(lease).unlink()
+
+    def _keep(self, record: Record) -> None:
+        path = self._path(record.order.lease)
+        aside = path.with_suffix(".new")
+        # It need not be flushed to disk: after a power cut nothing is left of any run.
+        aside.write_bytes(msgspec.json.encode(record))
+        aside.replace(path)
+        self._records[record.order.lease] = record
+
+    def _path(self, lease: str) -> Path:
+        return self._folder / f"{directory_name(lease)}.json"
+
+    # ---------------------------------------------------------------------------------------------- what is left
+
+    def clear(self, lease: str) -> Left:
+        """Kill what is left of a run whose shim is gone, as far as it is known to be of the run; what is left then."""
+        record = self._records.get(lease)
+        if record is None or record.boot_id != self._boot_id:
+            return Left()
+        if record.group and not ControlGroup(record.group).kill():
+            return Left(dying=True)
+        # The first process adopts the orphans of all others, too, which are none of ours.
+        adopts = self._me.pid != 1 and process_tree.adopts_orphans()
+        if adopts and process_tree.kill_all(self._adopted):
+            return Left(dying=True)
+        if record.group or (adopts and record.agent == self._me):
+            return Left()
+        return Left(suspects=tuple(self._suspects(record)))
+
+    def _adopted(self) -> list[Process]:
+        """Orphans of our shims. Shims and what they left to write logs have sessions that no job can be in."""
+        orphans, sessions = [], set()
+        with self._starting:
+            for pid in process_tree.children_of(os.getpid()):
+                try:
+                    session = os.getsid(pid)
+                except ProcessLookupError:
+                    continue
+                sessions.add(session)
+                if session == os.getsid(0) or session in self._shims or _is_mps(pid):
+                    continue
+                process = process_tree.look_up(pid)
+                if process is None:
+                    _reap(pid)
+                else:
+                    orphans += [process, *process_tree.descendants(pid)]
+            self._shims &= sessions
+        return orphans
+
+    def _suspects(self, record: Record) -> Iterator[Process]:
+        """Processes that may be orphans of this run. Those of another user, or in other control groups, are too."""
+        if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
+            # The run was in a container of its own: all its processes ended with the first one.
+            return
+        parents = (
+            {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
+        )
+        ours = {os.getpid(), *_ancestors(os.getpid()), *_living_shims()}
+        for parent in parents:
+            for pid in process_tree.children_of(parent):
+                if pid in ours or _is_mps(pid):
+                    continue
+                for process in (process_tree.look_up(pid), *process_tree.descendants(pid, without=ours)):
+                    if process is not None and _may_be_of(record, process):
+                        yield process
+
+
+def _may_be_of(record: Record, process: Process) -> bool:
+    return process.start_ticks >= record.since_ticks and _groups_of(process.pid) == record.groups
+
+
+def words_for(suspects: tuple[Process, ...]) -> str:
+    """Which processes these are, for people who may know them."""
+    named = [f"{one.pid} ({_name_of(one.pid)})" for one in suspects[:5]]
+    return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "gone"
+
+
+def _groups_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _ticks_now() -> int:
+    """Now, as /proc tells when processes were started, or a little earlier."""
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
+
+
+def _living_shims() -> set[int]:
+    return {shim.pid for shim in process_tree.session_leaders(*SHIM_WORDS).values()}
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while (pid := process_tree.parent_of(pid)) > 0:
+        yield pid
+
+
+def _is_mps(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(_MPS)
+    return False
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

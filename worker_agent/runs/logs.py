@@ -1,0 +1,216 @@
+"""Reading the logs of runs: their ends, from an offset, and as they grow; across rotation and attempts.
+
+A log is one stream per rank, in pieces whose names tell their offsets (log_pump.py). A reader keeps an offset and
+nothing else, so it may come back after any pause; what was rotated away by then is skipped. Files belong to a
+directory that a job can write to: only regular ones of the agent's own are read, never through a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from worker_agent.shim.run_directory import EXIT, START, RunDirectory
+
+CHUNK_BYTES = 64 << 10
+LOOK_INTERVAL_S = 0.1
+_TAIL_BYTES_MAX = 8 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Some output of a rank. `offset` is that of its first byte, since the attempt began."""
+
+    attempt: int
+    rank: int
+    offset: int
+    data: bytes
+
+
+class RunLogs:
+    """The logs of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError when there is no such run, or it cannot be read."""
+        with contextlib.ExitStack() as unless_read:
+            self.directory = unless_read.enter_context(RunDirectory(path))
+            start = self.directory.read(START, owner=os.geteuid()) or {}
+            self.job, self.attempt = str(start.get("job", "")), int(start.get("attempt", 0))
+            self.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ())) or (0,)
+            self.piece_bytes = int(start.get("log_bytes_max", 1 << 62))
+            self._logs = self.directory.open_logs()
+            unless_read.pop_all()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._logs)
+        self.directory.close()
+
+    def __enter__(self) -> RunLogs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more output comes."""
+        return self.directory.has(EXIT) or os.fstat(self.directory.fd).st_nlink == 0
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """Offsets of the first byte that is still there, and behind the last."""
+        while True:
+            pieces = self._full_pieces(rank)
+            try:
+                size_bytes = os.stat(f"rank-{rank}.log", dir_fd=self._logs, follow_symlinks=False).st_size
+            except OSError:
+                size_bytes = 0
+            if pieces == self._full_pieces(rank):  # not turned meanwhile
+                last = max(pieces, default=0)
+                return (
+                    min(pieces, default=last + 1) - 1
+                ) * self.piece_bytes, last * self.piece_bytes + size_bytes
+
+    def read(self, rank: int, offset: int, size_bytes_max: int = CHUNK_BYTES) -> Chunk:
+        """What follows on an offset, or on the first one that is still there; without data at the end."""
+        while True:
+            first, end = self.bounds(rank)
+            offset = min(max(offset, first), end)
+            if offset == end:  # a full piece that was not turned yet has the name of the next one
+                return Chunk(self.attempt, rank, offset, b"")
+            pieces = self._full_pieces(rank)
+            piece, at = offset // self.piece_bytes + 1, offset % self.piece_bytes
+            name = f"rank-{rank}.log" + (f".{piece}" if piece in pieces else "")
+            data = self._read_file(name, at, min(size_bytes_max, self.piece_bytes - at))
+            if pieces == self._full_pieces(rank):
+                return Chunk(self.attempt, rank, offset, data)
+
+    def tail(self, rank: int, lines: int) -> int:
+        """The offset where the last so many lines begin."""
+        first, end = self.bounds(rank)
+        first = max(first, end - _TAIL_BYTES_MAX)
+        offset, wanted = end, lines
+        while offset > first and wanted > 0:
+            begin = max(first, offset - CHUNK_BYTES, (offset - 1) // self.piece_bytes * self.piece_bytes)
+            data = self.read(rank, begin, offset - begin).data
+            if len(data) < offset - begin:
+                return begin  # rotated away under our hands
+            at = len(data) - 1 if offset == end and data.endswith(b"\n") else len(data)
+            while wanted > 0 and (at := data.rfind(b"\n", 0, at)) >= 0:
+                wanted -= 1
+            if wanted == 0:
+                return begin + at + 1
+            offset = begin
+        return offset
+
+    def _full_pieces(self, rank: int) -> set[int]:
+        prefix = f"rank-{rank}.log."
+        names = (name[len(prefix) :] for name in os.listdir(self._logs) if name.startswith(prefix))
+        return {int(number) for number in names if number.isdecimal()}
+
+    def _read_file(self, name: str, at: int, size_bytes: int) -> bytes:
+        try:
+            fd = os.open(name, _READ, dir_fd=self._logs)
+        except OSError:
+            return b""
+        try:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_nlink != 1:
+                return b""
+            return os.pread(fd, size_bytes, at)
+        finally:
+            os.close(fd)
+
+
+async def follow(
+    path: Path,
+    *,
+    ranks: Sequence[int] | None = None,
+    tail_lines: int | None = None,
+    wait: bool = True,
+    alive: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[Chunk]:
+    """The output of a run: of these ranks (None: all), from its beginning or its last lines, to where it is now.
+
+    `wait`: and what comes until the run has ended; `alive` says whether anybody still works at it.
+    """
+    with RunLogs(path) as logs:
+        wanted = [rank for rank in logs.ranks if ranks is None or rank in ranks]
+        offsets = {rank: 0 if tail_lines is None else logs.tail(rank, tail_lines) for rank in wanted}
+        while True:
+            last_look = not wait or logs.ended or not alive()
+            found = False
+            for rank in wanted:
+                chunk = logs.read(rank, offsets[rank])
+                if chunk.data:
+                    found = True
+                    offsets[rank] = chunk.offset + len(chunk.data)
+                    yield chunk
+            if not found:
+                if last_look:
+                    return
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def follow_job(
+    runs: Path,
+    job: str,
+    *,
+    attempt: int = 0,
+    ranks: Sequence[int] | None = None,
+    tail_lines: int | None = None,
+    wait: bool = True,
+    alive: Callable[[Path], bool] = lambda path: True,
+    goes_on: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Chunk]:
+    """The output of a job on this node: of one attempt, or (0) of all, and of new ones while `goes_on`."""
+    done: set[Path] = set()
+    while True:
+        more = goes_on()
+        for number, path in attempts(runs, job):
+            if path not in done and attempt in (0, number):
+                done.add(path)
+                still = functools.partial(alive, path)
+                lines = follow(path, ranks=ranks, tail_lines=tail_lines, wait=wait, alive=still)
+                async for chunk in lines:
+                    yield chunk
+        if not more:
+            return
+        tail_lines = None  # of later attempts, everything is new
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def attempts(runs: Path, job: str) -> list[tuple[int, Path]]:
+    """The runs of a job that are on this node, in order."""
+    found = []
+    for path in runs.iterdir():
+        try:
+            with RunLogs(path) as logs:
+                if logs.job == job:
+                    found.append((logs.attempt, path))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            continue  # one bad directory hides no other
+    return sorted(found)
+
+
+def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
+    """The end of the output of the rank that failed first, or of the first one."""
+    try:
+        with RunLogs(path) as logs:
+            ending = logs.directory.read(EXIT, owner=os.geteuid()) or {}
+            rank = ending.get("first") if ending.get("first") in logs.ranks else logs.ranks[0]
+            assert isinstance(rank, int)
+            _, end = logs.bounds(rank)
+            offset, text = max(logs.tail(rank, lines), end - size_bytes_max), b""
+            while chunk := logs.read(rank, offset).data:
+                text, offset = text + chunk, offset + len(chunk)
+            return text[-size_bytes_max:].decode(errors="replace")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""

@@ -1,0 +1,71 @@
+"""Run directories that nobody needs any more: their logs are kept for some days, and within a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from worker_agent.shim.run_directory import EXIT, TOLD
+
+_UNTOLD_FACTOR = 4  # an exit that the scheduler may not know of is kept so much longer
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long logs are kept, and how much of them."""
+
+    keep_s: float = 7 * 86400.0
+    total_bytes_max: int = 20 << 30
+
+
+class _Old(msgspec.Struct, frozen=True):
+    ended_s: float
+    path: Path
+    told: bool
+
+
+def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
+    """Remove what is too old, then what is too much, the oldest first; `busy` are names that are in use.
+
+    `now_s` is the time of day, as that of files is.
+    """
+    old = sorted(
+        (found for path in runs.iterdir() if path.name not in busy and (found := _old(path))), key=_age
+    )
+    total = sum(_size_bytes(path) for path in runs.iterdir())
+    removed = []
+    for run in old:
+        keep_s = retention.keep_s * (1 if run.told else _UNTOLD_FACTOR)
+        too_much = total > retention.total_bytes_max and run.told
+        if now_s - run.ended_s > keep_s or too_much:
+            total -= _size_bytes(run.path)
+            shutil.rmtree(run.path, ignore_errors=True)
+            removed.append(run.path)
+    return removed
+
+
+def _age(run: _Old) -> float:
+    return run.ended_s
+
+
+def _old(path: Path) -> _Old | None:
+    """When a run ended; None for one that has not, or not in a way that is understood."""
+    if path.is_symlink() or not path.is_dir():
+        return None
+    for name in (EXIT, TOLD):
+        with contextlib.suppress(OSError):
+            return _Old(os.lstat(path / name).st_mtime, path, os.path.lexists(path / TOLD))
+    return None
+
+
+def _size_bytes(path: Path) -> int:
+    size = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return size

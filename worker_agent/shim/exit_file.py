@@ -1,0 +1,76 @@
+"""exit.json of a run: its room on the disk is taken before anything starts, and it is written when nothing is left.
+
+Standard library only: the shim's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from worker_agent.shim import run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from worker_agent.shim.run_directory import RunDirectory
+
+RETRY_S = 60.0  # for which a disk that takes nothing is tried again
+_RETRY_INTERVAL_S = 0.2
+_ASIDE = ".exit.json.room"
+
+
+class ExitFile:
+    """The exit of one run, not yet known."""
+
+    def __init__(self, run: RunDirectory, ranks: int) -> None:
+        """Take the room."""
+        self._run = run
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_ASIDE, dir_fd=run.fd)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.fd = os.open(_ASIDE, flags, 0o644, dir_fd=run.fd)
+        os.posix_fallocate(self.fd, 0, 4096 + 32 * ranks)
+
+    def write(self, ending: Mapping[str, Any]) -> None:
+        """Write it, durably; the last OSError if that is impossible for `RETRY_S`."""
+        end_s = time.monotonic() + RETRY_S
+        while True:
+            try:
+                self._write(ending)
+                return
+            except OSError:
+                if self._make_directory_again():
+                    continue
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(_RETRY_INTERVAL_S)
+
+    def _write(self, ending: Mapping[str, Any]) -> None:
+        try:
+            self._fill_room(json.dumps(ending).encode() + b"\n")
+        except FileNotFoundError:  # the job has removed or replaced it
+            self._run.write(run_directory.EXIT, ending, durable=True)
+
+    def _fill_room(self, text: bytes) -> None:
+        os.pwrite(self.fd, text, 0)
+        os.ftruncate(self.fd, len(text))
+        os.fsync(self.fd)
+        there = os.stat(_ASIDE, dir_fd=self._run.fd, follow_symlinks=False)
+        if not os.path.samestat(there, os.fstat(self.fd)):
+            raise FileNotFoundError(f"{_ASIDE} is another file")
+        os.rename(_ASIDE, run_directory.EXIT, src_dir_fd=self._run.fd, dst_dir_fd=self._run.fd)
+        os.fsync(self._run.fd)
+
+    def _make_directory_again(self) -> bool:
+        """Make the run directory again if the job removed it; whether that helps."""
+        if self._run.is_in_place():
+            return False
+        try:
+            self._run = self._run.made_again()
+        except OSError:
+            return False
+        return True
