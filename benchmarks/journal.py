@@ -20,7 +20,8 @@ from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.record import Record
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 
 DURABLE = 2000  # records

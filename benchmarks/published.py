@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from scheduler.sim.runs import Run
+from scheduler.sim.run import Run
 
 CLUSTER = {"v100": 36, "p100": 36, "k80": 36}
 BLIND = "+blind(reference=v100)"

@@ -25,7 +25,7 @@ from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 from traces.named import workload
-from traces.throughputs import load_throughputs
+from traces.throughput_files import load_throughputs
 
 PROJECT = Path(__file__).resolve().parents[1]
 TABLE = PROJECT.parent / "shared" / "data" / "gavel" / "simulation_throughputs.json"

@@ -33,7 +33,7 @@ from scheduler.core.core import Core
 from scheduler.core.effects import Effect, Solve
 from scheduler.core.messages import Configure, GiveRates, NodeHello, SubmitJobs, Woke
 from scheduler.core.planning import problem, round_inputs
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
@@ -47,7 +47,8 @@ from scheduler.sim.runs import RARE_REPORTS_S
 from scheduler.sim.simulate import SimOptions, simulate
 from scheduler.solving import answer
 from traces.published import JOB_TYPES, published_jobs
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
 
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "gavel" / "simulation_throughputs.json"
 CLUSTER = {"v100": 36, "p100": 36, "k80": 36}

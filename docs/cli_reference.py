@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
-from gavel.cli import main
+from gavel.cli.main import main
 from gavel.client import results as r
 from gavel.client.jobs.fields import FIELDS
 from gavel.client.jobs.spec import After, JobSpec

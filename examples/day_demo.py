@@ -16,7 +16,8 @@ from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisat
 from gavel.cli.simulation.run_table import cluster_words, runs_table
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import jct_hours, summarise
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 
 POLICIES = ("fifo", "las+blind", "las")

@@ -6,7 +6,7 @@ import sys
 def run() -> None:
     """The command; Ctrl-C while even that is still being read is one line, too."""
     try:
-        from gavel.cli import main
+        from gavel.cli.main import main
     except KeyboardInterrupt:
         sys.stderr.write("gavel: interrupted\n")
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""The structure of the tree, from its imports: which file imports which, which folders, and where imports run in circles.
+"""The structure of the tree, from its imports: which file and which folder imports which, and circles.
 
     python -m tests.structure [--tree DIR]
 
@@ -65,7 +65,9 @@ def beside(folders: Graph, parent: str) -> Graph:
     for folder, others in folders.items():
         here = room(folder)
         if here:
-            rooms.setdefault(here, set()).update({there for other in others if (there := room(other))} - {here})
+            rooms.setdefault(here, set()).update(
+                {there for other in others if (there := room(other))} - {here}
+            )
     return rooms
 
 

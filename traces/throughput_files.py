@@ -109,3 +109,16 @@ def _two_figures(value: Any) -> PairRates:
     if not isinstance(value, list) or len(value) != 2:
         raise BadTable(f"{show(value)} are no two rates", hint="give [its rate, the other's rate]")
     return _figure(value[0]), _figure(value[1])
+
+
+def load_throughputs(
+    path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
+) -> Throughputs:
+    """Read a throughput table in any format that is known, recognised by its content.
+
+    `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a
+    second file with rates of pairs, for formats that keep them apart. Neither is taken where it has no sense.
+    """
+    from traces.throughput_files import read_throughputs
+
+    return read_throughputs(Path(path), measured, None if pairs is None else Path(pairs))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -121,19 +120,6 @@ class Throughputs:
                 if gpus == others and a <= b
             ],
         }
-
-
-def load_throughputs(
-    path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
-) -> Throughputs:
-    """Read a throughput table in any format that is known, recognised by its content.
-
-    `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a
-    second file with rates of pairs, for formats that keep them apart. Neither is taken where it has no sense.
-    """
-    from traces.throughput_files import read_throughputs
-
-    return read_throughputs(Path(path), measured, None if pairs is None else Path(pairs))
 
 
 def _set(table: Throughputs, name: str, value: object) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scheduler.core import (
-    failed_starts,
     forgetting,
+    on_failed_starts,
     on_jobs,
     on_node_commands,
     on_nodes,
@@ -32,7 +32,7 @@ from scheduler.core.messages import (
     Woke,
 )
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import UP, NodeState
 from scheduler.model.jobs import TRANSITIONS, Move
@@ -107,7 +107,7 @@ class Core:
             case "lapse":
                 on_nodes.lapse(out)
             case "nodes":
-                failed_starts.bring_back(out)
+                on_failed_starts.bring_back(out)
                 on_rounds.kick(out)
 
     def take_over(self, now_s: float, *, resync: bool = True) -> Outcome:
@@ -142,7 +142,7 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
-        failed_starts.watch(out)
+        on_failed_starts.watch(out)
 
     # What only a world that outlives errors asks for: see `scheduler.live.rescue.rescue`.
 

@@ -14,9 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from scheduler.core.facts import NodeMoved
 from scheduler.core.messages import Exit
 from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
@@ -24,16 +22,12 @@ from scheduler.model.cluster import FAULTY, UP, Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, nodes_of
 
-if TYPE_CHECKING:
-    from scheduler.core.outcome import Outcome  # which imports `apply`, and that imports this module
-
 STARTS_FAILED_MAX = 3
 NODE_PAUSE_S, NODE_PAUSE_MAX_S = 60.0, 3600.0
 JOB_PAUSE_S, JOB_PAUSE_MAX_S = 1.0, 300.0
 MOMENTS_S = 10.0  # processes that are gone so soon were not really started
 TROUBLE_CHARS_MAX = 500
 STARTS_KEPT = 20  # failed starts of a node that are remembered, the newest ones
-SOON_S = 1e-6
 
 
 # ------------------------------------------------------------------------------------ what `apply` keeps of them
@@ -76,24 +70,7 @@ def pause_s(node: Node) -> float:
     return _doubled(NODE_PAUSE_S, node.pauses, NODE_PAUSE_MAX_S)
 
 
-# -------------------------------------------------------------------------------------------------- decisions
-
-
-def judge(out: Outcome, job: Job) -> None:
-    """After a failed start of this job: take nodes out of use, or bring back those that were blamed wrongly."""
-    state = out.state
-    for name in job.failed_on:
-        node = state.nodes.get(name)
-        if node is None:
-            continue
-        guilty = is_guilty(state, node)
-        if guilty and node.state is UP:
-            why = f"{len(node.failed_starts)} starts in a row failed here ({_jobs(node)})"
-            back_s = out.now_s + pause_s(node)
-            out.fact(NodeMoved(node=name, state=FAULTY, why=why, back_s=back_s))
-            watch(out)
-        elif not guilty and node.state is FAULTY and node.back_s is not None:
-            out.fact(NodeMoved(node=name, state=UP, why=f"{_jobs(node)} cannot be started elsewhere either"))
+# --------------------------------------------------------------------------------- what can be said about them
 
 
 def is_guilty(state: SchedulerState, node: Node) -> bool:
@@ -112,7 +89,8 @@ def _only_here(state: SchedulerState, node: Node, name: str) -> bool:
     return job is None or set(job.failed_on) <= {node.spec.name}
 
 
-def _jobs(node: Node) -> str:
+def jobs_that_failed(node: Node) -> str:
+    """Name the jobs whose starts failed on this node."""
     return named_jobs(list(dict.fromkeys(node.failed_starts)))
 
 
@@ -122,32 +100,6 @@ def named_jobs(names: Sequence[str]) -> str:
         return f"job {names[0]}"
     shown = [*names[:2], f"{len(names) - 2} others"] if len(names) > 3 else list(names)
     return f"jobs {listed(shown, 'and')}"
-
-
-def bring_back(out: Outcome) -> None:
-    """Nodes whose pause is over are tried again."""
-    state = out.state
-    for name, node in sorted(state.nodes.items()):
-        if node.state is FAULTY and node.back_s is not None and node.back_s <= out.now_s + SOON_S:
-            out.fact(NodeMoved(node=name, state=UP, why="it is tried again"))
-    watch(out)
-
-
-def watch(out: Outcome) -> None:
-    """Wake up when the first pause of a node is over."""
-    backs = [
-        node.back_s for node in out.state.nodes.values() if node.state is FAULTY and node.back_s is not None
-    ]
-    if backs:
-        out.wake(min(backs), "nodes")
-
-
-def on_trouble(out: Outcome, name: str, trouble: str) -> None:
-    """A node's agent reports that it cannot run jobs, and why; or, with an empty text, that it can."""
-    trouble = one_line(trouble)
-    if is_news(out.state.nodes[name], trouble):
-        why = trouble or "its agent reports that all is well again"
-        out.fact(NodeMoved(node=name, state=FAULTY if trouble else UP, why=why))
 
 
 def one_line(trouble: str) -> str:

@@ -15,7 +15,7 @@ from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning.feasibility import listed, must_fit_somewhere
-from scheduler.core.planning.problem import rate_of
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec, KeyReused, Refused

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler.core import failed_starts, on_jobs, on_rounds
+from scheduler.core import failed_starts, on_failed_starts, on_jobs, on_rounds
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
@@ -60,7 +60,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.fact(NodeJoined(spec=spec))
         if broken and not state.nodes[spec.name].broken.issuperset(broken):  # to come back mends nothing
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
-    failed_starts.on_trouble(out, spec.name, message.trouble)
+    on_failed_starts.on_trouble(out, spec.name, message.trouble)
     held = {h.lease: h for h in message.held}
     resumed, started = [], []
     for holding in state.on_node(spec.name):
@@ -135,7 +135,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if changed:
         out.fact(GpusWithheld(node=message.node, gpus=tuple(sorted(withheld))))
     if message.trouble is not None and failed_starts.is_news(node, message.trouble):
-        failed_starts.on_trouble(out, message.node, message.trouble)
+        on_failed_starts.on_trouble(out, message.node, message.trouble)
         changed = True
     if old_news:
         out.dirty((message.node,))
@@ -278,7 +278,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
     if job.state not in TERMINAL:
         _after_exit(out, job, end, nodes)
     if end.outcome == "node_failed":
-        failed_starts.judge(out, job)
+        on_failed_starts.judge(out, job)
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:

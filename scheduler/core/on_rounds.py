@@ -29,7 +29,7 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Shares, Solved
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning import problem, round_inputs
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import GPUS
 from scheduler.model.jobs import WAITING

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from scheduler.core.planning.problem import estimate, rate_of
+from scheduler.core.planning.kinds import rate_of
+from scheduler.core.planning.problem import estimate
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 

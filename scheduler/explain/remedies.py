@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from scheduler.core.planning.problem import rate_of
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.explain.answer import Change
 from scheduler.explain.forecast import ends_s

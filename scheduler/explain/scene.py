@@ -11,8 +11,8 @@ from heapq import nsmallest
 
 import numpy as np
 
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.pairing import pair_rates
-from scheduler.core.planning.problem import rate_of
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.core.state import Places, SchedulerState
 from scheduler.explain.answer import Holder, Way

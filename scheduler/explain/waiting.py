@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from scheduler.core.planning.problem import rate_of
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.explain import remedies
 from scheduler.explain.answer import Change, Reason

@@ -13,12 +13,10 @@ JournalError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from scheduler.model.errors import SchedulerError
-
-if TYPE_CHECKING:
-    from scheduler.journal.record import Damage
 
 
 class JournalError(SchedulerError):
@@ -59,3 +57,44 @@ class AppendFailed(JournalError):
 
 class DiskFull(AppendFailed):
     """There is no room left."""
+
+
+# Times between these, the years 2001 and 5138, are told as dates.
+MIN_DATE_S, MAX_DATE_S = 1e9, 1e11
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Records that are lost, `first` to `last`, and how that was noticed. Or one snapshot: first == last."""
+
+    first: int
+    last: int
+    why: str
+    part: str = "record"
+    payload: bytes | None = None  # what there is of it
+    known: bool = False  # found earlier, and put aside
+    after_s: float | None = None  # scheduler time of the last sound record before
+    before_s: float | None = None  # and of the first sound one after; None: there is none
+
+    @property
+    def lost(self) -> int:
+        """How many records."""
+        return self.last - self.first + 1 if self.part == "record" else 0
+
+    def __str__(self) -> str:
+        one = self.first == self.last
+        which = f"{self.part} {self.first}" if one else f"{self.part}s {self.first} to {self.last}"
+        times = [
+            f"{word} {_moment(time_s)}"
+            for word, time_s in (("after", self.after_s), ("before", self.before_s))
+            if time_s is not None
+        ]
+        when = f" (written {' and '.join(times)})" if times else ""
+        return f"{which} {'is' if one else 'are'} lost{when}: {self.why}"
+
+
+def _moment(time_s: float) -> str:
+    """A date, where times are seconds since 1970; simulations count from 0."""
+    if not MIN_DATE_S <= time_s <= MAX_DATE_S:
+        return f"{time_s:g} s"
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

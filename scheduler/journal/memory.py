@@ -8,7 +8,8 @@ from pathlib import Path
 from scheduler.core.facts import Fact
 from scheduler.journal.codec import VERSION, encode_facts, record_crc
 from scheduler.journal.digest import digest, export
-from scheduler.journal.record import Damage, Record, Row, Snapshot
+from scheduler.journal.errors import Damage
+from scheduler.journal.record import Record, Row, Snapshot
 
 
 class MemoryJournal:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from scheduler.journal.codec import VERSION, decode_facts, snapshot_crc
-from scheduler.journal.errors import NewerJournal
-from scheduler.journal.record import Damage, Record, Row, Snapshot
+from scheduler.journal.errors import Damage, NewerJournal
+from scheduler.journal.record import Record, Row, Snapshot
 
 Holes = list[tuple[int, int, str]]  # records first to last are known not to be there, and why
 

@@ -7,16 +7,12 @@ or several records. `records` and `read` are the same without the damage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from struct import error as StructError
 from typing import NamedTuple, Protocol
 
 from scheduler.core.facts import Fact
 from scheduler.journal.codec import record_crc
-
-# Times between these, the years 2001 and 5138, are told as dates.
-MIN_DATE_S, MAX_DATE_S = 1e9, 1e11
+from scheduler.journal.errors import Damage
 
 
 class Record(NamedTuple):
@@ -50,43 +46,6 @@ class Snapshot(NamedTuple):
 
     seq: int
     payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Records that are lost, `first` to `last`, and how that was noticed. Or one snapshot: first == last."""
-
-    first: int
-    last: int
-    why: str
-    part: str = "record"
-    payload: bytes | None = None  # what there is of it
-    known: bool = False  # found earlier, and put aside
-    after_s: float | None = None  # scheduler time of the last sound record before
-    before_s: float | None = None  # and of the first sound one after; None: there is none
-
-    @property
-    def lost(self) -> int:
-        """How many records."""
-        return self.last - self.first + 1 if self.part == "record" else 0
-
-    def __str__(self) -> str:
-        one = self.first == self.last
-        which = f"{self.part} {self.first}" if one else f"{self.part}s {self.first} to {self.last}"
-        times = [
-            f"{word} {_moment(time_s)}"
-            for word, time_s in (("after", self.after_s), ("before", self.before_s))
-            if time_s is not None
-        ]
-        when = f" (written {' and '.join(times)})" if times else ""
-        return f"{which} {'is' if one else 'are'} lost{when}: {self.why}"
-
-
-def _moment(time_s: float) -> str:
-    """A date, where times are seconds since 1970; simulations count from 0."""
-    if not MIN_DATE_S <= time_s <= MAX_DATE_S:
-        return f"{time_s:g} s"
-    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Journal(Protocol):

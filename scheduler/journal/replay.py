@@ -16,8 +16,8 @@ from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 from scheduler.core.facts import Fact
-from scheduler.journal.errors import CannotReplay, DamagedJournal, NewerJournal
-from scheduler.journal.record import Damage, Journal, Record, Snapshot
+from scheduler.journal.errors import CannotReplay, Damage, DamagedJournal, NewerJournal
+from scheduler.journal.record import Journal, Record, Snapshot
 
 log = logging.getLogger(__name__)
 

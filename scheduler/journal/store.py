@@ -20,11 +20,11 @@ from scheduler.core.facts import Fact
 from scheduler.journal import layout
 from scheduler.journal.codec import VERSION, encode_facts, record_crc, snapshot_crc
 from scheduler.journal.digest import digest, export
-from scheduler.journal.errors import AppendFailed, DamagedJournal, NotAJournal, Unwritable
+from scheduler.journal.errors import AppendFailed, Damage, DamagedJournal, NotAJournal, Unwritable
 from scheduler.journal.lock import LockFile
 from scheduler.journal.opening import copied, open_database, refuse_special
 from scheduler.journal.reading import Holes, checked_snapshot, scan_rows
-from scheduler.journal.record import Damage, Record, Row, Snapshot
+from scheduler.journal.record import Record, Row, Snapshot
 
 BATCH_RECORDS = 1000  # to a transaction, when not durable
 BATCH_BYTES = 8 * 2**20

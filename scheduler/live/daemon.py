@@ -50,20 +50,21 @@ from scheduler.live.clock import Clock
 from scheduler.live.config import Address, DaemonConfig, address_of
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.backup import RESTORED
-from scheduler.live.data.private_database import CannotOpen
 from scheduler.live.feed import Feed
 from scheduler.live.listening import Port, PortClosed, PortTaken, Reach, Service, credentials
 from scheduler.live.log.events import EventLines
 from scheduler.live.log.format import log_to
 from scheduler.live.log.grpc_core import CoreLines
+from scheduler.live.private_database import CannotOpen
 from scheduler.live.rescue.blame import named_in
 from scheduler.live.rescue.durable_state import DurableState
 from scheduler.live.rescue.rescue import Rescue
-from scheduler.live.rescue.troubles import Troubles
 from scheduler.live.solver.process import SolverProcess
+from scheduler.live.troubles import Troubles
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
 
 log = logging.getLogger("gavel.scheduler")
 STOP_S = 5.0  # that calls in flight may take when the daemon stops

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from scheduler.core.facts import Fact
 from scheduler.drive import Journal
-from scheduler.live.rescue.troubles import Troubles
+from scheduler.live.troubles import Troubles
 
 WAITING_MAX = 10_000  # records that a slow reader may be behind
 

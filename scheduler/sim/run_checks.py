@@ -11,7 +11,7 @@ from traces.formats import is_foreign
 from traces.throughputs import Throughputs
 
 if TYPE_CHECKING:
-    from scheduler.sim.runs import Run
+    from scheduler.sim.run import Run
 
 JOBS_MAX = 5_000_000
 NODES_MAX = 100_000  # which take a quarter of a minute to join

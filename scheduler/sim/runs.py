@@ -25,6 +25,7 @@ from policies.registry import resolve
 from scheduler.config import load_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
+from scheduler.sim.run import Run
 from scheduler.sim.run_checks import JOBS_MAX, check_cluster, check_numbers
 from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
 from scheduler.sim.scenario.changes import changes_of, horizon_s
@@ -34,7 +35,8 @@ from traces.errors import BadTable, TraceError, UnreadableFile, nearest
 from traces.formats import read_trace
 from traces.named import PUBLISHED, WORKLOADS, workload
 from traces.roofline import default_throughputs
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
 VERSION = 3  # of what a run means; results of another version are not taken for it
@@ -52,57 +54,6 @@ FILES = (
     "costs_file",
     "config",
 )
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One simulation. Where a default is None, it is another with `comparison`."""
-
-    policy: str = ""  # empty: that of `config`, else las
-    cluster: dict[str, int]
-    gpus_per_node: int | None = None
-    trace: str = ""  # a file, or
-    subtrace: str | None = None
-    repair: bool = False
-    workload: str = ""  # a name, with
-    rate_per_h: float | None = None
-    jobs: int | None = None
-    hours: float | None = None
-    throughputs: str = ""  # a file; empty: our own table
-    measured: str = ""  # whose measurements, where a table holds several
-    pairs: str = ""  # a file with rates of pairs, where the table has none itself
-    believed: str = ""  # what the scheduler is told instead
-    rate_error: float = 0.0  # sigma of the factor by which each rate that it is told is wrong
-    seed: int = 0
-    measure: tuple[int, int] | None = None
-    ideal: bool = False
-    comparison: bool = False  # as the published figures were made
-    round_s: float | None = None
-    min_reallocation_s: float | None = None
-    restart_s: float | None = None
-    checkpoint_s: float | None = None
-    rate_noise: float = 0.0
-    solver_latency_s: float = 0.0
-    report_interval_s: float | None = None
-    save_every_s: float = 3600.0  # of stepping
-    renewal_restarts: bool = False
-    mtbf_h: float | None = None  # of each node; None: none fails
-    repair_h: float = 1.0
-    failures_file: str = ""
-    prices: dict[str, float] = {}
-    prices_file: str = ""
-    cloud: str = ""  # whose, where a file holds several; empty: the cheapest
-    capacity_file: str = ""
-    notice_s: float = 0.0  # before nodes of the capacity file leave
-    costs_file: str = ""  # restart and checkpoint by job type
-    config: str = ""  # the scheduler's settings
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Plain data for JSON, an infinite rate by its name; what is as usual is left out."""
-        plain = msgspec.to_builtins(self)
-        usual = {f.name: f.default for f in msgspec.structs.fields(self)}
-        kept = {name: value for name, value in plain.items() if value != usual[name] and value != {}}
-        return {name: "inf" if value == math.inf else value for name, value in kept.items()}
 
 
 def key(run: Run) -> str:

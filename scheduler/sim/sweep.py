@@ -27,7 +27,8 @@ from typing import Any, Protocol
 import msgspec
 
 from scheduler.sim.figures.summary import KEYS, summarise
-from scheduler.sim.runs import Run, key, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import key, prepare
 from scheduler.sim.simulate import Progress, simulate
 
 POLL_S = 0.3

@@ -102,7 +102,7 @@ def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
 
 def shims_of(cluster: Cluster) -> list[process_tree.Process]:
     """The shims of this cluster, and of no other on the machine."""
-    shims = process_tree.session_leaders("-m", "worker_agent.shim.__main__")
+    shims = process_tree.session_leaders("-m", "worker_agent.shim")
     return [shim for path, shim in shims.items() if Path(path).is_relative_to(cluster.folder)]
 
 

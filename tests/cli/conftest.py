@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gavel.cli import main
+from gavel.cli.main import main
 
 Gavel = Callable[..., Result]
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gavel.cli import GROUPS, main
+from gavel.cli.main import GROUPS, main
 from gavel.client.jobs.fields import FIELDS
 from tests.cli.conftest import Gavel
 

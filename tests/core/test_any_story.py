@@ -15,7 +15,7 @@ from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import JobsForgotten
 from scheduler.core.invariants import check
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.journal.history import History

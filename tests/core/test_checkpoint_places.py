@@ -10,7 +10,8 @@ import pytest
 from scheduler.core.apply import apply
 from scheduler.core.facts import CheckpointSaved, LeaseClosed, LeasesStarted
 from scheduler.core.messages import NodeCommand, NodeHello, Progress
-from scheduler.core.planning.problem import Kinds, build
+from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.problem import build
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Reason, explain
 from scheduler.model.errors import InvalidSpec

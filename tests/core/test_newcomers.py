@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduler.core.planning import round_inputs
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.rounds.inputs import Candidates
 from tests.support.desk import Desk, exited, job, node

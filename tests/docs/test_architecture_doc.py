@@ -1,5 +1,6 @@
 """docs/architecture.md and the pages around it name what is there: modules, moves of jobs and leases, files."""
 
+import ast
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +11,14 @@ from scheduler.core.apply import apply
 from scheduler.core.state import SchedulerState
 from scheduler.journal.memory import MemoryJournal
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, JobState
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
+from tests.structure import by_folder, imports
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-PACKAGES = sorted(
-    {
-        path.parent.relative_to(ROOT).as_posix()
-        for top in ("scheduler", "worker_agent", "traces", "policies", "gavel")
-        for path in (ROOT / top).rglob("*.py")
-        if path.name != "__init__.py"
-    }
-)
 # arrows that take a cancellation within seconds of the grant, or a node that dies before it starts anything
 RARE = {("waiting", "[*]"), ("sent", "stopping"), ("sent", "[*]")}
 PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
@@ -43,13 +38,16 @@ def arrows(heading: str) -> set[tuple[str, str, str]]:
     return set(found)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_map_shows_every_module(package: str) -> None:
-    """Each package has a table that names each of its modules, and none that is gone."""
-    named = set(re.findall(r"`(\w+\.py)`", section(f"`{package}/`")))
-    there = {path.name for path in (ROOT / package).glob("*.py")}
-    assert there - {"__init__.py"} - named == set(), f"not in the table of {package}/"
-    assert named - there == set(), f"in the table of {package}/, and not there"
+def test_the_map_has_a_line_for_every_room() -> None:
+    """It is the first line of the folder's own `__init__.py`."""
+    rooms = {
+        f"{folder}/": ast.get_docstring(
+            ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+        )
+        for folder in by_folder(imports(ROOT))
+    }
+    rows = dict(re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", section("The rooms"), re.MULTILINE))
+    assert rows == {folder: (about or "").partition("\n")[0].rstrip(":") for folder, about in rooms.items()}
 
 
 def test_the_life_of_a_job_is_the_table() -> None:

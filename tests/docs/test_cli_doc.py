@@ -7,7 +7,7 @@ import click
 import pytest
 
 from docs.cli_reference import CHANGES, JSON, NO_JSON, limits, reference, with_table
-from gavel.cli import main
+from gavel.cli.main import main
 from gavel.client.jobs.file import parse_jobs
 
 DOCS = Path(__file__).parents[2] / "docs"

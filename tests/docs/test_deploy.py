@@ -18,7 +18,7 @@ from typing import get_type_hints
 import click
 import pytest
 
-from gavel.cli import main
+from gavel.cli.main import main
 from scheduler.live.config import DaemonConfig
 from tests.cli.conftest import run
 from worker_agent.config import AgentConfig, agent_config

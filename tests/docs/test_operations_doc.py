@@ -131,7 +131,7 @@ def test_both_pages_from_an_empty_machine_to_a_restored_one(sandbox: Sandbox) ->
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
     """Every `gavel …` names a command; every `section.key` a setting."""
-    from gavel.cli import main
+    from gavel.cli.main import main
     from scheduler.config import example_config
     from scheduler.live.config import DaemonConfig
 

@@ -27,7 +27,8 @@ from scheduler.explain.answer import Basis
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Dependency, JobSpec, JobState
 from scheduler.sim import simulate as simulation
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from tests.support.desk import Desk, exited, job, node
 from tests.support.explained import CASES, ROUND_S, Case, ended, no_share, running_job, started, two_for_one
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.core.facts import EpochStarted, Fact, JobMoved, JobSubmitted
-from scheduler.journal.errors import CannotReplay, DamagedJournal
+from scheduler.journal.errors import CannotReplay, Damage, DamagedJournal
 from scheduler.journal.memory import MemoryJournal
-from scheduler.journal.record import Damage
 from scheduler.journal.replay import recover
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobSpec, Move

@@ -14,14 +14,16 @@ from scheduler.core.core import Core
 from scheduler.core.facts import EpochStarted, Fact, GpusFilled, JobSubmitted, LeaseClosed, RoundPlanned
 from scheduler.core.invariants import check
 from scheduler.core.state import SchedulerState
+from scheduler.journal.errors import Damage
 from scheduler.journal.memory import MemoryJournal
-from scheduler.journal.record import Damage, Record
+from scheduler.journal.record import Record
 from scheduler.journal.recovery import RULES, recover_scheduler
 from scheduler.journal.replay import recover
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.sim import simulate as simulation
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 
 RUN = Run(
     policy="las+packing",

@@ -13,6 +13,7 @@ from scheduler.drive import Journal as WhatTheLoopNeeds
 from scheduler.journal import layout
 from scheduler.journal.errors import (
     AppendFailed,
+    Damage,
     DiskFull,
     JournalBusy,
     JournalError,
@@ -21,7 +22,7 @@ from scheduler.journal.errors import (
     Unwritable,
 )
 from scheduler.journal.memory import MemoryJournal, NullJournal
-from scheduler.journal.record import Damage, Journal, Record
+from scheduler.journal.record import Journal, Record
 from scheduler.journal.store import SqliteJournal
 from tests.journal.samples import held, told, write
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from scheduler.sim.figures.summary import summarise
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 from tests.support.public_data import public_data
 

@@ -11,7 +11,8 @@ import pytest
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON
 from scheduler.sim.figures.summary import KEYS
-from scheduler.sim.runs import Run, key, mistaken, prepare, settings_of
+from scheduler.sim.run import Run
+from scheduler.sim.runs import key, mistaken, prepare, settings_of
 from scheduler.sim.sweep import Figures, Finished, Processes, Ray, Results, carry_out, grid, run_of, sweep
 from traces.errors import TraceError
 from traces.roofline import default_throughputs

@@ -18,7 +18,7 @@ from scheduler.live.clock import Clock
 from scheduler.live.feed import Feed
 from scheduler.live.rescue.durable_state import DurableState
 from scheduler.live.rescue.rescue import Rescue
-from scheduler.live.rescue.troubles import Troubles
+from scheduler.live.troubles import Troubles
 from scheduler.live.world import LiveWorld
 from scheduler.model.settings import Settings
 from scheduler.solving import answer

@@ -3,7 +3,8 @@
 from functools import cache
 
 from tests.support.public_data import public_data
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
 
 
 @cache

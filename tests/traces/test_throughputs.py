@@ -17,7 +17,8 @@ from tests.traces.tables import published, small
 from traces import limits
 from traces.errors import BadRow, BadTable, TraceError
 from traces.throughput_csv import write_folder
-from traces.throughputs import Throughputs, load_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
 
 
 def test_rates_are_looked_up_and_zero_when_unknown():

@@ -107,7 +107,7 @@ class ShimRun:
 
         Not by a fork in this process: where other tests have started gRPC in it, that need not come to its end.
         """
-        argv = [sys.executable, "-S", "-m", "worker_agent.shim.__main__", str(self.path)]
+        argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
         if first:
             argv = [
                 sys.executable,

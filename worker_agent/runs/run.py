@@ -23,10 +23,8 @@ from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirecto
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
-SHIM_WORDS = (
-    "-m",
-    "worker_agent.shim.__main__",
-)  # by which, and the directory, a shim is known among processes
+# A shim is known among processes by these words of its command line, and its directory.
+SHIM_WORDS = ("-m", "worker_agent.shim")
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -1,4 +1,4 @@
-"""`python -m worker_agent.shim.__main__ RUN_DIR`: owns the processes of one lease, and outlives the agent.
+"""`python -m worker_agent.shim RUN_DIR`: owns the processes of one lease, and outlives the agent.
 
 Small, standard library only, one thread, started by exec in a session of its own. It obeys the three moments of
 lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault, complete_policy
+from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import JSON, LIVE, YES, options
+from gavel.cli.policies.completion import complete_policy
 
 NODES = click.argument("names", nargs=-1, required=True, metavar="NODE…")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 
 
 def completion(shell: str) -> None:
-    """The command's body."""
-    from gavel.cli import main
-
+    """Print the script of a shell."""
+    main = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     if kind is None:
         raise Fault(f"there is no completion for {shell}")

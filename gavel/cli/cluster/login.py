@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.session import MISSING, failure, one_line, print_json
 from gavel.cli.io.wording import nearest, printable
 from gavel.client import Client

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.columns import Column, out, show_table
 from gavel.cli.io.job_text import ago, few, node_state_text
 from gavel.cli.io.session import OK, exit_code, print_json, scheduler

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.columns import Column, show_table
 from gavel.cli.io.durations import length_s
 from gavel.cli.io.job_text import ago, span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
 from gavel.client.jobs.values import duration_s
 

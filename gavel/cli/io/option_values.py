@@ -143,3 +143,12 @@ def _pairs(
         if not (name and equals and text):
             kind.fail(f"'{value}' is not of the form {example}", param, ctx)
     return [(name, text) for name, _, text in pairs]
+
+
+SEED_MAX = 2**63 - 1
+
+
+class Seed(click.IntRange):
+    """A seed."""
+
+    name = "whole number"  # as click's messages call it

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
 
 STDOUT = "-"

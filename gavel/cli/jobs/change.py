@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, ids
 from gavel.cli.io.session import OK, exit_code, job_id, print_json, scheduler
 from gavel.cli.io.wording import count_of, printable

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few
 from gavel.cli.io.session import is_id
 from gavel.cli.io.wording import printable

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
 from gavel.client.jobs.fields import BY_NAME
 from gavel.client.jobs.file import field_values

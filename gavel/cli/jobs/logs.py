@@ -14,7 +14,7 @@ from queue import Queue
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, why_with_exit_code
 from gavel.cli.io.session import REFUSED, failure, job_id, members, print_line, scheduler
 from gavel.cli.io.terminal_text import TerminalText

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.columns import Column, out, table, terminal_width
 from gavel.cli.io.job_text import ago, few, ids, short_number
 from gavel.cli.io.progress import Bar

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.document import BadFile
 from gavel.cli.io.wording import printable
 from gavel.cli.policies.answer import Answer

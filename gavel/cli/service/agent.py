@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import JSON
 
 

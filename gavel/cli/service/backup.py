@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import gavel
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.session import one_line, print_json
 from gavel.cli.io.value_words import size
 from gavel.cli.service.findings import settings

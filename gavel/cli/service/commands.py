@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault, complete_policy
 from gavel.cli.cluster import commands as cluster_commands
+from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import JSON
 from gavel.cli.jobs import commands as job_commands
+from gavel.cli.policies.completion import complete_policy
 from gavel.cli.service import agent as agent_commands
 from gavel.cli.service import upkeep_commands
 

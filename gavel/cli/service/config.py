@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import STDOUT, write_json
 
 

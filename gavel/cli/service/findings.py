@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from scheduler.config import ConfigError
 from scheduler.live.config import DaemonConfig, daemon_config
 from scheduler.live.data.fsck import Finding

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import STDOUT, write_json
 from gavel.client.reading import plain
 from scheduler.config import example_config

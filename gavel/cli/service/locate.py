@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.client.client import Client
 from gavel.client.settings import config_path, find_connection, is_loopback, read_contexts
 from scheduler.journal.errors import JournalBusy

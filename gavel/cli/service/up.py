@@ -19,7 +19,7 @@ from types import FrameType
 
 import click
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.wording import count_of
 from scheduler.journal.errors import JournalBusy
 from scheduler.journal.lock import hands_off
@@ -174,7 +174,7 @@ class LocalCluster:
             with contextlib.suppress(OSError):
                 words = path.read_bytes()
                 process = process_tree.look_up(int(path.parent.name))
-                if process and b"worker_agent.shim.__main__" in words and f"{self.folder}/".encode() in words:
+                if process and b"worker_agent.shim" in words and f"{self.folder}/".encode() in words:
                     found.append(process)
         return found
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from gavel.cli import SEED_MAX, Fault, Seed, complete_policy
+from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import ADDRESS, JSON
-from gavel.cli.io.option_values import ABOVE_0, RATE, Cluster, Listed, not_empty
+from gavel.cli.io.option_values import ABOVE_0, RATE, SEED_MAX, Cluster, Listed, Seed, not_empty
+from gavel.cli.policies.completion import complete_policy
 from gavel.cli.simulation.options import (
     OUTPUTS,
     POLICY,

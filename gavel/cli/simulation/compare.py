@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.document import BadFile, read_document
 from gavel.cli.io.outputs import STDOUT, write_json
 from gavel.cli.io.terminal import print_all

@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import count_of, printable, printable_lines, shortened
 from gavel.cli.simulation.journals import Until, nothing_in, opened

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.document import BadFile, read_document
 from gavel.cli.io.outputs import STDOUT, check_file, say, unwritable, write_json
 from gavel.cli.io.progress import Bar

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import printable
 from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import AppendFailed, JournalError, NotAJournal
-from scheduler.journal.record import Damage, Record, Snapshot
+from scheduler.journal.errors import AppendFailed, Damage, JournalError, NotAJournal
+from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
 SQLITE = b"SQLite format 3\0"  # how the file of a journal begins

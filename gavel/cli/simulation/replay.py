@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavel.cli import Fault
+from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import say
 from gavel.cli.io.terminal import print_all
 from gavel.cli.io.wording import printable

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from gavel.cli import INTERRUPTED, Fault
+from gavel.cli.faults import INTERRUPTED, Fault
 from gavel.cli.io.outputs import (
     STDOUT,
     check_apart,
@@ -38,7 +38,8 @@ from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import summarise
 from scheduler.sim.replay.made_by import KEY as MADE_BY
 from scheduler.sim.replay.made_by import made_by
-from scheduler.sim.runs import FILES, Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import FILES, prepare
 from scheduler.sim.scenario.arrivals import YEAR_S
 from scheduler.sim.simulate import STARVED_S, Progress, SimOptions, SimResult
 from scheduler.sim.simulate import simulate as run_simulation

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from gavel.cli import INTERRUPTED, Fault
+from gavel.cli.faults import INTERRUPTED, Fault
 from gavel.cli.io.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
 from gavel.cli.io.progress import Bar
 from gavel.cli.io.terminal import print_all
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.simulation.run_table import cluster_words, flat, sweep_table
 from gavel.cli.simulation.simulate import faults, run_of_options
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.sweep import Engine, Processes, Ray, Results, grid
 from scheduler.sim.sweep import sweep as carry_out_all
 

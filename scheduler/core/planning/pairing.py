@@ -13,7 +13,7 @@ from scheduler.model.jobs import Job
 from scheduler.model.throughput import RateKey
 
 if TYPE_CHECKING:
-    from scheduler.core.planning.problem import Kinds
+    from scheduler.core.planning.kinds import Kinds
 
 Asked = tuple[int, Places]  # a kind, and the places that its jobs are confined to
 NOT_PACKABLE: Asked = (-1, ())

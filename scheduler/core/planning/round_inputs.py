@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.core.planning import problem
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
 from scheduler.core.state import Places, SchedulerState
 from scheduler.model.cluster import Node

@@ -20,7 +20,7 @@ import msgspec
 
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import fingerprint_of
-from scheduler.live.data.private_database import open_private
+from scheduler.live.private_database import open_private
 from scheduler.model.errors import InvalidSpec, NotFound
 
 PREFIX = "gavel"

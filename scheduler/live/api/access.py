@@ -13,7 +13,7 @@ from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.roles import Caller, Role, caller
 from scheduler.live.access.status import FORBIDDEN, REFUSED, CallFailed
 from scheduler.live.access.tokens import JOIN_VALID_S, Access, Token
-from scheduler.live.api.job_view import stamp
+from scheduler.live.wire.job_view import stamp
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 

@@ -22,11 +22,11 @@ from scheduler.live.api.cluster_view import (
     rates_of,
     round_view,
 )
-from scheduler.live.api.job_view import seconds, stamp
 from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import NodeSource
+from scheduler.live.wire.job_view import seconds, stamp
 from scheduler.live.world import LiveWorld
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.pairing import pair_rates
-from scheduler.core.planning.problem import rate_of
 from scheduler.core.state import SchedulerState
-from scheduler.live.api.job_view import stamp
 from scheduler.live.node_views import GpuSeen, NodeSeen, NodeSource
+from scheduler.live.wire.job_view import stamp
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY
 from scheduler.model.errors import InvalidSpec

@@ -18,8 +18,6 @@ from scheduler.explain import explain, render
 from scheduler.live.access.limits import PeopleConfig, Places, Submissions
 from scheduler.live.access.roles import Caller, Role, caller
 from scheduler.live.access.status import FORBIDDEN, INVALID, CallFailed
-from scheduler.live.api.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
-from scheduler.live.api.job_view import job_view, stamp
 from scheduler.live.api.preview import preview
 from scheduler.live.data.packages import Packages
 from scheduler.live.job_feed import JobChanges
@@ -27,6 +25,8 @@ from scheduler.live.node_views import LogSource, LogUnavailable
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import Past, place_of
 from scheduler.live.observe.history_book import Place as Placed
+from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
+from scheduler.live.wire.job_view import job_view, stamp
 from scheduler.live.wire.jobs import STATE_NUMBERS, spec_from_wire
 from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound, Refused

@@ -15,7 +15,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.explain import explain
 from scheduler.explain.scene import Column, Scene
 from scheduler.explain.wording import listed, when
-from scheduler.live.api.job_view import stamp
+from scheduler.live.wire.job_view import stamp
 from scheduler.model.cluster import NodeState, gpus_for
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import Job, JobSpec, JobState

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scheduler.core.facts import Fact, GpusFilled, RoundPlanned
-from scheduler.live.data.private_database import open_private
+from scheduler.live.private_database import open_private
 from scheduler.model.lease import Lease, nodes_of
 
 log = logging.getLogger(__name__)

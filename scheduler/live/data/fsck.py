@@ -18,15 +18,15 @@ from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.invariants import check
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import JournalBusy, JournalError, NewerJournal
+from scheduler.journal.errors import Damage, JournalBusy, JournalError, NewerJournal
 from scheduler.journal.history import History
-from scheduler.journal.record import Damage, Record, Snapshot
+from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.data.backup import DATABASES, JOURNAL
 from scheduler.live.rescue.blame import blame, named_in, next_round_s, plan_a_round
-from scheduler.live.rescue.troubles import short
+from scheduler.live.troubles import short
 from scheduler.model.errors import InvariantBroken
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ import msgspec
 
 from scheduler.core.credit import cost_by
 from scheduler.core.state import SchedulerState
-from scheduler.live.data.private_database import open_private
 from scheduler.live.job_feed import JobChanges
+from scheduler.live.private_database import open_private
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobSpec, JobState
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Forget
-from scheduler.live.api.job_filter import in_slices
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.usage import Usage
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.observe.history_book import HistoryBook, Past, Place, row_of
+from scheduler.live.observe.job_filter import in_slices
 from scheduler.live.threads import in_thread
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobState

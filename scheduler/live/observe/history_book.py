@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from protos.gavel.v1 import jobs_pb2
-from scheduler.live.api.job_view import seconds
-from scheduler.live.data.private_database import open_private
+from scheduler.live.private_database import open_private
+from scheduler.live.wire.job_view import seconds
 from scheduler.live.wire.jobs import STATES
 from scheduler.model.jobs import Job, JobState
 

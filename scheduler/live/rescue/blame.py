@@ -21,7 +21,7 @@ from scheduler.core.effects import Solve
 from scheduler.core.facts import Fact, JobSubmitted, LeaseClosed, NodeJoined, RanksExited
 from scheduler.core.messages import Woke
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.problem import Kinds
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.journal.replay import no_garbage_collection
 from scheduler.model.cluster import UP, NodeSpec

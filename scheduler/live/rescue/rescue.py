@@ -30,7 +30,7 @@ from scheduler.journal.errors import CannotReplay, JournalError, Unwritable
 from scheduler.live.rescue.blame import Blame, blame, next_round_s, plan_a_round
 from scheduler.live.rescue.durable_state import DurableState
 from scheduler.live.rescue.trouble_words import effect_words, message_words, step_words
-from scheduler.live.rescue.troubles import WARNED_MAX, Troubles
+from scheduler.live.troubles import WARNED_MAX, Troubles
 from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from scheduler.core import facts as f
 from scheduler.core.apply import apply
 from scheduler.core.effects import Solve
 from scheduler.core.planning import problem
+from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Move
@@ -35,7 +36,7 @@ class Fluid:
         self.now_s = 0.0
         self.allocations = 0
         self._settings = settings
-        self._kinds = problem.Kinds()
+        self._kinds = Kinds()
         self._record = record
         self._rate: dict[str, float] = {}
         self._asked_s = -math.inf

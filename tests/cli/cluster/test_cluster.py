@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gavel.cli import main
 from gavel.cli.cluster import status
+from gavel.cli.main import main
 from gavel.client import Client
 from gavel.client import results as r
 from gavel.client.settings import ADDRESS
@@ -369,7 +369,7 @@ def test_trouble_with_a_certificate_is_one_line(tmp_path: Path, nobody: str) -> 
 def test_help_is_instant() -> None:
     """Neither grpc nor yaml nor rich is imported for it."""
     code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom gavel.cli import main\n"
+        "import sys\nfrom click.testing import CliRunner\nfrom gavel.cli.main import main\n"
         "assert CliRunner().invoke(main, ['submit', '--help']).exit_code == 0\n"
         "print(sorted({'grpc', 'yaml', 'rich', 'numpy', 'gavel.client'} & set(sys.modules)))"
     )

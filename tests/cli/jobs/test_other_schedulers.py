@@ -3,9 +3,9 @@
 import click
 import pytest
 
-from gavel.cli import main
 from gavel.cli.io.live_options import STATES as OURS
 from gavel.cli.io.other_schedulers import COMMANDS, OPTIONS, STATES
+from gavel.cli.main import main
 from tests.cli.conftest import Gavel
 from tests.cli.live import live  # noqa: F401
 from tests.support.live_thread import LiveThread

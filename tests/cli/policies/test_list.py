@@ -59,7 +59,7 @@ def test_help_and_version(gavel: Gavel) -> None:
 def test_help_imports_next_to_nothing() -> None:
     """`gavel --help` is instant because it needs neither numpy nor a policy; nor does `import gavel` need click."""
     heavy = "{'numpy', 'scipy', 'grpc', 'policies', 'rich', 'matplotlib', 'yaml'} & set(sys.modules)"
-    code = f"import sys; from gavel.cli import main; main(['--help'], standalone_mode=False); print({heavy})"
+    code = f"import sys; from gavel.cli.main import main; main(['--help'], standalone_mode=False); print({heavy})"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

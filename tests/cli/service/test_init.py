@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gavel.cli import main
+from gavel.cli.main import main
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access

@@ -68,7 +68,7 @@ def test_while_the_command_itself_is_read(
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "gavel.cli", Reading("gavel.cli"))
+    monkeypatch.setitem(sys.modules, "gavel.cli.main", Reading("gavel.cli.main"))
     with pytest.raises(SystemExit) as left:
         run()
     assert (left.value.code, capsys.readouterr().err) == (130, "gavel: interrupted\n")

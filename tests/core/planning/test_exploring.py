@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.core.messages import NodeHello, Progress
 from scheduler.core.planning import round_inputs
-from scheduler.core.planning.problem import Kinds, rate_of
+from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.model.lease import node_of
 from tests.support.desk import Desk, exited, job, node
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from scheduler.core.messages import GiveRates, NodeCommand, Progress
-from scheduler.core.planning.problem import Kinds, build, estimate
+from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.problem import build, estimate
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]

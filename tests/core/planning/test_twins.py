@@ -31,7 +31,8 @@ from scheduler.core.messages import (
     SubmitJobs,
 )
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.problem import Kinds, build
+from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.problem import build
 from scheduler.core.planning.round_inputs import at_boundary, in_mid_round
 from scheduler.core.state import SchedulerState, Snapshot
 from scheduler.journal.codec import encode_facts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.journal.errors import DamagedJournal, NotAJournal
-from scheduler.journal.record import Damage, Record
+from scheduler.journal.errors import Damage, DamagedJournal, NotAJournal
+from scheduler.journal.record import Record
 from scheduler.journal.replay import recover
 from scheduler.journal.store import SqliteJournal
 from tests.journal.samples import Told, told, write

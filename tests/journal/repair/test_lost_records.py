@@ -13,8 +13,9 @@ from scheduler.core.facts import EpochStarted, Fact, LeasesResumed, NodeMoved, R
 from scheduler.core.invariants import check
 from scheduler.core.messages import HeldLease, NodeHello, Woke
 from scheduler.core.state import SchedulerState
+from scheduler.journal.errors import Damage
 from scheduler.journal.memory import MemoryJournal
-from scheduler.journal.record import Damage, Record
+from scheduler.journal.record import Record
 from scheduler.journal.recovery import IDS_PER_RECORD_MAX, recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal

@@ -13,8 +13,8 @@ from protos.gavel.v1 import cluster_pb2
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.messages import Exit, Progress
 from scheduler.live.access.limits import PeopleConfig
-from scheduler.live.api.job_view import stamp
 from scheduler.live.node_views import LogUnavailable
+from scheduler.live.wire.job_view import stamp
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
 Code, Command = grpc.StatusCode, pb.CommandJobRequest

@@ -38,7 +38,7 @@ from scheduler.drive import drive, perform
 from scheduler.journal.errors import AppendFailed
 from scheduler.live.rescue.rescue import NODE_FAILURES_MAX, TRIES_MAX
 from scheduler.live.rescue.trouble_words import message_words
-from scheduler.live.rescue.troubles import TRACEBACKS_MAX, Troubles
+from scheduler.live.troubles import TRACEBACKS_MAX, Troubles
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.settings import Settings

@@ -12,7 +12,8 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.lease import Holding
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import utilisation
-from scheduler.sim.runs import Run, prepare
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 
 

@@ -15,7 +15,7 @@ from scheduler.journal.errors import NotAJournal
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.config import DaemonConfig
 from scheduler.live.daemon import Daemon
-from scheduler.live.data.private_database import CannotOpen, open_private
+from scheduler.live.private_database import CannotOpen, open_private
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (name TEXT)"
 

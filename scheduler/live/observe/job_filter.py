@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.state import SchedulerState
-from scheduler.live.api.job_view import seconds
+from scheduler.live.wire.job_view import seconds
 from scheduler.live.wire.jobs import STATES
 from scheduler.model.bounds import NAME_CHARS_MAX
 from scheduler.model.errors import InvalidSpec

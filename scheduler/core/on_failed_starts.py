@@ -1,0 +1,59 @@
+"""Decisions about starts that come to nothing: nodes are taken out of use for them, and come back."""
+
+from __future__ import annotations
+
+from scheduler.core.facts import NodeMoved
+from scheduler.core.failed_starts import is_guilty, is_news, jobs_that_failed, one_line, pause_s
+from scheduler.core.outcome import Outcome
+from scheduler.model.cluster import FAULTY, UP
+from scheduler.model.jobs import Job
+
+# Times closer than this are the same.
+SOON_S = 1e-6
+
+
+def judge(out: Outcome, job: Job) -> None:
+    """After a failed start of this job: take nodes out of use, or bring back those that were blamed wrongly."""
+    state = out.state
+    for name in job.failed_on:
+        node = state.nodes.get(name)
+        if node is None:
+            continue
+        guilty = is_guilty(state, node)
+        if guilty and node.state is UP:
+            why = f"{len(node.failed_starts)} starts in a row failed here ({jobs_that_failed(node)})"
+            back_s = out.now_s + pause_s(node)
+            out.fact(NodeMoved(node=name, state=FAULTY, why=why, back_s=back_s))
+            watch(out)
+        elif not guilty and node.state is FAULTY and node.back_s is not None:
+            out.fact(
+                NodeMoved(
+                    node=name, state=UP, why=f"{jobs_that_failed(node)} cannot be started elsewhere either"
+                )
+            )
+
+
+def bring_back(out: Outcome) -> None:
+    """Nodes whose pause is over are tried again."""
+    state = out.state
+    for name, node in sorted(state.nodes.items()):
+        if node.state is FAULTY and node.back_s is not None and node.back_s <= out.now_s + SOON_S:
+            out.fact(NodeMoved(node=name, state=UP, why="it is tried again"))
+    watch(out)
+
+
+def watch(out: Outcome) -> None:
+    """Wake up when the first pause of a node is over."""
+    backs = [
+        node.back_s for node in out.state.nodes.values() if node.state is FAULTY and node.back_s is not None
+    ]
+    if backs:
+        out.wake(min(backs), "nodes")
+
+
+def on_trouble(out: Outcome, name: str, trouble: str) -> None:
+    """A node's agent reports that it cannot run jobs, and why; or, with an empty text, that it can."""
+    trouble = one_line(trouble)
+    if is_news(out.state.nodes[name], trouble):
+        why = trouble or "its agent reports that all is well again"
+        out.fact(NodeMoved(node=name, state=FAULTY if trouble else UP, why=why))
