@@ -16,7 +16,6 @@ The file, ~/.config/gavel/client.toml, readable by its owner alone because there
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gavel.client.errors import Invalid
+from protos.gavel.v1.limits import is_loopback
 
 ADDRESS = "127.0.0.1:7070"
 PORT = 7070
@@ -120,17 +120,6 @@ def checked_address(text: str) -> str:
             reason="invalid",
         )
     return f"{host}:{int(port)}"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine."""
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ------------------------------------------------------------------------------------------------------- the file

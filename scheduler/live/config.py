@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from protos.gavel.v1 import limits
 from scheduler.config import ConfigError, Said, environment, load_config
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.pace import Pace
@@ -121,13 +121,8 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it. A name may mean anything tomorrow, but for `localhost`."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """Whether only this machine reaches it."""
+        return limits.is_loopback(self.host)
 
     def try_to_bind(self) -> None:
         """OSError when nobody can listen there now: somebody else does, or it is not of this machine."""

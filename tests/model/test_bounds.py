@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import types
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.client.jobs import values
+from gavel.client.jobs.file import parse_jobs
+from gavel.client.jobs.spec import spec_to_proto
 from gavel.client.jobs.yaml import Wrong
+from protos.gavel.v1 import limits
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.config import DaemonConfig, Keeping
 from scheduler.live.pace import Pace
+from scheduler.live.wire.jobs import spec_from_wire
 from scheduler.model import bounds
 from scheduler.model.bounds import Bound
 from scheduler.model.cluster import NodeSpec
@@ -98,13 +103,23 @@ def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
 
 
 def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
-    """Where a job file has limits of its own, they are the scheduler's."""
-    assert values.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
-    assert values.ENTRIES_MAX == bounds.ENTRIES_MAX
-    assert bounds.GPUS.most == values.GPUS_MAX
-    assert bounds.COUNT.most == values.COUNT_MAX
-    assert bounds.INDEX.most == values.INDEX_MAX
-    assert bounds.ARRAY_MAX == values.ARRAY_MAX
+    """What both state, because the core imports nothing of the protocol, is equal."""
+    assert limits.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
+    assert limits.ENTRIES_MAX == bounds.ENTRIES_MAX
+    assert bounds.GPUS.most == limits.GPUS_MAX
+    assert bounds.COUNT.most == limits.COUNT_MAX
+    assert bounds.INDEX.most == limits.INDEX_MAX
+    assert bounds.ARRAY_MAX == limits.ARRAY_MAX
+
+
+def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:
+    """0 means any amount, to the client as to the scheduler, whose bounds say so."""
+    text = "command: [a]\ncpus: 0\nmemory: 0GB\ngpu_memory: 0GB\n"
+    (job,) = parse_jobs(text, "job.yaml", Path("/shared"))
+    spec = spec_from_wire(spec_to_proto(job)).checked()
+    assert (spec.cpus, spec.memory_gb, spec.gpu_memory_gb) == (0, 0, 0)
+    assert bounds.CPUS.admits(0)
+    assert bounds.MEMORY_GB.admits(0)
 
 
 @pytest.mark.parametrize(

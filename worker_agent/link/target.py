@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 
 import grpc
 import msgspec
 from grpc import aio
 
-MESSAGE_BYTES_MAX = 16 << 20
+from protos.gavel.v1.limits import MESSAGE_BYTES_MAX, is_loopback
+
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 OPTIONS = (
     (
@@ -70,14 +70,3 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
                     f"{self.certificates / name}: {error.strerror}; join with `gavel agent join`"
                 ) from None
         return aio.secure_channel(self.address, grpc.ssl_channel_credentials(*parts), options=options)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address stays on this machine."""
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -21,6 +21,14 @@ from typing import IO, Self
 
 import msgspec
 
+from protos.gavel.v1.limits import (
+    PACKAGE_BYTES_MAX,
+    PACKAGE_FILES_MAX,
+    PACKAGE_PATH_CHARS_MAX,
+    UNPACKED_BYTES_MAX,
+    is_digest,
+)
+
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b"
 _CHUNK_BYTES = 1 << 20
@@ -33,10 +41,10 @@ class PackageError(ValueError):
 class PackageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How large things may get."""
 
-    archive_bytes_max: int = 1 << 30
-    unpacked_bytes_max: int = 4 << 30
-    entries_max: int = 100_000
-    path_length_max: int = 1000
+    archive_bytes_max: int = PACKAGE_BYTES_MAX
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+    entries_max: int = PACKAGE_FILES_MAX
+    path_length_max: int = PACKAGE_PATH_CHARS_MAX
     cache_bytes_max: int = 16 << 30
 
 
@@ -101,10 +109,9 @@ class Packages:
             total -= size
 
     def _path(self, digest: str) -> Path:
-        kind, _, value = digest.partition(":")
-        if kind != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        if not is_digest(digest):
             raise PackageError(f"{digest!r} is no digest of the form sha256:<64 hex digits>")
-        return self.root / f"sha256-{value}"
+        return self.root / digest.replace(":", "-")
 
     def _receive(self, digest: str, chunks: Iterable[bytes], into: Path) -> None:
         found, size_bytes = hashlib.sha256(), 0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
 
+from protos.gavel.v1 import limits
 from worker_agent.core.messages import Order
 from worker_agent.node.users import Account
 from worker_agent.runs.rendezvous import Rendezvous
@@ -22,18 +22,6 @@ from worker_agent.shim.attempt_checkpoints import attempt_name
 from worker_agent.shim.process_tree import boot_id
 
 LOG_PIECES = 4  # of each log the last so many are kept
-_STRING_BYTES_MAX = 120_000  # Linux takes 128 KiB in one argument or variable
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_OURS = {
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-} | {"CUDA_VISIBLE_DEVICES"}
 _OF_THE_MACHINE = ("PATH", "LANG", "LC_ALL", "TZ")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -93,12 +81,9 @@ def read_launch(raw: Mapping[str, Any]) -> Launch:
         launch = msgspec.convert(dict(raw), Launch)
     except msgspec.ValidationError as error:
         raise LaunchError(f"launch: {error}") from None
-    if bool(launch.command) == bool(launch.script):
-        raise LaunchError(
-            f"launch: give a command or a script, not {'both' if launch.command else 'neither'}"
-        )
-    if launch.command and not launch.command[0]:
-        raise LaunchError("launch.command: its first word is empty")
+    field, fault = limits.program_fault(launch.command, launch.script or "")
+    if fault:
+        raise LaunchError(f"launch.{field}: {fault}")
     _check_strings(launch)
     limit_s = launch.setup_limit_s
     if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
@@ -108,7 +93,7 @@ def read_launch(raw: Mapping[str, Any]) -> Launch:
         if path is not None and not path.startswith("/"):
             raise LaunchError(f"launch.{field}: {path!r} is not an absolute path")
     if launch.upload is not None:
-        if not _DIGEST.fullmatch(launch.upload):
+        if not limits.is_digest(launch.upload):
             raise LaunchError(f"launch.upload: {launch.upload!r} is not of the form sha256:<64 hex digits>")
         inside = PurePosixPath(launch.workdir or ".")
         if inside.is_absolute() or ".." in inside.parts:
@@ -119,9 +104,9 @@ def read_launch(raw: Mapping[str, Any]) -> Launch:
 def _check_strings(launch: Launch) -> None:
     for field in ("env", "env_from"):
         for name in getattr(launch, field):
-            if not _NAME.fullmatch(name):
+            if not limits.is_variable(name):
                 raise LaunchError(f"launch.{field}: {name!r} is no name of a variable")
-            if name in _OURS or name.startswith("GAVEL_"):
+            if limits.is_set_by_gavel(name):
                 raise LaunchError(f"launch.{field}: {name} is set by Gavel")
     both = launch.env.keys() & launch.env_from.keys()
     if both:
@@ -135,9 +120,9 @@ def _check_strings(launch: Launch) -> None:
         for text in texts:
             if "\0" in text:
                 raise LaunchError(f"launch.{field}: holds a NUL, which no command can")
-            if len(text.encode()) > _STRING_BYTES_MAX:
+            if len(text.encode()) > limits.TEXT_BYTES_MAX:
                 raise LaunchError(
-                    f"launch.{field}: longer than {_STRING_BYTES_MAX} bytes; put it into a file"
+                    f"launch.{field}: longer than {limits.TEXT_BYTES_MAX} bytes; put it into a file"
                 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import STDOUT, write_json
 from gavel.client.reading import plain
+from protos.gavel.v1.limits import is_loopback
 from scheduler.config import example_config
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.roles import Role
@@ -80,7 +80,7 @@ def _begin(
     check_user(user)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys.make(hosts)
-    reached = any(not _is_loopback(host) for host in hosts)
+    reached = any(not is_loopback(host) for host in hosts)
     listen = f"{'0.0.0.0' if reached else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
     given = {"data_dir": str(place), "listen": listen, "tls": True, "auth": "tokens"}
     write_public(place / CONFIG, _config(given).encode())
@@ -145,10 +145,3 @@ def _config(given: Mapping[str, Any]) -> str:
         text, count = re.subn(rf"^#{key} = .*$", plain, text, count=1, flags=re.M)
         assert count == 1, f"no setting {key}"
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from gavel.cli.faults import Fault
 from gavel.client.client import Client
-from gavel.client.settings import config_path, find_connection, is_loopback, read_contexts
+from gavel.client.settings import config_path, find_connection, read_contexts
+from protos.gavel.v1.limits import is_loopback
 from scheduler.journal.errors import JournalBusy
 from scheduler.journal.lock import hands_off
 from scheduler.live.data.backup import JOURNAL

@@ -17,8 +17,9 @@ import yaml
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import objection
 from gavel.client.jobs.spec import After, JobSpec
-from gavel.client.jobs.values import AFTER, COUNT_MAX, GPUS_MAX, INDEX_MAX, duration_s
+from gavel.client.jobs.values import AFTER, duration_s
 from gavel.client.jobs.yaml import Wrong
+from protos.gavel.v1.limits import COUNT_MAX, GPUS_MAX, INDEX_MAX
 
 Read = Callable[[Any], Any]
 

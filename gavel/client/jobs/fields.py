@@ -70,7 +70,7 @@ FIELDS = (
         "gpus", v.WIDTH, "How many; a range (`2-8`, `{min: 2, max: 8}`) may be run at any known width", "4"
     ),
     Field("ranks", v.RANKS, "One process for each GPU (as without it), or one for each node", "per_node"),
-    Field("cpus", v.ABOVE_0, "CPUs of the whole job", "16"),
+    Field("cpus", v.FROM_0, "CPUs of the whole job", "16"),
     Field("memory", v.SIZE, "Memory of the whole job", "64GB", "memory_gb"),
     Field(
         "gpu_memory",

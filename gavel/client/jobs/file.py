@@ -20,6 +20,7 @@ from gavel.client.errors import InvalidJob
 from gavel.client.jobs.fields import ALSO_SAID, BY_NAME, SKYPILOT, Field
 from gavel.client.jobs.spec import JobSpec, Source
 from gavel.client.jobs.yaml import Wrong, documents, line_of, pairs, raise_first, scalar, shown
+from protos.gavel.v1.limits import program_fault
 
 SIZE_MAX = 16 * 2**20
 JOBS_MAX = 100_000
@@ -153,10 +154,9 @@ def _short(name: str) -> str:
 
 def _job(said: Said, node: yaml.Node, file: str, folder: Path, now_s: float) -> JobSpec:
     values = field_values({name: value for name, (_, value) in said.items()}, now_s)
-    if "command" in values and "script" in values:
-        raise Wrong(said["script"][0], "and command cannot both be given: leave one out", "script")
-    if "command" not in values and "script" not in values:
-        raise Wrong(node, "is missing: say what to run, such as [python, train.py]", "command")
+    at, fault = program_fault(values.get("command", ()), values.get("script", ""))
+    if fault:
+        raise Wrong(said[at][0] if at in said else node, fault, at)
     lines = {name: line for name, (key, _) in said.items() if (line := line_of(key))}
     source = Source(file, line_of(node) or 1, lines)
     return in_folder(JobSpec(**values, source=source), folder)

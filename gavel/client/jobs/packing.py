@@ -23,11 +23,8 @@ from typing import IO
 from gavel.client.jobs.errors import objection
 from gavel.client.jobs.ignore import FILE, Ignore, ignore_file
 from gavel.client.jobs.spec import JobSpec
+from protos.gavel.v1 import limits
 
-PACKED_BYTES_MAX = 1 << 30  # what agents take
-UNPACKED_BYTES_MAX = 4 << 30
-FILES_MAX = 100_000
-PATH_CHARS_MAX = 1000
 PIECE_BYTES = 1 << 20
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
@@ -71,14 +68,14 @@ def entries(folder: Path) -> list[Entry]:
         raise TooLarge(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     except re.error as error:
         raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
-    if len(found) > FILES_MAX:
-        raise TooLarge(f"has {len(found):,} files, {FILES_MAX:,} are possible; {_ADVICE}")
+    if len(found) > limits.PACKAGE_FILES_MAX:
+        raise TooLarge(f"has {len(found):,} files, the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
     files = [entry for entry in found if stat.S_ISREG(entry.status.st_mode)]
     size = sum(entry.status.st_size for entry in files)
-    if size > UNPACKED_BYTES_MAX:
+    if size > limits.UNPACKED_BYTES_MAX:
         largest = max(files, key=lambda entry: entry.status.st_size)
         raise TooLarge(
-            f"has {_gb(size)} of files, {_gb(UNPACKED_BYTES_MAX)} are possible (the largest is {largest.name}, "
+            f"has {_gb(size)} of files, the limit is {_gb(limits.UNPACKED_BYTES_MAX)} (the largest is {largest.name}, "
             f"{_gb(largest.status.st_size)}); {_ADVICE}"
         )
     return sorted(found, key=lambda entry: entry.name.split("/"))
@@ -95,8 +92,10 @@ def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[Entry]:
             status = found.stat(follow_symlinks=False)
             if not (is_directory or found.is_file(follow_symlinks=False) or found.is_symlink()):
                 continue  # a socket, a pipe
-            if len(name) > PATH_CHARS_MAX:
-                raise TooLarge(f"a path in it is longer than {PATH_CHARS_MAX} characters: {name[:60]}…")
+            if len(name) > limits.PACKAGE_PATH_CHARS_MAX:
+                raise TooLarge(
+                    f"a path in it is longer than {limits.PACKAGE_PATH_CHARS_MAX} characters: {name[:60]}…"
+                )
             yield Entry(name, Path(found.path), status)
             if is_directory:
                 yield from _walk(Path(found.path), f"{name}/", ignore)
@@ -114,13 +113,13 @@ def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Pac
         for entry in found:
             done += _add(tar, entry)
             files += not stat.S_ISDIR(entry.status.st_mode)
-            if into.tell() > PACKED_BYTES_MAX:
-                raise TooLarge(f"is larger than {_gb(PACKED_BYTES_MAX)} when packed; {_ADVICE}")
+            if into.tell() > limits.PACKAGE_BYTES_MAX:
+                raise TooLarge(f"is larger than {_gb(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
             if progress is not None:
                 progress("packing", min(done, total), total)
     size = into.tell()
-    if size > PACKED_BYTES_MAX:
-        raise TooLarge(f"is larger than {_gb(PACKED_BYTES_MAX)} when packed; {_ADVICE}")
+    if size > limits.PACKAGE_BYTES_MAX:
+        raise TooLarge(f"is larger than {_gb(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
     into.seek(0)
     found_digest = hashlib.sha256()
     while piece := into.read(PIECE_BYTES):

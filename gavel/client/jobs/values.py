@@ -20,12 +20,10 @@ import yaml
 
 from gavel.client.jobs.spec import After
 from gavel.client.jobs.yaml import Wrong, pairs, scalar, shown
+from protos.gavel.v1 import limits
 
 Schema = dict[str, Any]
 Read = Callable[[yaml.Node], Any]
-NAME_CHARS_MAX, TEXT_BYTES_MAX, ENTRIES_MAX = 256, 120_000, 10_000
-# These equal the scheduler's (a test compares them). All other numbers are sent, and the scheduler names its limits.
-GPUS_MAX, COUNT_MAX, INDEX_MAX, ARRAY_MAX = 1_000_000, 1_000_000_000, 1_000_000_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def _name_of(node: yaml.Node, what: str = "a name") -> str:
     text = _text_of(node, what)
     if not text or not text.isprintable():
         raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {shown(node)}")
-    if len(text) > NAME_CHARS_MAX:
-        raise Wrong(node, f"must be at most {NAME_CHARS_MAX} characters")
+    if len(text) > limits.NAME_CHARS_MAX:
+        raise Wrong(node, f"must be at most {limits.NAME_CHARS_MAX} characters")
     return text
 
 
@@ -69,8 +67,8 @@ def _lines_of(node: yaml.Node) -> str:
     text = _text_of(node, "text")
     if not text.strip():
         raise Wrong(node, "is empty: leave it out, or say something")
-    if len(text.encode()) > TEXT_BYTES_MAX:
-        raise Wrong(node, f"is longer than {TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
+    if len(text.encode()) > limits.TEXT_BYTES_MAX:
+        raise Wrong(node, f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
     return text
 
 
@@ -95,11 +93,14 @@ def _whole(least: int, most: int) -> Read:
     return read
 
 
-def _above_0(node: yaml.Node) -> float:
-    value = scalar(node)
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise Wrong(node, f"must be a number above 0, got {shown(node)}")
-    return float(value)
+def _number(words: str, *, zero: bool = False) -> Read:
+    def read(node: yaml.Node) -> float:
+        value = scalar(node)
+        if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
+            raise Wrong(node, f"must be a {words}, got {shown(node)}")
+        return float(value)
+
+    return read
 
 
 _AMOUNT = r"([0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)"
@@ -119,9 +120,10 @@ def _size_gb(node: yaml.Node) -> float:
         )
         raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {shown(node)}{hint}")
     # Decimals, because a product of floats could overflow before it is divided.
-    size = float(Decimal(found[1]) * _SIZES[found[3] or ""] / 10**9)
-    if not size:
-        raise Wrong(node, f"must be a size above 0, got {shown(node)}")
+    amount = Decimal(found[1])
+    size = float(amount * _SIZES[found[3] or ""] / 10**9)
+    if amount and not size:
+        raise Wrong(node, f"must be 0GB or more than a byte, got {shown(node)}")
     return _finite(node, size)
 
 
@@ -192,16 +194,16 @@ def _gpus(node: yaml.Node) -> dict[str, int]:
         for name in ("min", "max"):
             if name not in said:
                 raise Wrong(node, f"{name} is missing: {{min: 2, max: 8}}")
-        least, most = [nested(name, _whole(1, GPUS_MAX), said[name][1]) for name in ("min", "max")]
+        least, most = [nested(name, _whole(1, limits.GPUS_MAX), said[name][1]) for name in ("min", "max")]
     elif isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
         least, most = int(found[1]), int(found[2])
-    elif type(value) is int and 1 <= value <= GPUS_MAX:
+    elif type(value) is int and 1 <= value <= limits.GPUS_MAX:
         return {"gpus": value}
     else:
-        wanted = f"must be a whole number from 1 to {GPUS_MAX:,}, or a range such as 2-8"
+        wanted = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
         raise Wrong(node, f"{wanted}, got {shown(node)}")
-    if not 1 <= least <= most <= GPUS_MAX:
-        raise Wrong(node, f"must be a range such as 2-8, within 1 to {GPUS_MAX:,}, got {shown(node)}")
+    if not 1 <= least <= most <= limits.GPUS_MAX:
+        raise Wrong(node, f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {shown(node)}")
     return {"gpus": least, "gpus_min": least, "gpus_max": most}
 
 
@@ -211,7 +213,7 @@ _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?",
 def _array(node: yaml.Node) -> tuple[int, ...]:
     """`0-9`, `1,3,5`, `0-100:10`, `[1, 3]`."""
     if isinstance(node, yaml.SequenceNode):
-        indices = [nested(f"[{at}]", _whole(0, INDEX_MAX), part) for at, part in enumerate(node.value)]
+        indices = [nested(f"[{at}]", _whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
         text = _text_of(node, "indices such as 0-9")
         if "%" in text:
@@ -226,13 +228,13 @@ def _array(node: yaml.Node) -> tuple[int, ...]:
             if found is None:
                 raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {shown(node)}")
             first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-            if last < first or step < 1 or last > INDEX_MAX:
-                raise Wrong(node, f"must count upward, to at most {INDEX_MAX:,}, got {part.strip()[:60]}")
-            if (last - first) // step >= ARRAY_MAX:
-                raise Wrong(node, f"must be at most {ARRAY_MAX:,} indices")
+            if last < first or step < 1 or last > limits.INDEX_MAX:
+                raise Wrong(node, f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}")
+            if (last - first) // step >= limits.ARRAY_MAX:
+                raise Wrong(node, f"must be at most {limits.ARRAY_MAX:,} indices")
             indices += range(first, last + 1, step)
-    if not indices or len(indices) > ARRAY_MAX:
-        raise Wrong(node, f"must be from 1 to {ARRAY_MAX:,} indices")
+    if not indices or len(indices) > limits.ARRAY_MAX:
+        raise Wrong(node, f"must be from 1 to {limits.ARRAY_MAX:,} indices")
     if len(set(indices)) < len(indices):
         twice = next(index for index in indices if indices.count(index) > 1)
         raise Wrong(node, f"index {twice} stands twice")
@@ -289,25 +291,22 @@ def _said(node: yaml.Node) -> str:
 def _names(node: yaml.Node) -> tuple[str, ...]:
     parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
     names = tuple([nested(f"[{at}]", _name_of, part) for at, part in enumerate(parts)])
-    if not names or len(names) > ENTRIES_MAX:
-        raise Wrong(node, f"must be from 1 to {ENTRIES_MAX:,} names, or left out")
+    if not names or len(names) > limits.ENTRIES_MAX:
+        raise Wrong(node, f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
     if len(set(names)) < len(names):
         raise Wrong(node, f"'{next(name for name in names if names.count(name) > 1)}' stands twice")
     return names
 
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
 def _map(value: Read, *, variables: bool = False) -> Read:
     def read(node: yaml.Node) -> dict[str, Any]:
         said = pairs(node, "a mapping")
-        if len(said) > ENTRIES_MAX:
-            raise Wrong(node, f"must be at most {ENTRIES_MAX:,} entries")
+        if len(said) > limits.ENTRIES_MAX:
+            raise Wrong(node, f"must be at most {limits.ENTRIES_MAX:,} entries")
         for name, key, _ in said:
-            if variables and not _VARIABLE.fullmatch(name):
-                raise Wrong(key, f"{shown(key)} cannot be the name of a variable: letters, digits and _ only")
             _name_of(key)
+            if variables and not limits.is_variable(name):
+                raise Wrong(key, f"{shown(key)} cannot be the name of a variable: letters, digits and _ only")
         return {name: nested(name, value, part) for name, _, part in said}
 
     return read
@@ -336,12 +335,13 @@ _TEXT = {"type": "string"}
 _LISTED = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
 _SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
-NAME = Kind("name", _name_of, {"type": ["string", "number"], "maxLength": NAME_CHARS_MAX})
+NAME = Kind("name", _name_of, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX})
 PATH = Kind("path", _name_of, _TEXT)
 LINES = Kind("lines of shell", _lines_of, _TEXT)
 BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
-COUNT = Kind("whole number", _whole(0, COUNT_MAX), {"type": "integer", "minimum": 0})
-ABOVE_0 = Kind("number above 0", _above_0, {"type": "number", "exclusiveMinimum": 0})
+COUNT = Kind("whole number", _whole(0, limits.COUNT_MAX), {"type": "integer", "minimum": 0})
+ABOVE_0 = Kind("number above 0", _number("number above 0"), {"type": "number", "exclusiveMinimum": 0})
+FROM_0 = Kind("number from 0 up", _number("number from 0 up", zero=True), {"type": "number", "minimum": 0})
 SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)? *[kKMGTP]?i?B?$"})
 DURATION = Kind("duration", _duration, _TEXT)
 INSTANT = Kind("duration or time", _instant, _TEXT)
@@ -393,7 +393,7 @@ LABELS = Kind("mapping of names to text", _map(_said), _SCALARS)
 VARIABLES = Kind("mapping of variables to text", _map(_said, variables=True), _SCALARS)
 RATES = Kind(
     "mapping of worker types to numbers",
-    _map(_above_0),
+    _map(_number("number above 0")),
     {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
 )
 RANKS = _choice("per_gpu", "per_node")

@@ -21,10 +21,10 @@ from gavel.client.errors import GavelError, Invalid, NotReachable, error_of
 from gavel.client.settings import Connection
 from gavel.client.transport.notices import SILENT_S, Tell, Trouble
 from gavel.client.transport.retry import Patience
+from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 
 T = TypeVar("T")
 
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 KEEPALIVE_MS = 20_000
 
 

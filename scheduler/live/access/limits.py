@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from protos.gavel.v1.limits import PACKAGE_BYTES_MAX
 from scheduler.live.access.status import TOO_MANY, CallFailed
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 BUCKETS_MAX = 10_000  # whoever has been quiet longest is forgotten first
 
 # How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
@@ -32,7 +32,7 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     calls_per_user_max: int = 100  # of these, of one user
     calls_without_token_max: int = 16  # from one address at once: health checks, nodes that join
     watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
-    package_bytes_max: int = 2 * 1024**3  # of one packed work directory
+    package_bytes_max: int = PACKAGE_BYTES_MAX  # of one packed work directory; agents take no more than 1 GiB
     packages_bytes_max: int = 50 * 1024**3  # of all that are kept
     package_keep_s: float = 86_400.0  # a package that no unfinished job names is kept for so long
     token_valid_s: float = 90 * 86_400.0  # of tokens that do not say

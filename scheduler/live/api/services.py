@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
+from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import ByToken, SingleUser
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import MESSAGE_BYTES_MAX, CallPlaces, PeopleConfig, Places
+from scheduler.live.access.limits import CallPlaces, PeopleConfig, Places
 from scheduler.live.access.tls import Keys, expiry_warnings
 from scheduler.live.access.tokens import Access
 from scheduler.live.api.access import AccessService

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 
+from protos.gavel.v1.limits import UNPACKED_BYTES_MAX
 from scheduler.model.errors import InvalidSpec
 
-UNPACKED_BYTES_MAX = 32 << 30  # Unpacking more is refused; agents take 4 GiB unless told otherwise.
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 1 << 20
 _END_BYTES = 1024  # A tar archive ends with two blocks of zeros.

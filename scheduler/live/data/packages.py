@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from protos.gavel.v1.limits import PACKAGE_BYTES_MAX, is_digest
 from scheduler.core.state import SchedulerState
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.status import TOO_MANY, UNAVAILABLE, CallFailed
 from scheduler.live.data.archive import Archive
 from scheduler.live.threads import in_thread
-from scheduler.live.wire.launch import is_digest
 from scheduler.model.errors import InvalidSpec, NotFound
 
 log = logging.getLogger(__name__)
@@ -127,10 +127,11 @@ class Packages:
             os.close(file)
 
     def _check_size(self, size: int) -> None:
-        if size > self._config.package_bytes_max:
+        size_max = min(self._config.package_bytes_max, PACKAGE_BYTES_MAX)
+        if size > size_max:
             raise InvalidSpec(
                 "data",
-                f"is more than {self._config.package_bytes_max:,} bytes: leave out what the job does not need, "
+                f"is more than {size_max:,} bytes: leave out what the job does not need, "
                 "or put it where every node sees it",
             )
         if sum(self._sizes.values()) + self._arriving > self._config.packages_bytes_max:

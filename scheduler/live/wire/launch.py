@@ -6,31 +6,14 @@ given, paths that lead out of where they belong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from protos.gavel.v1 import jobs_pb2
+from protos.gavel.v1 import jobs_pb2, limits
 from scheduler.model.errors import InvalidSpec
 
 Launch = jobs_pb2.Launch
 
-TEXT_BYTES_MAX = (
-    120_000  # of one argument, variable or script: Linux takes 128 KiB, and agents no more than this
-)
-ALL_BYTES_MAX = 1024 * 1024  # of arguments and environment together
-PATH_CHARS_MAX = 4096
-
-# as worker_agent/runs/launch.py has them; a test keeps the two equal
-SET_BY_GAVEL = frozenset(
-    {
-        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
-        *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
-    }
-)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RANKS = {Launch.RANKS_UNSPECIFIED: "", Launch.RANKS_PER_GPU: "per_gpu", Launch.RANKS_PER_NODE: "per_node"}
 _RANK_NUMBERS = {word: number for number, word in _RANKS.items() if word}
 _CHECKPOINTS = {
@@ -42,16 +25,11 @@ _CHECKPOINT_NUMBERS = {word: number for number, word in _CHECKPOINTS.items() if 
 SETUP_LIMIT_S_MAX = 366 * 86_400.0
 
 
-def is_digest(text: str) -> bool:
-    """Whether this can name a package."""
-    return _DIGEST.fullmatch(text) is not None
-
-
 def launch_from_wire(launch: jobs_pb2.Launch) -> dict[str, Any]:
     """What the scheduler keeps: the fields that were given, by their names. InvalidSpec names the wrong one."""
     _check_program(launch)
     _check_environment(launch)
-    if launch.upload and not is_digest(launch.upload):
+    if launch.upload and not limits.is_digest(launch.upload):
         raise InvalidSpec("launch.upload", "must be 'sha256:' and 64 hexadecimal digits in small letters")
     _check_paths(launch)
     if launch.ranks not in _RANKS:
@@ -95,27 +73,24 @@ def launch_to_wire(launch: dict[str, Any] | None) -> jobs_pb2.Launch:
 
 
 def _check_program(launch: jobs_pb2.Launch) -> None:
-    if not launch.command and not launch.script:
-        raise InvalidSpec("launch.command", "is missing: say what to run, as a command or a script")
-    if launch.command and launch.script:
-        raise InvalidSpec("launch.script", "and command cannot both be given: leave one out")
-    if launch.command and not launch.command[0]:
-        raise InvalidSpec("launch.command[0]", "is empty, must be a program")
+    field, fault = limits.program_fault(launch.command, launch.script)
+    if fault:
+        raise InvalidSpec(f"launch.{field}", fault)
     for at, argument in enumerate(launch.command):
-        _check_text(f"launch.command[{at}]", argument, TEXT_BYTES_MAX)
+        _check_text(f"launch.command[{at}]", argument, limits.TEXT_BYTES_MAX)
     for field in ("script", "setup"):
-        _check_text(f"launch.{field}", getattr(launch, field), TEXT_BYTES_MAX)
+        _check_text(f"launch.{field}", getattr(launch, field), limits.TEXT_BYTES_MAX)
 
 
 def _check_environment(launch: jobs_pb2.Launch) -> None:
     for field in ("env", "env_from"):
         for name, value in getattr(launch, field).items():
-            if len(name) > 256 or not _VARIABLE.fullmatch(name):
+            if not limits.is_variable(name):
                 raise InvalidSpec(f"launch.{field}", f"'{_short(name)}' cannot be the name of a variable")
-            if name in SET_BY_GAVEL or name.startswith("GAVEL_"):
+            if limits.is_set_by_gavel(name):
                 raise InvalidSpec(f"launch.{field}.{name}", "is set by Gavel itself: leave it out")
-            _check_text(f"launch.{field}.{name}", value, TEXT_BYTES_MAX)
-            if field == "env_from" and not _SECRET.fullmatch(value):
+            _check_text(f"launch.{field}.{name}", value, limits.TEXT_BYTES_MAX)
+            if field == "env_from" and not limits.is_secret(value):
                 raise InvalidSpec(  # and not what was given: it may be the secret itself
                     f"launch.env_from.{name}",
                     "must be the name of a secret that the nodes keep, such as hub-token, and not its value: "
@@ -125,14 +100,16 @@ def _check_environment(launch: jobs_pb2.Launch) -> None:
     if both:
         raise InvalidSpec(f"launch.env_from.{both[0]}", "is also in env: leave one out")
     total = _bytes(launch.command) + _bytes(launch.env) + _bytes(launch.env.values())
-    if total > ALL_BYTES_MAX:
-        raise InvalidSpec("launch.env", f"and command are {total:,} bytes, more than {ALL_BYTES_MAX:,}")
+    if total > limits.ARGUMENTS_BYTES_MAX:
+        raise InvalidSpec(
+            "launch.env", f"and command are {total:,} bytes, more than {limits.ARGUMENTS_BYTES_MAX:,}"
+        )
 
 
 def _check_paths(launch: jobs_pb2.Launch) -> None:
     for field in ("venv", "workdir", "checkpoint_dir"):
         path = getattr(launch, field)
-        _check_text(f"launch.{field}", path, PATH_CHARS_MAX)
+        _check_text(f"launch.{field}", path, limits.PATH_CHARS_MAX)
         if ".." in path.split("/"):
             raise InvalidSpec(f"launch.{field}", f"is '{_short(path)}', must be a path without '..'")
         if field != "workdir" and path and not path.startswith("/"):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs import packing
 from gavel.client.jobs.ignore import Ignore
 from gavel.client.jobs.packing import TooLarge, Uploads, entries, pack, without_uploads
 from gavel.client.jobs.spec import JobSpec
+from protos.gavel.v1 import limits
 from worker_agent.node.packages import PackageLimits
 from worker_agent.node.packages import Packages as AgentPackages
 
@@ -161,17 +161,21 @@ def test_sockets_and_pipes_stay_at_home(project: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "value", "words"),
     [
-        ("FILES_MAX", 3, "has 8 files, 3 are possible; name what the job does not need in .gavelignore"),
+        (
+            "PACKAGE_FILES_MAX",
+            3,
+            "has 8 files, the limit is 3; name what the job does not need in .gavelignore",
+        ),
         ("UNPACKED_BYTES_MAX", 500, "(the largest is data/large.bin, 0.00 MiB)"),
-        ("PACKED_BYTES_MAX", 10, "when packed; name what the job does not need"),
-        ("PATH_CHARS_MAX", 5, "a path in it is longer than 5 characters"),
+        ("PACKAGE_BYTES_MAX", 10, "when packed; name what the job does not need"),
+        ("PACKAGE_PATH_CHARS_MAX", 5, "a path in it is longer than 5 characters"),
     ],
 )
 def test_what_no_agent_would_take(
     project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, words: str
 ) -> None:
     """Too many files, too much in them, too large when packed: told before anything is sent, and what to do."""
-    monkeypatch.setattr(packing, limit, value)
+    monkeypatch.setattr(limits, limit, value)
     with pytest.raises(InvalidJob) as raised:
         Uploads([JobSpec(command=("a",), upload=True, workdir=str(project))])
     assert words in str(raised.value)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos.gavel.v1.jobs_pb2 import Launch as WireLaunch
-from scheduler.live.wire.launch import SET_BY_GAVEL, TEXT_BYTES_MAX, launch_from_wire
+from protos.gavel.v1.limits import SET_BY_GAVEL
+from scheduler.live.wire.launch import launch_from_wire
 from scheduler.model.errors import InvalidSpec
-from worker_agent.runs import launch as agent
 from worker_agent.runs.launch import Launch, LaunchError, read_launch
 
 RUN: dict[str, Any] = {"command": ["a"]}
@@ -88,9 +88,3 @@ def test_what_is_taken_can_be_started(said: dict[str, Any]) -> None:
     except (InvalidSpec, UnicodeEncodeError):  # half of a surrogate pair: the protocol has no such text
         return
     read_launch(kept)
-
-
-def test_both_sides_have_the_same_limits() -> None:
-    """The agent shares no code with the scheduler."""
-    assert agent._OURS == SET_BY_GAVEL
-    assert agent._STRING_BYTES_MAX == TEXT_BYTES_MAX

@@ -198,9 +198,9 @@ def test_names_never_become_paths() -> None:
 @pytest.mark.parametrize(
     ("launch", "word"),
     [
-        ({}, "give a command or a script, not neither"),
+        ({}, "launch.command: is missing"),
         ({"command": ["a"], "script": "b"}, "not both"),
-        ({"command": [""]}, "launch.command: its first word is empty"),
+        ({"command": [""]}, "launch.command.0.: is empty"),
         ({"command": "train"}, r"Expected `array`, got `str` - at `\$.command`"),
         ({"command": ["a"], "comand": 1}, "unknown field `comand`"),
         ({"command": ["a\0"]}, "launch.command: holds a NUL"),

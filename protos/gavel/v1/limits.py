@@ -1,0 +1,93 @@
+"""Checks of form that client, scheduler and agent share: names, digests, variables, sizes, addresses.
+
+Standard library only. The client checks for its user, the scheduler decides, and an agent trusts its scheduler.
+The core does not import this: its limits stand in scheduler/model/bounds.py, and a test keeps those in both equal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+from collections.abc import Sequence
+
+# One message of any call, either way.
+MESSAGE_BYTES_MAX = 16 * 2**20
+
+# A name of anything, and the entries of one list or map.
+NAME_CHARS_MAX = 256
+ENTRIES_MAX = 10_000
+
+# Numbers that a client refuses before it sends them. The scheduler names its limits of all others.
+GPUS_MAX = 1_000_000
+COUNT_MAX = 1_000_000_000
+INDEX_MAX = 1_000_000_000
+ARRAY_MAX = 100_000
+
+# One argument, variable or script (Linux takes 128 KiB), and all arguments and variables of a process together.
+TEXT_BYTES_MAX = 120_000
+ARGUMENTS_BYTES_MAX = 2**20
+PATH_CHARS_MAX = 4096
+
+# A work directory that is uploaded: packed, unpacked, its files, and the path of each within it.
+PACKAGE_BYTES_MAX = 2**30
+UNPACKED_BYTES_MAX = 4 * 2**30
+PACKAGE_FILES_MAX = 100_000
+PACKAGE_PATH_CHARS_MAX = 1000
+
+# Variables that Gavel sets for every process of a job, beside all that begin with GAVEL_.
+SET_BY_GAVEL = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
+    }
+)
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text can name a package."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def is_variable(name: str) -> bool:
+    """Return whether a name can be that of an environment variable."""
+    return len(name) <= NAME_CHARS_MAX and _VARIABLE.fullmatch(name) is not None
+
+
+def is_set_by_gavel(variable: str) -> bool:
+    """Return whether Gavel sets this variable itself, so that a job must not."""
+    return variable in SET_BY_GAVEL or variable.startswith("GAVEL_")
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a name can be that of a secret kept by the nodes."""
+    return _SECRET.fullmatch(name) is not None
+
+
+def program_fault(command: Sequence[str], script: str) -> tuple[str, str]:
+    """Return the field at fault and what is wrong unless exactly one of both says what to run; else two empty texts."""
+    if command and script:
+        return "script", "and command cannot both be given: leave one out"
+    if not command and not script:
+        return "command", "is missing: say what to run, such as [python, train.py], or give a script"
+    if command and not command[0]:
+        return "command[0]", "is empty, must be a program"
+    return "", ""
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address, with a port or without, stays on this machine: only there TLS may be left out.
+
+    A name may mean anything tomorrow, except `localhost`.
+    """
+    for text in (address, address.rpartition(":")[0]):
+        host = text.removeprefix("[").removesuffix("]")
+        if host == "localhost":
+            return True
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(host).is_loopback
+    return False

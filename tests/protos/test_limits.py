@@ -1,0 +1,68 @@
+"""What client, scheduler and agent hold to be right is stated once."""
+
+import pytest
+
+from protos.gavel.v1 import limits
+from scheduler.live.access.limits import PeopleConfig
+from worker_agent.node.packages import PackageLimits
+
+
+@pytest.mark.parametrize(
+    ("address", "stays_here"),
+    [
+        *((text, True) for text in ("127.0.0.1:1", "127.0.0.1", "127.9.9.9:1", "localhost", "localhost:1")),
+        *((text, True) for text in ("[::1]:1", "[::1]", "::1")),
+        *((text, False) for text in ("10.0.0.1:1", "0.0.0.0:1", "[::]:1", "::2", "", ":1")),
+        *((text, False) for text in ("localhost.example:1", "127.0.0.1.example", "example")),
+    ],
+)
+def test_only_this_machine_is_spoken_to_in_the_clear(address: str, stays_here: bool) -> None:
+    """In every form of an address, and no name is trusted except `localhost`."""
+    assert limits.is_loopback(address) == stays_here
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "field"),
+    [
+        (["a"], "", ""),
+        ((), "a", ""),
+        ((), "", "command"),
+        (["a"], "b", "script"),
+        ([""], "", "command[0]"),
+    ],
+)
+def test_a_job_has_a_command_or_a_script(command: list[str], script: str, field: str) -> None:
+    """Exactly one of both, and a fault names the field at fault."""
+    at, fault = limits.program_fault(command, script)
+    assert (at, bool(fault)) == (field, bool(field))
+
+
+def test_names_of_variables() -> None:
+    """As shells have them, and none that Gavel sets."""
+    assert all(map(limits.is_variable, ("A", "_", "a1", "A" * limits.NAME_CHARS_MAX)))
+    assert not any(map(limits.is_variable, ("", "1A", "A B", "A-B", "A\n", "Ä", "A" * 257)))
+    assert all(map(limits.is_set_by_gavel, (*limits.SET_BY_GAVEL, "GAVEL_", "GAVEL_JOB_ID")))
+    assert not any(map(limits.is_set_by_gavel, ("GAVEL", "RANKS", "rank")))
+
+
+def test_names_of_packages_and_secrets() -> None:
+    """One form each."""
+    digest = "sha256:" + "0a" * 32
+    assert limits.is_digest(digest)
+    assert not any(map(limits.is_digest, ("", digest[:-1], digest.upper(), f"{digest}\n", "md5:" + "0" * 64)))
+    assert all(map(limits.is_secret, ("hub-token", "a.b", "_", "a" * 128)))
+    assert not any(map(limits.is_secret, ("", ".a", "a/b", "a b", "a" * 129)))
+
+
+def test_a_package_that_the_scheduler_takes_is_taken_by_agents() -> None:
+    """The defaults of both are the shared limits."""
+    assert PeopleConfig().package_bytes_max == limits.PACKAGE_BYTES_MAX
+    assert (
+        PackageLimits(
+            archive_bytes_max=limits.PACKAGE_BYTES_MAX,
+            unpacked_bytes_max=limits.UNPACKED_BYTES_MAX,
+            entries_max=limits.PACKAGE_FILES_MAX,
+            path_length_max=limits.PACKAGE_PATH_CHARS_MAX,
+        )
+        == PackageLimits()
+    )
