@@ -228,3 +228,6 @@ def wait(**given: Any) -> None:
     from gavel.cli.jobs.wait import wait
 
     wait(**given)
+
+
+COMMANDS: tuple[click.Command, ...] = (submit, queue, show, logs, cancel, hold, release, requeue, wait)
