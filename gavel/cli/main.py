@@ -1,86 +1,187 @@
-"""The `gavel` command: what can be asked of it, and nothing yet of how it is done.
+"""The `gavel` command: which commands there are, and how what is wrong with a command line is reported.
 
-A command's body lives in a module of its own that is imported when the command runs, so that `gavel --help`
-and shell completion answer at once. Whatever is wrong with what the user gave ends as one line and exit code 2.
+COMMANDS is a table, so that `gavel --help` and the completion of a command's name import no command. A command's file
+imports nothing slow at its head either (no gRPC, rich or numpy), so that `gavel submit --help` answers at once.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import click
 
 import gavel
 from gavel.cli.faults import Fault, Interrupted
-from gavel.cli.io.option_values import SEED_MAX, Seed
-from gavel.cli.policies.completion import complete_policy
 
-GROUPS = {
-    "Jobs": ("submit", "queue", "show", "logs", "explain", "wait", "cancel", "hold", "release", "requeue"),
-    "Cluster": (
-        *("status", "top", "nodes", "drain", "resume", "remove"),
-        *("usage", "policy", "token", "login", "context"),
-    ),
-    "Policies and simulation": (
-        *("policies", "allocate", "simulate", "sweep", "replay", "compare", "generate"),
-    ),
-    "Service": (
-        *("up", "init", "serve", "agent", "config", "doctor", "backup", "restore", "fsck", "completion"),
-    ),
+# By title: the name of each command, the module that has it, and its short help.
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Jobs": {
+        "submit": ("jobs.commands", "Submit the jobs in job files, or one that runs COMMAND."),
+        "queue": (
+            "jobs.commands",
+            "List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.",
+        ),
+        "show": ("jobs.commands", "Show all about jobs: what was asked for, and what became of them."),
+        "logs": ("jobs.commands", "Show what a job printed."),
+        "explain": ("jobs.explain", "Why is my job waiting? Or why does it run where it runs?"),
+        "wait": ("jobs.commands", "Wait until jobs have ended."),
+        "cancel": ("jobs.commands", "Stop jobs for good."),
+        "hold": ("jobs.commands", "Let jobs wait until they are released; those that run save and stop."),
+        "release": ("jobs.commands", "Let held jobs run again."),
+        "requeue": ("jobs.commands", "Stop running jobs, and let them wait for their next turn."),
+    },
+    "Cluster": {
+        "status": ("cluster.commands", "Show how the scheduler is, and who you are to it."),
+        "top": ("cluster.commands", "Watch nodes, running jobs and the queue; q ends it."),
+        "nodes": ("cluster.commands", "List nodes; of those that are named, each GPU too."),
+        "drain": ("cluster.commands", "Let nodes finish what they have, and give them nothing new."),
+        "resume": ("cluster.commands", "Give drained nodes jobs again."),
+        "remove": (
+            "cluster.commands",
+            "Take nodes out of the cluster for good, once they are drained and empty, or lost.",
+        ),
+        "usage": ("cluster.commands", "Show GPU time and cost."),
+        "policy": ("cluster.commands", "Show or set the policy that divides the cluster."),
+        "token": ("cluster.commands", "Make, list and revoke tokens, and those with which nodes join."),
+        "login": (
+            "cluster.commands",
+            "Store a cluster under NAME, with your token for it, and use it from now on.",
+        ),
+        "context": ("cluster.commands", "List the stored clusters, or use NAME from now on."),
+    },
+    "Policies and simulation": {
+        "policies": ("policies.list", "List the policies: what each maximises and what it needs to know."),
+        "allocate": ("policies.allocate", "Divide the cluster in PROBLEM among its jobs."),
+        "simulate": (
+            "simulation.commands",
+            "Run jobs through the scheduler in virtual time, and say how they fared.",
+        ),
+        "sweep": (
+            "simulation.commands",
+            "Simulate every combination of policies, rates, seeds and clusters.",
+        ),
+        "replay": ("simulation.commands", "What would another policy have done with my history?"),
+        "compare": (
+            "simulation.commands",
+            "Two results of `gavel simulate --json`, side by side, with what B is to A.",
+        ),
+        "generate": (
+            "simulation.commands",
+            "Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's.",
+        ),
+    },
+    "Service": {
+        "up": ("service.commands", "Start a scheduler and a few agents on this machine, for trying things."),
+        "init": (
+            "service.commands",
+            "Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.",
+        ),
+        "serve": ("service.commands", "Run a scheduler until it is told to stop."),
+        "agent": ("service.agent", "Run the agent of a node until it is told to stop."),
+        "config": ("service.commands", "Show or check the settings of a scheduler."),
+        "doctor": (
+            "service.upkeep_commands",
+            "Look for what may go wrong on this machine, and say what to do about it.",
+        ),
+        "backup": (
+            "service.upkeep_commands",
+            "Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.",
+        ),
+        "restore": (
+            "service.upkeep_commands",
+            "Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it.",
+        ),
+        "fsck": (
+            "service.upkeep_commands",
+            "Check a data directory: files, records, and whether its history keeps every promise.",
+        ),
+        "completion": (
+            "cluster.commands",
+            "Print the script for completion in a SHELL: add `source <(gavel completion bash)` to ~/.bashrc.",
+        ),
+    },
 }
+
+
+class _Loaded(Mapping[str, click.Command]):
+    """The commands by name; each is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+
+    def __getitem__(self, name: str) -> click.Command:
+        command: click.Command = getattr(import_module(f"gavel.cli.{self._modules[name]}"), name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turns click's paragraph about a wrong option, Ctrl-C, and output that nothing takes, into a `Fault`."""
-    from gavel.cli.io.wording import printable
-
+    """Turn click's paragraph about a wrong option, Ctrl-C and a failed write into a `Fault`."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        from gavel.cli.io.other_schedulers import here_it_is
+        from gavel.cli.io.other_schedulers import our_word
+        from gavel.cli.io.wording import printable
 
-        message = here_it_is(error) or error.format_message().replace("\n\t", " ")
+        message = our_word(error) or error.format_message().replace("\n\t", " ")
         raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
     except (KeyboardInterrupt, click.Abort):
         raise Interrupted("interrupted") from None
     except OSError as error:
-        if error.errno == errno.EPIPE:  # `| head` has seen enough: click ends quietly
+        # The reader of a pipe has gone, as in `| head`: click ends quietly.
+        if error.errno == errno.EPIPE:
             raise
         raise Fault(f"cannot write: {(error.strerror or str(error)).lower()}") from None
 
 
 class _Commands(click.Group):
-    """Commands whose faults are one line each, those of their options included."""
+    """The commands of the table; each fault is one line, also that of an option."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Loaded()  # type: ignore[assignment]
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with _one_line():
             return super().make_context(*args, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`gavel help submit` is `gavel submit --help`."""
+        """Read `gavel help submit` as `gavel submit --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """By what they are about, each with the whole of its first sentence."""
-        for title, names in GROUPS.items():
+        """List the commands by subject, each with the whole of its first sentence."""
+        for title, commands in COMMANDS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, _summary(self.commands[name])) for name in names])
+                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete a command's name from the table."""
+        from click.shell_completion import CompletionItem
+
+        listed = {name: summary for group in COMMANDS.values() for name, (_, summary) in group.items()}
+        begun = [name for name in sorted(listed) if name.startswith(incomplete)]
+        return [
+            *(CompletionItem(name, help=listed[name]) for name in begun),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def invoke(self, context: click.Context) -> Any:
         with _one_line():
             return super().invoke(context)
-
-
-def _summary(command: click.Command) -> str:
-    return command.get_short_help_str(limit=1000)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,71 +196,3 @@ def main() -> None:
     for stream, substitute in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=substitute)
-
-
-def _duration(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"must be a number of seconds above 0, got {value:g}")
-    return value
-
-
-@main.command()
-@click.argument("problem", type=click.Path(allow_dash=True))
-@click.option(
-    "--policy",
-    "spec",
-    default="las",
-    show_default=True,
-    metavar="SPEC",
-    shell_complete=complete_policy,
-    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
-)
-@click.option(
-    "--seed",
-    type=Seed(0, SEED_MAX),
-    metavar="N",
-    help="For policies that draw lots; replaces the file's.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-@click.option("--all-jobs", is_flag=True, help="Show every job, however many there are.")
-@click.option(
-    "--plot", type=click.Path(), metavar="FILE", help="Draw the answer too: a .png, .svg or .pdf file."
-)
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=float,
-    callback=_duration,
-    metavar="SECONDS",
-    help="Stop solving after so long, with the best answer until then.",
-)
-def allocate(**options: Any) -> None:
-    """Divide the cluster in PROBLEM among its jobs.
-
-    PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
-    runs on each type. docs/problem-format.md has every field.
-    """
-    from gavel.cli.policies.allocate import allocate
-
-    allocate(**options)
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-def policies(as_json: bool) -> None:
-    """List the policies: what each maximises and what it needs to know."""
-    from gavel.cli.policies.policy_list import show
-
-    show(as_json)
-
-
-def _add_commands() -> None:
-    """Those with a file of their own for their options, which need what stands above."""
-    from gavel.cli.service import commands as service_commands
-    from gavel.cli.simulation import commands as sim_commands
-
-    for command in (*sim_commands.COMMANDS, *service_commands.COMMANDS):
-        main.add_command(command)
-
-
-_add_commands()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.simulation.commands import COMMANDS
+from gavel.cli.main import main
 from scheduler.sim.figures.summary import KEYS
 from tests.cli.conftest import run
 
@@ -15,6 +15,8 @@ PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`[^`]*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 EXAMPLES = re.findall(r"^    gavel (.*)$", PAGE, re.MULTILINE)
 SAMPLES = re.findall(r"^    gavel (.*)\n\n((?:(?:    (?!gavel ).*)?\n)+)", PAGE, re.MULTILINE)
+# Those that read a journal or run one.
+COMMANDS = [main.commands[name] for name in ("simulate", "sweep", "generate", "replay", "compare", "explain")]
 TOOK = re.compile(r"simulated in [\d.]+ m?s")
 
 

@@ -8,7 +8,7 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import JSON, LIVE, YES, options
-from gavel.cli.policies.completion import complete_policy
+from gavel.cli.policies.list import complete_policy
 
 NODES = click.argument("names", nargs=-1, required=True, metavar="NODE…")
 
@@ -265,9 +265,3 @@ def completion(shell: str) -> None:
     from gavel.cli.cluster.completion import completion
 
     completion(shell)
-
-
-COMMANDS: tuple[click.Command, ...] = (
-    *(nodes, drain, resume, remove, usage, policy, status, top),
-    *(token, login, context, completion),
-)

@@ -114,7 +114,7 @@ STATES = {
 _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 
-def here_it_is(error: click.UsageError) -> str | None:
+def our_word(error: click.UsageError) -> str | None:
     """What to say instead, where it is known; None: it is not."""
     found = _NO_SUCH.match(error.message)
     if found is None:

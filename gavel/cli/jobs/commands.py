@@ -228,6 +228,3 @@ def wait(**given: Any) -> None:
     from gavel.cli.jobs.wait import wait
 
     wait(**given)
-
-
-COMMANDS: tuple[click.Command, ...] = (submit, queue, show, logs, cancel, hold, release, requeue, wait)

@@ -1,50 +1,92 @@
-"""`gavel explain` of a live scheduler."""
+"""`gavel explain`: why a job waits, or runs where it runs; asked of a live scheduler, or of a journal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.session import job_id, members, print_json, scheduler
+from gavel.cli.faults import Fault
+from gavel.cli.io.live_options import ADDRESS
+from gavel.cli.io.option_values import FROM_0
 from gavel.cli.io.wording import count_of, printable_lines
-from gavel.client import Job
-from gavel.client.results import ACTIVE
+
+if TYPE_CHECKING:
+    from gavel.client import Job
 
 MEMBERS_MAX = 10
-TIMES = (
+# Moments on the scheduler's clock; other fields in seconds are lengths of time.
+TIMES = ("at_s", "expected_start_s", "until_s", "kept_until_s")
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--journal",
+    "journal_in",
+    type=click.Path(),
+    metavar="FILE",
+    help="What happened, as `gavel simulate --journal` writes it.  [default: ask the live scheduler]",
+)
+@click.option(
+    "--at",
     "at_s",
-    "expected_start_s",
-    "until_s",
-    "kept_until_s",
-)  # on the scheduler's clock; the rest are lengths
+    type=FROM_0,
+    metavar="SECONDS",
+    help="The moment, on the journal's clock.  [default: its end]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+@ADDRESS
+def explain(
+    job: str,
+    journal_in: str | None,
+    at_s: float | None,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
+) -> None:
+    """Why is my job waiting? Or why does it run where it runs?
+
+    JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
+    would change it, and when the job is expected to start. Of an array, such an answer for each of its first ten
+    members that have not ended; with --json a list of them.
+    """
+    if journal_in is not None:
+        from gavel.cli.simulation import explain_journal
+
+        explain_journal.explain(job, journal_in, at_s, as_json)
+    elif at_s is not None:
+        raise Fault("--at goes with --journal: a live scheduler is asked as it is now")
+    else:
+        _explain_live(job, as_json, address, context)
 
 
-def live_explain(job: str, as_json: bool, address: str | None, context: str | None) -> None:
-    """The same answer as for a journal, for people and for programs; of an array one for each member."""
+def _explain_live(job: str, as_json: bool, address: str | None, context: str | None) -> None:
+    from gavel.cli.io.session import job_id, members, print_json, scheduler
+
     with scheduler(address, context) as client:
         name = job_id(client, job)
-        found = members(client, name)
-        chosen = _worth_explaining(found)
-        said = [client.explain(one.id) for one in chosen]
+        jobs = members(client, name)
+        chosen = _worth_explaining(jobs)
+        explanations = [client.explain(one.id) for one in chosen]
     if as_json:
-        details = [dated(one.details) for one in said]
-        print_json(details[0] if found[0].id == name else details)
+        details = [dated(one.details) for one in explanations]
+        print_json(details[0] if jobs[0].id == name else details)
         return
-    click.echo("\n\n".join(printable_lines(one.rendered.rstrip("\n")) for one in said))
-    if rest := len(found) - len(chosen):
+    click.echo("\n\n".join(printable_lines(one.rendered.rstrip("\n")) for one in explanations))
+    if rest := len(jobs) - len(chosen):
         click.echo(f"\n{count_of(rest, 'other member')}: `gavel show {job}` lists all", err=True)
 
 
-def _worth_explaining(found: Sequence[Job]) -> Sequence[Job]:
-    """Of an array the members that have not ended; where all have, all: but never very many."""
-    return ([job for job in found if job.state in ACTIVE] or found)[:MEMBERS_MAX]
+def _worth_explaining(jobs: Sequence[Job]) -> Sequence[Job]:
+    """Return the members that have not ended, or all if all have; never more than MEMBERS_MAX."""
+    return ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
 
 
 def dated(value: Any) -> Any:
-    """Moments as in all other JSON: `at_s`, a number, is `at`, a time."""
+    """Write moments as in all other JSON: `at_s`, a number, becomes `at`, a time."""
     if isinstance(value, list):
         return [dated(part) for part in value]
     if not isinstance(value, dict):

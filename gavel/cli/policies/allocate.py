@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.document import BadFile
+from gavel.cli.io.option_values import SEED_MAX, Seed
+from gavel.cli.io.outputs import check_file, unwritable
 from gavel.cli.io.wording import printable
-from gavel.cli.policies.answer import Answer
-from gavel.cli.policies.problem_file import read_problem
-from policies.errors import PolicyError, UnknownPolicy
-from policies.registry import resolve
+from gavel.cli.policies.list import complete_policy
+
+if TYPE_CHECKING:
+    from gavel.cli.policies.answer import Answer
 
 
+def _above_0(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"must be a number of seconds above 0, got {value:g}")
+    return value
+
+
+@click.command()
+@click.argument("problem", type=click.Path(allow_dash=True))
+@click.option(
+    "--policy",
+    "spec",
+    default="las",
+    show_default=True,
+    metavar="SPEC",
+    shell_complete=complete_policy,
+    help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
+)
+@click.option(
+    "--seed",
+    type=Seed(0, SEED_MAX),
+    metavar="N",
+    help="For policies that draw lots; replaces the file's.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--all-jobs", is_flag=True, help="Show every job, however many there are.")
+@click.option(
+    "--plot", type=click.Path(), metavar="FILE", help="Draw the answer too: a .png, .svg or .pdf file."
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=float,
+    callback=_above_0,
+    metavar="SECONDS",
+    help="Stop solving after so long, with the best answer until then.",
+)
 def allocate(
     problem: str,
     spec: str,
@@ -26,22 +65,13 @@ def allocate(
     plot: str | None,
     time_limit_s: float | None,
 ) -> None:
-    """The command's body; everything that can be refused is refused before the solver starts."""
-    try:
-        policy = resolve(spec, time_limit_s)
-    except UnknownPolicy as error:
-        raise Fault(f"--policy: {printable(str(error))}") from None
-    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
-        raise Fault("--policy: too long or too deeply nested") from None
-    if plot is not None:
-        _check_writable(plot)
-    name = "standard input" if problem == "-" else printable(problem)
-    try:
-        table = read_problem(problem, seed)
-        answer = Answer(table, policy(table))
-    except (BadFile, PolicyError) as error:
-        raise Fault(f"{name}: {printable(str(error))}") from None
+    """Divide the cluster in PROBLEM among its jobs.
 
+    PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
+    runs on each type. docs/problem-format.md has every field.
+    """
+    # Whatever can be refused is refused before the solver starts.
+    answer = _answer(problem, spec, seed, plot, time_limit_s)
     if plot is not None:
         _draw(answer, plot)
     if as_json:
@@ -57,19 +87,37 @@ def allocate(
         )
 
 
-def _check_writable(path: str) -> None:
+def _answer(
+    problem: str, spec: str, seed: int | None, plot: str | None, time_limit_s: float | None
+) -> Answer:
+    from gavel.cli.io.document import BadFile
+    from gavel.cli.policies.answer import Answer
+    from gavel.cli.policies.problem_file import read_problem
+    from policies.errors import PolicyError, UnknownPolicy
+    from policies.registry import resolve
+
+    try:
+        policy = resolve(spec, time_limit_s)
+    except UnknownPolicy as error:
+        raise Fault(f"--policy: {printable(str(error))}") from None
+    except (RecursionError, MemoryError):  # Python's parser raises the latter
+        raise Fault("--policy: too long or too deeply nested") from None
+    if plot is not None:
+        _check_plot(plot)
+    name = "standard input" if problem == "-" else printable(problem)
+    try:
+        table = read_problem(problem, seed)
+        return Answer(table, policy(table))
+    except (BadFile, PolicyError) as error:
+        raise Fault(f"{name}: {printable(str(error))}") from None
+
+
+def _check_plot(path: str) -> None:
     from gavel.cli.policies.plot import FORMATS
 
     if Path(path).suffix.lower() not in FORMATS:
         raise Fault(f"--plot: {printable(path)}: must end in one of {', '.join(FORMATS)}")
-    try:
-        existed = Path(path).exists()
-        with open(path, "ab"):
-            pass
-        if not existed:
-            Path(path).unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    check_file("--plot", path)
 
 
 def _draw(answer: Answer, path: str) -> None:
@@ -77,14 +125,9 @@ def _draw(answer: Answer, path: str) -> None:
 
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "Glyph"
-            )  # a name in a script that the font lacks: boxes will do
+            # A name in a script that the font lacks is drawn as boxes.
+            warnings.filterwarnings("ignore", "Glyph")
             draw_answer(answer).savefig(path)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable("--plot", path, error) from None
     click.echo(f"plot: {printable(path)}", err=True)
-
-
-def _unwritable(path: str, error: OSError) -> Fault:
-    return Fault(f"--plot: {printable(path)}: {(error.strerror or str(error)).lower()}")

@@ -132,6 +132,3 @@ def join(
     start |= {key: said.get(key) for key in ("state_dir", "cert_dir")}  # by which it finds the certificate
     words = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in start.items() if value)
     click.echo(f"start it with: gavel agent {' '.join(words)}")
-
-
-COMMANDS: list[click.Command] = [agent]

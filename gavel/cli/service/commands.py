@@ -7,13 +7,9 @@ from typing import Any
 
 import click
 
-from gavel.cli.cluster import commands as cluster_commands
 from gavel.cli.faults import Fault
 from gavel.cli.io.live_options import JSON
-from gavel.cli.jobs import commands as job_commands
-from gavel.cli.policies.completion import complete_policy
-from gavel.cli.service import agent as agent_commands
-from gavel.cli.service import upkeep_commands
+from gavel.cli.policies.list import complete_policy
 
 
 @click.command()
@@ -146,12 +142,3 @@ def init(**options: Any) -> None:
     from gavel.cli.service.init import init
 
     init(**options)
-
-
-COMMANDS: list[click.Command] = [
-    *(serve, config, init, up),
-    *agent_commands.COMMANDS,
-    *upkeep_commands.COMMANDS,
-    *job_commands.COMMANDS,
-    *cluster_commands.COMMANDS,
-]

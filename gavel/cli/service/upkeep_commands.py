@@ -73,6 +73,3 @@ def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
     from gavel.cli.service.fsck import fsck
 
     fsck(path, data_dir, as_json)
-
-
-COMMANDS: list[click.Command] = [doctor, backup, restore, fsck]

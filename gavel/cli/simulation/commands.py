@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from gavel.cli.faults import Fault
-from gavel.cli.io.live_options import ADDRESS, JSON
+from gavel.cli.io.live_options import JSON
 from gavel.cli.io.option_values import ABOVE_0, RATE, SEED_MAX, Cluster, Listed, Seed, not_empty
-from gavel.cli.policies.completion import complete_policy
+from gavel.cli.policies.list import complete_policy
 from gavel.cli.simulation.options import (
     OUTPUTS,
     POLICY,
@@ -209,42 +208,4 @@ def compare(a: str, b: str, as_json: bool) -> None:
     compare(a, b, as_json)
 
 
-@click.command()
-@click.argument("job")
-@click.option(
-    "--journal",
-    "journal_in",
-    type=click.Path(),
-    metavar="FILE",
-    help="What happened, as `gavel simulate --journal` writes it.  [default: ask the live scheduler]",
-)
-@seconds("--at", "at_s", "The moment, on the journal's clock.  [default: its end]")
-@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-@ADDRESS
-def explain(
-    job: str,
-    journal_in: str | None,
-    at_s: float | None,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
-) -> None:
-    """Why is my job waiting? Or why does it run where it runs?
-
-    JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
-    would change it, and when the job is expected to start. Of an array, such an answer for each of its first ten
-    members that have not ended; with --json a list of them.
-    """
-    if journal_in is None:
-        if at_s is not None:
-            raise Fault("--at goes with --journal: a live scheduler is asked as it is now")
-        from gavel.cli.jobs.explain import live_explain
-
-        live_explain(job, as_json, address, context)
-        return
-    from gavel.cli.simulation.explain_journal import explain
-
-    explain(job=job, journal_in=journal_in, at_s=at_s, as_json=as_json)
-
-
-COMMANDS = (simulate, sweep, generate, replay, compare, explain)
+COMMANDS = (simulate, sweep, generate, replay, compare)

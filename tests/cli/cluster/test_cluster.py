@@ -364,14 +364,3 @@ def test_trouble_with_a_certificate_is_one_line(tmp_path: Path, nobody: str) -> 
     assert said.returncode == 4
     assert [line[:3] for line in waiting] in (["no "], [])  # on a slow machine there is no time left to wait
     assert error.startswith("gavel status: no ")
-
-
-def test_help_is_instant() -> None:
-    """Neither grpc nor yaml nor rich is imported for it."""
-    code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom gavel.cli.main import main\n"
-        "assert CliRunner().invoke(main, ['submit', '--help']).exit_code == 0\n"
-        "print(sorted({'grpc', 'yaml', 'rich', 'numpy', 'gavel.client'} & set(sys.modules)))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"

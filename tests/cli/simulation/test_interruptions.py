@@ -30,14 +30,14 @@ def pressed(*arguments: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("module", "function", "arguments"),
     [
-        ("simulate", "prepare", ("simulate", *RUN)),
-        ("sweep", "prepare", ("sweep", *RUN, "--policy", "las")),
-        ("generate", "table_of", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
-        ("replay", "read_history", ("replay", "a.db")),
-        ("compare", "read_document", ("compare", "a.json", "b.json")),
-        ("explain", "state_at", ("explain", "1", "--journal", "a.db")),
-        ("allocate", "allocate", ("allocate", "a.json")),
-        ("policy_list", "show", ("policies",)),
+        ("simulation.simulate", "prepare", ("simulate", *RUN)),
+        ("simulation.sweep", "prepare", ("sweep", *RUN, "--policy", "las")),
+        ("simulation.generate", "table_of", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
+        ("simulation.replay", "read_history", ("replay", "a.db")),
+        ("simulation.compare", "read_document", ("compare", "a.json", "b.json")),
+        ("simulation.explain_journal", "state_at", ("explain", "1", "--journal", "a.db")),
+        ("policies.problem_file", "read_problem", ("allocate", "a.json")),
+        ("policies.list", "_as_data", ("policies", "--json")),
     ],
 )
 def test_before_there_is_anything_worth_keeping(
