@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 from rich.text import Text
 
-from gavel.cli.io.terminal import print_all
+from gavel.cli.io.tables import print_all
 from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisation_figure
 from gavel.cli.simulation.run_table import cluster_words, runs_table
 from scheduler.sim.figures.metrics import Metrics

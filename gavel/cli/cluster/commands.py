@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.live_options import JSON, LIVE, YES, options
+from gavel.cli.io.options import JSON, LIVE, YES, options
 from gavel.cli.policies.list import complete_policy
 
 NODES = click.argument("names", nargs=-1, required=True, metavar="NODE…")

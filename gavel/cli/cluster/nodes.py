@@ -10,9 +10,10 @@ from typing import Any, Literal
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.columns import Column, out, show_table
-from gavel.cli.io.job_text import ago, few, node_state_text
+from gavel.cli.io.job_text import few, node_state_text
 from gavel.cli.io.session import OK, exit_code, print_json, scheduler
+from gavel.cli.io.tables import Column, out, show_table
+from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of, printable
 from gavel.client import GavelError, Node
 from gavel.client.errors import NotReachable

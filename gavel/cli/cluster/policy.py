@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import click
 
-from gavel.cli.io.job_text import ago
 from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of, printable
 
 

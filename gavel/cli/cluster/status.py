@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from gavel.cli.io.columns import out
-from gavel.cli.io.job_text import ago, span
 from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.tables import out
+from gavel.cli.io.units import ago, span
 from gavel.cli.io.wording import count_of, printable
 from gavel.client.results import Identity, Status
 

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.columns import Column, show_table
-from gavel.cli.io.durations import length_s
-from gavel.cli.io.job_text import ago, span
 from gavel.cli.io.session import OK, exit_code, print_json, scheduler
+from gavel.cli.io.tables import Column, show_table
+from gavel.cli.io.units import ago, length_s, span
 from gavel.cli.io.wording import printable
 from gavel.client import GavelError, Role
 from gavel.client.errors import NotReachable

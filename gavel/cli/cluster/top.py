@@ -19,8 +19,8 @@ from rich.console import Group
 from rich.live import Live
 
 from gavel.cli.cluster.top_screen import Picture, screen
-from gavel.cli.io.columns import out
 from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.tables import out
 from gavel.cli.jobs.queue import as_listed
 from gavel.client import Client, JobFilter, JobState
 from gavel.client.errors import NotReachable

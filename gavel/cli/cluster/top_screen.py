@@ -8,8 +8,9 @@ from datetime import datetime
 
 from rich.text import Text
 
-from gavel.cli.io.columns import Column, fitted, table
-from gavel.cli.io.job_text import NODE_STYLES, age, few, job_on, job_progress, job_where, span, state_text
+from gavel.cli.io.job_text import NODE_STYLES, few, job_on, job_progress, job_where, state_text
+from gavel.cli.io.tables import Column, fitted, table
+from gavel.cli.io.units import age, span
 from gavel.cli.io.wording import printable
 from gavel.client.results import Job, JobState, Node, Status
 

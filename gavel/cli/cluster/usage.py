@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import click
 
-from gavel.cli.io.columns import Column, show_table
-from gavel.cli.io.durations import moment_before
-from gavel.cli.io.job_text import hours
 from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.tables import Column, show_table
+from gavel.cli.io.units import hours, moment_before
 from gavel.client.results import UsageRow
 
 

@@ -1,4 +1,4 @@
-"""How live things are put: ages, parts done, where a job runs and why it does not. Pure; `now` is given."""
+"""Jobs and nodes in words: parts done, where a job runs and why it does not. Pure; `now` is given."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from gavel.cli.io.units import short_number
 from gavel.client.results import Job, JobState, Node, NodeState
 
 STATE_STYLES = {
@@ -25,31 +26,6 @@ NODE_STYLES = {
     NodeState.FAULTY: "red",
 }
 NODES_SHOWN = 3
-
-
-def span(length_s: float) -> str:
-    """`40s`, `12m`, `3h05m`, `2d4h`."""
-    length = max(round(length_s), 0)
-    if length < 60:
-        return f"{length}s"
-    if length < 3600:
-        return f"{length // 60}m"
-    if length < 86_400:
-        return f"{length // 3600}h{length % 3600 // 60:02}m"
-    return f"{length // 86_400}d{length % 86_400 // 3600}h"
-
-
-def age(at: datetime | None, now: datetime) -> str:
-    """How long ago; nothing where it has not been."""
-    return "" if at is None else span((now - at).total_seconds())
-
-
-def ago(at: datetime | None, now: datetime) -> str:
-    """`12m ago`, `in 12m`, `never`."""
-    if at is None:
-        return "never"
-    length_s = (now - at).total_seconds()
-    return f"in {span(-length_s)}" if length_s <= -1 else f"{span(length_s)} ago"
 
 
 def state_text(state: JobState) -> Text:
@@ -139,19 +115,6 @@ def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:
     """`a, b, c +4`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" +{rest}" if rest > 0 else "")
-
-
-def short_number(value: float) -> str:
-    """`950`, `12.3k`, `1.2M`."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def hours(length_s: float) -> str:
-    """GPU time, for people who pay for it: `12.3 h`; below an hour in smaller units."""
-    return f"{length_s / 3600:,.1f} h" if length_s >= 3600 else span(length_s)
 
 
 def ids(jobs: Sequence[str]) -> str:

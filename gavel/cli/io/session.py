@@ -17,8 +17,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io import quiet_grpc  # noqa: F401
-from gavel.cli.io.job_text import span
+from gavel.cli.io.units import span
 from gavel.cli.io.wording import printable
 from gavel.client import Client, Job
 from gavel.client import errors as e

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import click
 
-from gavel.cli.io.live_options import FILTERS, JOBS, LIVE, MAYBE_JOBS, YES, options
+from gavel.cli.io.options import FILTERS, JOBS, LIVE, YES, options
 
 AFTER_DASHES = "gavel.after_dashes"
 
@@ -195,7 +195,7 @@ def logs(**given: Any) -> None:
 
 def _changing(action: Literal["cancel", "hold", "release", "requeue"], text: str) -> click.Command:
     @click.command(action, help=text)
-    @MAYBE_JOBS
+    @click.argument("jobs", nargs=-1, metavar="[JOB…]")
     @click.option(
         "--all", "all_", is_flag=True, help="Every job that the filters fit; yours, unless --user says."
     )

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.live_options import ADDRESS
-from gavel.cli.io.option_values import FROM_0
+from gavel.cli.io.options import ADDRESS, FROM_0
 from gavel.cli.io.wording import count_of, printable_lines
 
 if TYPE_CHECKING:

@@ -12,20 +12,10 @@ from typing import Any
 
 import click
 
-from gavel.cli.io.columns import Column, out, show_table, table, terminal_width
-from gavel.cli.io.durations import moment_before
-from gavel.cli.io.job_text import (
-    age,
-    few,
-    job_on,
-    job_progress,
-    job_ran_s,
-    job_waited_s,
-    job_where,
-    span,
-    state_text,
-)
+from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
 from gavel.cli.io.session import print_json, print_line, scheduler
+from gavel.cli.io.tables import Column, out, show_table, table, terminal_width
+from gavel.cli.io.units import age, moment_before, span
 from gavel.cli.io.wording import count_of, printable
 from gavel.client import Client, Job, JobFilter
 from gavel.client.jobs.spec import NOT_IN_LISTS

@@ -9,20 +9,10 @@ from typing import Any
 import click
 from rich.text import Text
 
-from gavel.cli.io.columns import out
-from gavel.cli.io.job_text import (
-    age,
-    ago,
-    few,
-    job_on,
-    job_progress,
-    job_ran_s,
-    short_number,
-    span,
-    state_text,
-    why_words,
-)
+from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, state_text, why_words
 from gavel.cli.io.session import job_id, members, print_line, scheduler
+from gavel.cli.io.tables import out
+from gavel.cli.io.units import age, ago, short_number, span
 from gavel.cli.io.wording import count_of, printable
 from gavel.client import Job, JobState
 from gavel.client.jobs.fields import FIELDS

@@ -16,10 +16,11 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.columns import Column, out, table, terminal_width
-from gavel.cli.io.job_text import ago, few, ids, short_number
+from gavel.cli.io.job_text import few, ids
 from gavel.cli.io.progress import Bar
 from gavel.cli.io.session import OK, REFUSED, WRONG, one_line, print_json, print_line, scheduler
+from gavel.cli.io.tables import Column, out, table, terminal_width
+from gavel.cli.io.units import ago, short_number
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.jobs.dependencies import with_ids
 from gavel.cli.jobs.flags import flag_values

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from gavel.cli.io.durations import length_s
 from gavel.cli.io.job_text import job_on, job_why
 from gavel.cli.io.session import FAILED, OK, REFUSED, failure, job_id, print_line, scheduler
+from gavel.cli.io.units import length_s
 from gavel.cli.io.wording import printable
 from gavel.client import Client, Job, JobState
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.option_values import SEED_MAX, Seed
+from gavel.cli.io.options import SEED_MAX, Seed
 from gavel.cli.io.outputs import check_file, unwritable
 from gavel.cli.io.wording import printable
 from gavel.cli.policies.list import complete_policy

@@ -8,16 +8,33 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from gavel.cli.io.terminal import name_cell, new_table, print_all
-from gavel.cli.io.value_words import duration, value_words
+from gavel.cli.io.tables import name_cell, new_table, print_all
+from gavel.cli.io.units import duration
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.policies.answer import Answer
-from policies.problem import Ints
+from policies.errors import UnknownPolicy
+from policies.problem import Allocation, Ints
+from policies.registry import entry
 
 JOBS_SHOWN = 40
 WAYS_SHOWN = 20
-NOTHING = 1e-6  # a rate of less than this part of the isolated one is the noise of a solver
-SHARE_SHOWN = 5e-4  # less than this beside a far greater share is rounding
+# A rate of less than this part of the isolated one is the noise of a solver.
+NOTHING = 1e-6
+# A share of less than this beside a far greater one is rounding.
+SHARE_SHOWN = 5e-4
+
+WORST_OFF = "the rate of the worst-off job in parts of its average-GPU rate, per weight and GPU asked for"
+WORK = "the cluster's work, in GPUs that are each of the fastest type for their job"
+# What the value of an allocation means. A policy that is not listed shows its objective instead.
+VALUE_WORDS = {
+    "max_min_fairness": WORST_OFF,
+    "water_filling": WORST_OFF,
+    "isolated": "the rate of the worst-off job in parts of its average-GPU rate, per GPU asked for",
+    "finish_time_fairness": "times as long from arrival to end as in an equal slice, for the job that fares worst",
+    "makespan": "seconds until all jobs are done ({duration})",
+    "max_throughput": WORK,
+    "min_cost": WORK,
+}
 
 
 def print_answer(answer: Answer, all_jobs: bool = False) -> None:
@@ -33,7 +50,7 @@ def print_answer(answer: Answer, all_jobs: bool = False) -> None:
         if len(special) > WAYS_SHOWN:
             rest = f"… and {len(special) - WAYS_SHOWN:,} more such ways; --json has them all"
             parts.append(Text(rest + "\n", style="dim"))
-    parts += [type_table(answer), Text.assemble(("value  ", "bold"), value_words(answer.allocation))]
+    parts += [type_table(answer), Text.assemble(("value  ", "bold"), _value_in_words(answer.allocation))]
     parts += [Text.assemble(("note   ", "bold yellow"), printable(note)) for note in answer.allocation.notes]
     print_all(*parts)
 
@@ -49,6 +66,18 @@ def _headline(answer: Answer) -> Text:
         (printable(allocation.policy), "bold"),
         f" · {count_of(len(problem.jobs), 'job')} on {gpus} of {kinds} · {solved}",
     )
+
+
+def _value_in_words(allocation: Allocation) -> str:
+    value = f"{allocation.value:.4g}"
+    name, _, parameters = allocation.policy.partition("+")[0].strip().partition("(")
+    try:
+        policy = entry(name.strip())
+    except UnknownPolicy:
+        return value
+    if policy.name not in VALUE_WORDS or "raw" in parameters or not math.isfinite(allocation.value):
+        return f"{value}: {policy.objective}"
+    return f"{value}: " + VALUE_WORDS[policy.name].format(duration=duration(allocation.value))
 
 
 def job_table(answer: Answer, shown: int) -> Table:

@@ -47,7 +47,7 @@ def policies(as_json: bool) -> None:
         return
     from rich.text import Text
 
-    from gavel.cli.io.terminal import print_all
+    from gavel.cli.io.tables import print_all
 
     parts = [part for policy in entries for part in _described(policy)]
     modifiers = [Text.assemble((f"+{name:9}", "bold"), words) for name, words in MODIFIERS.items()]

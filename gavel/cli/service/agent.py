@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.live_options import JSON
+from gavel.cli.io.options import JSON
 
 
 @click.group(invoke_without_command=True)

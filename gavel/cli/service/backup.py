@@ -9,7 +9,7 @@ import click
 import gavel
 from gavel.cli.faults import Fault
 from gavel.cli.io.session import one_line, print_json
-from gavel.cli.io.value_words import size
+from gavel.cli.io.units import size
 from gavel.cli.service.findings import settings
 from gavel.cli.service.locate import client_of, elsewhere, running
 from gavel.client.client import Client

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gavel
 from gavel.cli.io.session import one_line
-from gavel.cli.io.value_words import size
+from gavel.cli.io.units import size
 from gavel.cli.service.findings import report, settings
 from gavel.cli.service.locate import client_of, elsewhere, running
 from gavel.client.client import Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gavel.cli.io.live_options import ADDRESS, JSON, LIVE
+from gavel.cli.io.options import ADDRESS, JSON, LIVE
 
 
 @click.command()

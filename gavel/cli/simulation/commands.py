@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from gavel.cli.io.live_options import JSON
-from gavel.cli.io.option_values import ABOVE_0, RATE, SEED_MAX, Cluster, Listed, Seed, not_empty
+from gavel.cli.io.options import ABOVE_0, JSON, RATE, SEED_MAX, Cluster, Listed, Seed, not_empty
 from gavel.cli.policies.list import complete_policy
 from gavel.cli.simulation.options import (
     OUTPUTS,

@@ -11,7 +11,7 @@ from rich.text import Text
 from gavel.cli.faults import Fault
 from gavel.cli.io.document import BadFile, read_document
 from gavel.cli.io.outputs import STDOUT, write_json
-from gavel.cli.io.terminal import print_all
+from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import nearest, printable, quoted
 from gavel.cli.simulation.run_table import comparison_table, flat, ratio_of
 from scheduler.sim.figures.summary import INTERRUPTED, KEYS

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli.io.option_values import ABOVE_0, FROM_0, SEED_MAX, JobRange, Prices, Seed, not_empty
+from gavel.cli.io.options import ABOVE_0, FROM_0, SEED_MAX, JobRange, Prices, Seed, not_empty
 from gavel.cli.policies.list import complete_policy
 
 Command = Callable[..., Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import say
-from gavel.cli.io.terminal import print_all
+from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import printable
 from gavel.cli.simulation.journals import compacted, nothing_in, opened
 from gavel.cli.simulation.run_table import comparison_table

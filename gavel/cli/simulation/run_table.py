@@ -10,8 +10,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from gavel.cli.io.terminal import name_cell, new_table
-from gavel.cli.io.value_words import duration
+from gavel.cli.io.tables import name_cell, new_table
+from gavel.cli.io.units import duration
 from gavel.cli.io.wording import count_of, printable
 from scheduler.sim.figures.summary import INTERRUPTED
 

@@ -25,7 +25,7 @@ from gavel.cli.io.outputs import (
     write_json,
 )
 from gavel.cli.io.progress import Bar, interruptible
-from gavel.cli.io.terminal import print_all
+from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.simulation.run_table import figures_table, headline
 from policies.errors import PolicyError

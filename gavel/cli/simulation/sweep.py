@@ -12,7 +12,7 @@ import click
 from gavel.cli.faults import INTERRUPTED, Fault
 from gavel.cli.io.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
 from gavel.cli.io.progress import Bar
-from gavel.cli.io.terminal import print_all
+from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.simulation.run_table import cluster_words, flat, sweep_table
 from gavel.cli.simulation.simulate import faults, run_of_options

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from gavel.cli.cluster.top import look
 from gavel.cli.cluster.top_screen import Picture, screen
-from gavel.cli.io.columns import Column, table
-from gavel.cli.io.job_text import ago, few, hours, ids, job_on, job_progress, job_where, short_number, span
+from gavel.cli.io.job_text import few, ids, job_on, job_progress, job_where
+from gavel.cli.io.tables import Column, table
+from gavel.cli.io.units import ago, hours, short_number, span
 from gavel.cli.jobs.queue import COLUMNS, rows
 from gavel.cli.jobs.show import lines as show_lines
 from gavel.client import JobFilter

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from gavel.cli.io.live_options import STATES as OURS
+from gavel.cli.io.options import JOB_STATES as OURS
 from gavel.cli.io.other_schedulers import COMMANDS, OPTIONS, STATES
 from gavel.cli.main import main
 from tests.cli.conftest import Gavel

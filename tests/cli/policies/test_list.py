@@ -8,7 +8,8 @@ from importlib.metadata import version
 import click
 
 import gavel as package
-from gavel.cli.io.value_words import WORDS, duration
+from gavel.cli.io.units import duration
+from gavel.cli.policies.answer_table import VALUE_WORDS
 from gavel.cli.policies.list import FACTS, complete_policy
 from policies.registry import entry, names, resolve
 from tests.cli.conftest import Gavel
@@ -35,7 +36,7 @@ def test_every_policy_is_listed(gavel: Gavel) -> None:
 
 def test_words_fit_what_is_registered(gavel: Gavel) -> None:
     """Words for policies that do not exist, and facts without words, would go unnoticed otherwise."""
-    assert set(WORDS) <= set(names())
+    assert set(VALUE_WORDS) <= set(names())
     assert {fact for name in names() for fact in entry(name).facts} <= set(FACTS)
     for modifier in ("packing", "blind"):
         assert f"+{modifier}" in gavel("policies").stdout

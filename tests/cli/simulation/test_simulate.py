@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from gavel.cli.io.option_values import split_outside_parentheses
+from gavel.cli.io.options import split_outside_parentheses
 from scheduler.core.facts import Configured
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.figures.summary import KEYS

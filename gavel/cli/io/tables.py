@@ -1,0 +1,133 @@
+"""Tables on a terminal, in a file or in a pipe: colours only on a terminal.
+
+Two kinds. `show_table` is for live things: cut to the width of a terminal, never cut elsewhere. `new_table` with
+`print_all` is for figures, of which none is ever cut.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gavel.cli.io.wording import printable, shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    Cell = str | Text
+    Row = Sequence[Cell]
+
+GAP = "  "
+NAME_CHARACTERS = 32
+PAGE_CHARACTERS = 100
+
+
+class Column(NamedTuple):
+    """`most`: how many characters a cell may have on a terminal; the last column gets what is left."""
+
+    head: str
+    right: bool = False
+    most: int = 40
+
+
+def out() -> Console:
+    """Return standard output; in colour on a terminal only, and not where NO_COLOR is set."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def terminal_width() -> int | None:
+    """Return the width to cut to; None where there is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    """Print a table."""
+    console = out()
+    for line in table(columns, rows, terminal_width()):
+        console.print(line)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
+    """Return a line for each row, below one for the heads."""
+    from rich.text import Text
+
+    cells = [[Text(column.head, style="bold") for column in columns]]
+    cells += [[Text(printable(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    sizes = [max(row[at].cell_len for row in cells) for at in range(len(columns))]
+    if width is not None:
+        sizes = _fitted_sizes(columns, sizes, width)
+    return [_line(columns, row, sizes) for row in cells]
+
+
+def _fitted_sizes(columns: Sequence[Column], sizes: list[int], width: int) -> list[int]:
+    *others, last = sizes
+    others = [min(size, column.most) for column, size in zip(columns[:-1], others, strict=True)]
+    room = width - sum(others) - len(GAP) * len(others)
+    # In a narrow window the widest columns give way to the last.
+    while room < min(last, 8) and max(others, default=0) > 6:
+        others[others.index(max(others))] -= 1
+        room += 1
+    return [*others, max(min(last, room), 0)]
+
+
+def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) -> Text:
+    from rich.text import Text
+
+    line = Text(no_wrap=True)
+    for at, (column, cell, size) in enumerate(zip(columns, row, sizes, strict=True)):
+        line.append(GAP if at else "")
+        line.append_text(fitted(cell, size, right=column.right))
+    line.rstrip()
+    return line
+
+
+def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
+    """Return the cell exactly so wide; one that is longer ends in …"""
+    from rich.cells import cell_len, set_cell_size
+    from rich.text import Text
+
+    text = cell.plain
+    length = cell_len(text)
+    if length > size:
+        text = set_cell_size(text, max(size - 1, 0)) + "…" if size else ""
+    else:
+        pad = " " * (size - length)
+        text = pad + text if right else text + pad
+    return Text(text, style=cell.style)
+
+
+def new_table(**options: Any) -> Table:
+    """Return an empty table of figures in the one look that all of them have."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", **options)
+
+
+def name_cell(name: str, style: str = "") -> Text:
+    """Return a name out of a file, escaped and shortened."""
+    from rich.text import Text
+
+    return Text(shortened(name, NAME_CHARACTERS), style=style, no_wrap=True)
+
+
+def print_all(*parts: Table | Text | Padding) -> None:
+    """Print to standard output: words as wide as the window, a table as wide as it has to be."""
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    window = console.width if console.is_terminal else PAGE_CHARACTERS
+    unbounded = console.options.update(max_width=10_000)
+    for part in parts:
+        wanted = Measurement.get(console, unbounded, part).maximum if isinstance(part, Table) else 0
+        console.width = max(window, wanted)
+        console.print(part)

@@ -1,0 +1,93 @@
+"""Lengths of time, moments, sizes and large numbers: as people write them in options, and as they are shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from gavel.cli.faults import Fault
+from gavel.cli.io.wording import printable
+
+YEARS_MAX = 100
+
+
+def length_s(option: str, text: str) -> float:
+    """Read a duration such as `90m`. A `Fault` names the option."""
+    length = _duration_s(option, text)
+    if not length:
+        raise Fault(printable(f"{option}: '{text}' is not a duration above 0 such as 90m or 1h30m"))
+    return length
+
+
+def moment_before(option: str, text: str, now: datetime | None = None) -> datetime:
+    """Read a moment: a time, or a duration such as `7d` for so long ago. A `Fault` names the option."""
+    if length := _duration_s(option, text):
+        return (now or datetime.now(UTC)) - timedelta(seconds=length)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        wanted = "a duration such as 7d nor a time such as 2030-12-31T18:00"
+        raise Fault(printable(f"{option}: '{text}' is neither {wanted}")) from None
+
+
+def _duration_s(option: str, text: str) -> float | None:
+    from gavel.client.jobs.values import duration_s
+
+    length = duration_s(text)
+    # The clocks of this machine cannot count further.
+    if length and length > YEARS_MAX * 366 * 86_400:
+        raise Fault(printable(f"{option}: '{text[:60]}' is longer than the limit, {YEARS_MAX} years"))
+    return length
+
+
+def span(length_s: float) -> str:
+    """Return a length of time in whole units: `40s`, `12m`, `3h05m`, `2d4h`."""
+    length = max(round(length_s), 0)
+    if length < 60:
+        return f"{length}s"
+    if length < 3600:
+        return f"{length // 60}m"
+    if length < 86_400:
+        return f"{length // 3600}h{length % 3600 // 60:02}m"
+    return f"{length // 86_400}d{length % 86_400 // 3600}h"
+
+
+def age(at: datetime | None, now: datetime) -> str:
+    """Return how long ago this was; nothing where it has not been."""
+    return "" if at is None else span((now - at).total_seconds())
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """Return `12m ago`, `in 12m` or `never`."""
+    if at is None:
+        return "never"
+    length_s = (now - at).total_seconds()
+    return f"in {span(-length_s)}" if length_s <= -1 else f"{span(length_s)} ago"
+
+
+def hours(length_s: float) -> str:
+    """Return GPU time as it is paid for, `12.3 h`; below an hour in smaller units."""
+    return f"{length_s / 3600:,.1f} h" if length_s >= 3600 else span(length_s)
+
+
+def duration(length_s: float) -> str:
+    """Return a measured length of time to three digits: `4.2 ms`, `1.5 min`, `27.8 h`."""
+    for unit, size_s in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if length_s >= size_s * (2 if unit == "days" else 1):
+            return f"{length_s / size_s:.3g} {unit}"
+    return f"{length_s:.3g} s"
+
+
+def size(size_bytes: float) -> str:
+    """Return a size to three digits: `1.5 GiB`."""
+    for unit, bytes_each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= bytes_each:
+            return f"{size_bytes / bytes_each:.3g} {unit}"
+    return f"{size_bytes:g} bytes"
+
+
+def short_number(value: float) -> str:
+    """Return `950`, `12.3k` or `1.2M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
