@@ -94,7 +94,9 @@ class Cluster(LocalCluster):
         """The process in which policies work."""
         assert self.scheduler is not None
         below = process_tree.descendants(self.scheduler.pid)
-        return next((one for one in below if b"solver_process" in _read(one.pid, "cmdline")), None)
+        return next(
+            (one for one in below if b"scheduler.live.solver.child" in _read(one.pid, "cmdline")), None
+        )
 
     def runs_nothing(self) -> None:
         """Wait until no GPU is held, and nothing of any job is left."""

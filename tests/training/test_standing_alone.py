@@ -57,7 +57,7 @@ def test_a_loop_runs_where_there_is_no_torch(tmp_path: Path) -> None:
     assert said.stderr == ""
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
 def test_its_syntax_is_that_of_python_3_9(path: Path) -> None:
     """A job's environment may be older than ours; annotations may be new, they are never evaluated."""
     text = path.read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_its_syntax_is_that_of_python_3_9(path: Path) -> None:
 NEWER = {"pairwise", "StrEnum", "ExceptionGroup", "TaskGroup", "UTC", "override", "Self", "batched"}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
 def test_it_asks_for_nothing_that_came_later(path: Path) -> None:
     """Neither names nor arguments that the standard library of Python 3.9 does not have."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -86,7 +86,7 @@ def started(lease: RunDirectory, program: str, place: Path) -> Process:
 
 def test_the_errors_of_the_page_are_those_of_the_code() -> None:
     """What the last table quotes is said somewhere in the library."""
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gavel" / "training").glob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gavel" / "training").rglob("*.py"))
     quoted = re.findall(r"^\| `(.*?)` \|", PAGE[PAGE.index("## When something is wrong") :], re.MULTILINE)
     assert len(quoted) == 6
     for words in ("StaleAttempt", "the part of rank", "has no length", "is passed over", "is damaged"):

@@ -15,7 +15,7 @@ import pytest
 from gavel import Client
 from scheduler.core import apply as applying
 from scheduler.core import facts as f
-from scheduler.core.planning import problem
+from scheduler.core.planning import kinds, problem
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.data.fsck import Finding, look_at
 from scheduler.model.cluster import NodeSpec
@@ -44,14 +44,14 @@ def directory(folder: Path, *more: f.Fact) -> Path:
 @pytest.fixture
 def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stating the problem raises where the poison is in it."""
-    real = problem.gpus_for
+    real = kinds.gpus_for
 
     def gpus_for(node: Any, spec: JobSpec) -> int:
         if spec.cpus == POISON:
             raise OverflowError("cannot convert float infinity to integer")
         return real(node, spec)
 
-    monkeypatch.setattr(problem, "gpus_for", gpus_for)
+    monkeypatch.setattr(kinds, "gpus_for", gpus_for)
 
 
 @contextmanager

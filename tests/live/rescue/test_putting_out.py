@@ -12,7 +12,7 @@ from scheduler.core import on_rounds
 from scheduler.core.effects import RenewLeases, WakeAt
 from scheduler.core.facts import AllocationFailed
 from scheduler.core.messages import JobCommand, Woke
-from scheduler.core.planning import problem
+from scheduler.core.planning import kinds
 from scheduler.drive import perform
 from scheduler.live.rescue.blame import Blame, fewest
 from scheduler.model.cluster import NodeState
@@ -64,8 +64,8 @@ def test_a_problem_that_cannot_be_stated_because_of_a_job(monkeypatch: pytest.Mo
     """The question to the solver raises for one kind of job: all of that kind that fail are held, and no others."""
     service = Service(hello("n1", 4))
     service.tell(0.0, submit("a"), submit("x", "y", cpus=0.5), submit("b"))
-    real = problem.gpus_for
-    monkeypatch.setattr(problem, "gpus_for", poisonous(real, lambda one, spec: spec.cpus == 0.5))
+    real = kinds.gpus_for
+    monkeypatch.setattr(kinds, "gpus_for", poisonous(real, lambda one, spec: spec.cpus == 0.5))
     service.until(20.0)
     held = {one.spec.name for one in service.state.active.values() if one.state is JobState.HELD}
     assert (held, service.running()) == ({"x", "y"}, {"a", "b"})
@@ -109,7 +109,7 @@ def test_a_start_that_raises_holds_the_job(monkeypatch: pytest.MonkeyPatch) -> N
     service.tell(0.0, submit("a"), submit("poison", cpus=0.5))
     service.tell(0.0, Woke(what="tick"))
     assert not service.state.asked.answered
-    monkeypatch.setattr(problem, "gpus_for", poisonous(problem.gpus_for, lambda one, spec: spec.cpus == 0.5))
+    monkeypatch.setattr(kinds, "gpus_for", poisonous(kinds.gpus_for, lambda one, spec: spec.cpus == 0.5))
     service.core.go_back()  # a new process has worked out nothing yet
     epoch = service.state.epoch
     *_, last = service.rescue.take_over(5.0, Blame())

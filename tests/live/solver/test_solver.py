@@ -166,7 +166,7 @@ def test_a_question_that_cannot_be_put_leaves_the_next_its_answer(monkeypatch):
 # starts a solver whose input stays open when this process dies, asks it once, and says its pid
 ASKS = (
     "import os, subprocess, sys\n"
-    "from tests.live.test_solver import question, encode_question\n"
+    "from tests.live.solver.test_solver import question, encode_question\n"
     "solver = subprocess.Popen(sys.argv[2:], stdin=0, stdout=subprocess.PIPE, start_new_session=True)\n"
     "data = encode_question(question(), 5.0)\n"
     "os.write(int(sys.argv[1]), len(data).to_bytes(8, 'big') + data)\n"
