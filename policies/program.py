@@ -144,8 +144,8 @@ class Program:
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
         worth[held] = dual[len(self._standing_limit) :][: len(held)] / self._size[held]
-        given = self._given(answer.x)
-        return self._point(given, float(gain @ given), dual, worth, answer.optimal)  # of what is really given
+        given = self.within_limits(answer.x)
+        return self.point(given, float(gain @ given), dual, worth, answer.optimal)  # of what is really given
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
         """The second stage: of all shares that keep the floor, those with the greatest gain @ E. Value and prices stay.
@@ -226,7 +226,7 @@ class Program:
         level = float(answer.x[-1]) * unit
         dual = answer.dual * unit
         worth = dual[len(self._standing_limit) :] / self._size
-        return self._point(self._given(answer.x[:k]), level, dual, worth, answer.optimal)
+        return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
     def least_shortfall(self, need: Floats) -> Floats:
         """Who must miss: s_m in [0, 1] with E_m >= (1 - s_m) * need_m and the least sum over all members."""
@@ -279,7 +279,7 @@ class Program:
         """The job of each usable column, and of further columns behind them."""
         return None if self._block is None else np.concatenate([self._block, further])
 
-    def _given(self, x: Floats) -> Floats:
+    def within_limits(self, x: Floats) -> Floats:
         """No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back."""
         limit, used = self._standing_limit, self._standing @ x
         over = used > limit
@@ -291,7 +291,7 @@ class Program:
             fit = np.minimum(fit, fits[np.where(self._second == ALONE, self._first, self._second)])
         return np.asarray(x * fit)
 
-    def _point(self, given: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
+    def point(self, given: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
         n = len(self.count)
         shares = np.zeros(len(self.problem.columns))
         shares[self.usable] = given

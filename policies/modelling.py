@@ -1,0 +1,104 @@
+"""An objective written in cvxpy, over the columns that every policy works with.
+
+    model = Model(problem)
+    x, E = model.x, model.E
+    point = model.maximise(cp.sum(cp.log(E)))
+    return model.allocation("my_policy", point)
+
+This is the short way to try an objective, and the only way to solve one that is not linear. An objective that is to
+decide about thousands of jobs belongs in a `Program`, which is many times faster.
+
+cvxpy takes a second to import, and `gavel` imports every module of `policies/` when it starts: so import cvxpy inside
+the policy's function, as `Model` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from policies.engine.solvers import MAX_ITERATIONS, TOLERANCE, time_left_s
+from policies.engine.sparse import Sparse
+from policies.errors import SolverFailure
+from policies.problem import Allocation, Bools, Floats, Problem
+from policies.program import SLACK, Point, Program
+
+# An expression or a constraint of cvxpy, which is shipped without types.
+Expression = Any
+Constraint = Any
+
+
+class Model:
+    """The shares of a problem as a variable, what follows from them as expressions, and the rules they always keep.
+
+    Arrays are indexed as in the problem: `k` columns, `n` rows of jobs (a row may stand for several equal jobs, see
+    `jobs.count`), `t` worker types.
+    """
+
+    def __init__(self, problem: Problem, allowed: Bools | None = None) -> None:
+        """Model a problem; `allowed` [k] restricts it to some of its columns."""
+        import cvxpy as cp
+
+        self.problem = problem
+        self.program = Program(problem, allowed)
+        usable = self.program.usable
+        self._shares = cp.Variable(usable.size, nonneg=True)
+        size = len(problem.columns), usable.size
+        place = Sparse(np.ones(usable.size), usable, np.arange(usable.size), size)
+        # [k] The share of wall-clock time in which each column runs; 0 where it can do no work.
+        self.x: Expression = place.compressed() @ self._shares
+        # [n] Effective rates: the steps per second that all jobs of a row get together.
+        self.E: Expression = problem.rates.compressed() @ self.x
+        # [n] The time in which jobs of a row run, in shares: at most 1 for each job.
+        self.time: Expression = problem.membership.compressed() @ self.x
+        # [t] GPUs in use, on average over time: at most those there are.
+        self.gpus: Expression = problem.occupancy.compressed() @ self.x
+        self.time_rows: Constraint = self.time <= problem.jobs.count
+        self.capacity_rows: Constraint = self.gpus <= problem.capacity
+
+    def maximise(self, gain: Expression, *constraints: Constraint) -> Point:
+        """Return the shares with the greatest gain, a concave expression, that keep the rules and these constraints.
+
+        The point's price is what one more GPU of each type would add to the gain.
+        """
+        import cvxpy as cp
+
+        task = cp.Problem(cp.Maximize(gain), [self.time_rows, self.capacity_rows, *constraints])
+        try:
+            task.solve(solver=cp.CLARABEL, **_options())
+        except cp.SolverError as error:
+            raise SolverFailure(str(error)) from None
+        if task.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+            raise SolverFailure(f"Clarabel: {task.status}")
+        rules = np.concatenate([self.time_rows.dual_value, self.capacity_rows.dual_value])
+        shares = self.program.within_limits(np.maximum(self._shares.value, 0.0))
+        worth = np.zeros(len(self.problem.jobs))
+        return self.program.point(shares, float(task.value), rules, worth, task.status == cp.OPTIMAL)
+
+    def improve(self, point: Point, gain: Expression, floor: Floats) -> Point:
+        """Return, of all shares that give every row at least its `floor` of E, those with the greatest gain.
+
+        This is the second stage of an objective with several optima. Value and price stay those of the first.
+        """
+        size = self.program.best_rate * self.problem.jobs.count
+        better = self.maximise(gain, self.E / size >= floor * (1.0 - SLACK) / size)
+        return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
+
+    def allocation(self, policy: str, point: Point, **other: Any) -> Allocation:
+        """Return a point as the policy's answer; other fields of the Allocation can be given by name."""
+        return self.program.allocation(policy, point, **other)
+
+
+def _options() -> dict[str, Any]:
+    """Return the settings under which Clarabel gives the same answer every time, within the time that is left."""
+    options: dict[str, Any] = {
+        "max_threads": 1,
+        "max_iter": MAX_ITERATIONS,
+        **dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TOLERANCE),
+    }
+    left_s = time_left_s()
+    if left_s <= 0:
+        raise SolverFailure("no time left")
+    return {**options, "time_limit": left_s} if np.isfinite(left_s) else options
