@@ -74,4 +74,12 @@ class Reply(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-Effect = WakeAt | SendLeases | RenewLeases | Solve | Reply
+class RefuseNode(msgspec.Struct, frozen=True):
+    """Do not let a node join, for a reason that has a stable code."""
+
+    node: str
+    error: str
+    code: str
+
+
+Effect = WakeAt | SendLeases | RenewLeases | Solve | Reply | RefuseNode

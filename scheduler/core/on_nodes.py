@@ -45,14 +45,14 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     try:
         spec = message.spec.checked()
     except InvalidSpec as error:
-        out.refuse(f"node:{message.spec.name}", error)
+        out.refuse_node(message.spec.name, error)
         return
     known = state.nodes.get(spec.name)
     if known is not None and known.spec != spec and _in_the_way(state, known, spec):
         wrong = Refused(
             f"node '{spec.name}' has leases as another node: {known.spec.gpus} × {known.spec.worker_type}"
         )
-        out.refuse(f"node:{spec.name}", wrong)
+        out.refuse_node(spec.name, wrong)
         return
     back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.core.apply import apply
-from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, WakeAt
+from scheduler.core.effects import Effect, RefuseNode, RenewLeases, Reply, SendLeases, WakeAt
 from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
@@ -78,10 +78,13 @@ class Outcome:
 
     def refuse(self, call: str, error: Refused | InvalidSpec) -> None:
         """Answer a call with what is wrong."""
-        code = error.code if isinstance(error, Refused) else "invalid"
         field = {"field": error.field} if isinstance(error, InvalidSpec) else {}
         if call:
-            self.effects.append(Reply(call, field, str(error), code))
+            self.effects.append(Reply(call, field, str(error), _code_of(error)))
+
+    def refuse_node(self, node: str, error: Refused | InvalidSpec) -> None:
+        """Do not let a node join."""
+        self.effects.append(RefuseNode(node, str(error), _code_of(error)))
 
     def dirty(self, nodes: Iterable[str]) -> None:
         """These nodes get their leases anew."""
@@ -110,6 +113,10 @@ class Outcome:
         """The nodes of this lease get their leases anew."""
         for name in nodes_of(holding.lease.gpus):
             self._dirty[name] = None
+
+
+def _code_of(error: Refused | InvalidSpec) -> str:
+    return error.code if isinstance(error, Refused) else "invalid"
 
 
 def _set_of(state: SchedulerState, node: Node) -> SendLeases:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from scheduler.core.core import Core
-from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, Solve, WakeAt
+from scheduler.core.effects import Effect, RefuseNode, RenewLeases, Reply, SendLeases, Solve, WakeAt
 from scheduler.core.messages import (
     Configure,
     GiveRates,
@@ -66,8 +66,8 @@ class Links(Protocol):
         """The same set goes on, for all nodes that are named."""
         ...
 
-    def refused(self, node: str, text: str, code: str) -> None:
-        """The core does not take this node."""
+    def refuse_node(self, effect: RefuseNode) -> None:
+        """Send the agent of this node away: the core does not let it join."""
         ...
 
 
@@ -202,13 +202,12 @@ class LiveWorld:
                 self.links.send_leases(effect)
             case RenewLeases() if self.links is not None:
                 self.links.renew_leases(effect)
+            case RefuseNode() if self.links is not None:
+                self.links.refuse_node(effect)
             case Solve() if self.solver is not None:
                 self.solver.ask(effect)
 
     def _answer(self, reply: Reply) -> None:
-        if reply.call.startswith("node:") and self.links is not None:
-            self.links.refused(reply.call.removeprefix("node:"), reply.error, reply.code)
-            return
         answer = self._calls.pop(reply.call, None)
         if answer is None or answer.done():  # the caller has left
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.effects import Reply, SendLeases
+from scheduler.core.effects import RefuseNode, Reply, SendLeases
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusWithheld,
@@ -64,7 +64,7 @@ def test_a_node_that_cannot_be_is_refused(desk_of: DeskOf) -> None:
     """A bad description names its field, and nothing joins."""
     desk = desk_of()
     desk.tell(0, hello(gpus=0))
-    assert desk.claim(Reply, call="node:n1", code="invalid").result == {"field": "gpus"}
+    assert desk.claim(RefuseNode, node="n1", code="invalid").error.startswith("gpus: ")
     assert desk.core.state.nodes == {}
 
 
@@ -332,7 +332,7 @@ def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) 
         desk = desk_of(node())
         lease, _ = desk.run(job(), job())
         desk.tell(9, hello("n1", lease, **changed))
-        assert "has leases as another node" in desk.claim(Reply, call="node:n1").error
+        desk.claim(RefuseNode, node="n1", code="refused")
         assert desk.core.state.nodes["n1"].spec == node()
         desk.settle()
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 from protos.gavel.v1 import agents_pb2 as pb
-from scheduler.core.effects import RenewLeases, SendLeases
+from scheduler.core.effects import RefuseNode, RenewLeases, SendLeases
 from scheduler.core.facts import Fact, NodeMoved, NodeRemoved
 from scheduler.core.messages import NodeCommand, NodeSilent
 from scheduler.live.agents import shared_storage
@@ -43,7 +43,7 @@ class Links:
         self.by_name: dict[str, NodeLink] = {}
         self._arriving: dict[str, NodeLink] = {}  # said Hello, not welcome yet
         self._seen: dict[str, NodeSeen] = {}  # of nodes whose link is gone
-        self._refusals: dict[str, tuple[str, str]] = {}
+        self._refusals: dict[str, str] = {}
         self._gangs = Gangs(self.pace.gang_s)
         self._stopping = False
         self._away: dict[str, float] = {}  # nodes without a link, and when they are silent
@@ -64,10 +64,11 @@ class Links:
             if link is not None:
                 link.outbox.renew(effect, generation)
 
-    def refused(self, node: str, text: str, code: str) -> None:
-        """The core does not take this node."""
-        log.warning("node %(node)s is refused: %(why)s", {"node": node, "why": text, "code": code})
-        self._refusals[node] = (text, code)
+    def refuse_node(self, effect: RefuseNode) -> None:
+        """Keep the refusal for the agent of this node, whose hello is waiting for an answer."""
+        fields = {"node": effect.node, "why": effect.error, "code": effect.code}
+        log.warning("node %(node)s is refused: %(why)s", fields)
+        self._refusals[effect.node] = effect.error
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
         """For the Feed: send an agent away whose node was removed; one whose node was resumed lets go of its GPUs."""
@@ -223,7 +224,7 @@ class Links:
 
         def said(failed: str = "") -> None:
             if failed:
-                self._refusals[link.name] = (failed, "internal")
+                self._refusals[link.name] = failed
             if not durable.done():
                 durable.set_result("")
 
@@ -235,7 +236,7 @@ class Links:
                 NodeCommand(node=link.name, action="resume", user="its agent, which is back", by_agent=True)
             )
         refusal = self._refusals.pop(link.name, None)
-        return None if refusal is None else ("refused", refusal[0])
+        return None if refusal is None else ("refused", refusal)
 
     # ---------------------------------------------------------------------------------------------- when linked
 

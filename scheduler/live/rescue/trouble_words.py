@@ -73,3 +73,5 @@ def effect_words(effect: e.Effect) -> str:
             return "asking the solver"
         case e.Reply():
             return "answering a call"
+        case e.RefuseNode():
+            return f"refusing node {effect.node}"

@@ -148,7 +148,7 @@ class SimWorld:
             self._timers[effect.what] = max(effect.at_s, self.now_s)
         elif isinstance(effect, Solve):
             self.at(self.now_s + self._solver_latency_s, self._solver(effect))
-        else:
+        elif isinstance(effect, Reply):
             self._answered(effect)
 
     def _answered(self, reply: Reply) -> None:
