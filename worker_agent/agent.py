@@ -12,6 +12,7 @@ import fcntl
 import functools
 import json
 import logging
+import math
 import os
 import tempfile
 import time
@@ -30,13 +31,12 @@ from worker_agent.core.messages import (
     Limits,
     Order,
     ProcessExited,
-    SayHello,
-    Send,
+    Report,
+    SendHello,
     SignalLeader,
     StartProcess,
     Taken,
     Tick,
-    WakeAt,
 )
 from worker_agent.node.mps import ALONE, PIPES
 from worker_agent.runs.containment import Containment
@@ -61,7 +61,7 @@ class Link(Protocol):
     def send_hello(self, held: tuple[Held, ...]) -> None:
         """The first word on a new link."""
 
-    def send_report(self, report: Send) -> None:
+    def send_report(self, report: Report) -> None:
         """A report; `Agent.last_lines` has more of failed exits."""
 
     def preparing(self, order: Order) -> None:
@@ -110,6 +110,8 @@ class Agent:
         self.retention = retention or Retention()
         self.details: dict[str, Details] = {}
         self._timer: asyncio.TimerHandle | None = None
+        # When the timer fires.
+        self._tick_s = math.inf
         self._coming_up: dict[str, asyncio.Task[None]] = {}
         self._ports = HeldPorts()
         self._joining: set[str] = set()  # leases that are about to run under MPS, if there is one
@@ -153,6 +155,10 @@ class Agent:
         """Something happened: do what the core says."""
         for action in self.core.handle(self.clock(), event):
             self._carry_out(action)
+        if self.core.news:
+            self.link.send_report(self.core.take_report())
+        if self.core.tick_s < self._tick_s:
+            self._tick_at(self.core.tick_s)
         if isinstance(event, ProcessExited):
             self._ports.release(event.lease)
             if event.outcome == "node_failed":
@@ -204,23 +210,21 @@ class Agent:
             self.processes.signal(action.lease)
         elif isinstance(action, KillGroup):
             self.processes.kill(action.lease)
-        elif isinstance(action, Send):
-            self.link.send_report(action)
-        elif isinstance(action, SayHello):
+        elif isinstance(action, SendHello):
             self.link.send_hello(action.held)
-        elif isinstance(action, WakeAt):
-            self._wake_at(action.at_s)
 
-    def _wake_at(self, at_s: float) -> None:
+    def _tick_at(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._tick_s = at_s
         wait_s = max(0.0, at_s - self.clock())
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
-    def _wake(self) -> None:
-        again_s = self.core.wake_again_s(self.clock())
-        if again_s > self.clock():
-            self._wake_at(again_s)
+    def _tick(self) -> None:
+        self._tick_s = math.inf
+        at_s = self.core.put_off_tick(self.clock())
+        if at_s > self.clock():
+            self._tick_at(at_s)
         else:
             self.tell(Tick())
 

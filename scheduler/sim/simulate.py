@@ -22,7 +22,7 @@ from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.settings import Settings
-from scheduler.sim.engine.machines import Machines
+from scheduler.sim.engine.machines import Machines, agent_limits
 from scheduler.sim.engine.physics import JobTruth, Physics
 from scheduler.sim.engine.renewals import RestartingMachines
 from scheduler.sim.engine.world import Arrival, Event, SimWorld
@@ -214,7 +214,7 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     kind = RestartingMachines if options.renewal_restarts else Machines
     machines = kind(
         physics,
-        limits=Limits(report_interval_s=options.report_interval_s, late_s=1e-3, ask_s=patience_s(options)),
+        limits=agent_limits(options.report_interval_s, patience_s(options)),
     )
     core = Core()
     watch.state = core.state

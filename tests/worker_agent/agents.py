@@ -14,9 +14,9 @@ from worker_agent.core.messages import (
     Order,
     ProcessExited,
     ProcessStarted,
-    SayHello,
+    Report,
+    SendHello,
     StartProcess,
-    WakeAt,
 )
 
 LIMITS = Limits(report_interval_s=1000.0, late_s=1.0, ask_s=20.0, grace_s=5.0)
@@ -29,13 +29,14 @@ class Agent:
         self.core = AgentCore(LIMITS)
         self.generation = 0
         if linked:
-            assert self.tell(0, LinkUp()) == [SayHello()]
+            assert self.tell(0, LinkUp()) == [SendHello()]
 
-    def tell(self, now_s: float, event: Event, *, wakes: bool = False) -> list[Action]:
-        """What it does about an event; wakes are left out unless they are what it is about."""
-        return [a for a in self.core.handle(now_s, event) if wakes or not isinstance(a, WakeAt)]
+    def tell(self, now_s: float, event: Event) -> list[Action | Report]:
+        """What it does about an event, and reports at once."""
+        actions = self.core.handle(now_s, event)
+        return [*actions, self.core.take_report()] if self.core.news else list(actions)
 
-    def desire(self, now_s: float, *orders: Order) -> list[Action]:
+    def desire(self, now_s: float, *orders: Order) -> list[Action | Report]:
         """The next full set."""
         self.generation += 1
         return self.tell(now_s, Desired(1, self.generation, orders))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tests.worker_agent.shim_runs import PATIENCE_S, end_groups, python
 from worker_agent.agent import Agent
-from worker_agent.core.messages import Desired, Held, Limits, LinkUp, Order, ProcessExited, Send
+from worker_agent.core.messages import Desired, Held, Limits, LinkUp, Order, ProcessExited, Report
 from worker_agent.node.mps import MpsDaemons
 from worker_agent.node.packages import Packages
 from worker_agent.node.users import Users
@@ -56,7 +56,7 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.hellos: list[tuple[Held, ...]] = []
-        self.reports: list[Send] = []
+        self.reports: list[Report] = []
         self.cannot: list[str] = []
         self.begun: list[str] = []
         self.are_ready: list[tuple[str, tuple[int, ...]]] = []
@@ -66,7 +66,7 @@ class FakeLink:
         """Remember it."""
         self.hellos.append(held)
 
-    def send_report(self, report: Send) -> None:
+    def send_report(self, report: Report) -> None:
         """Remember it."""
         self.reports.append(report)
 

@@ -1,4 +1,4 @@
-"""What an agent remembers of jobs: the newest attempt that was ordered here, and how the last one ended."""
+"""The newest attempt of each job that was ordered on this node, and the job's last exit here."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import msgspec
 from worker_agent.core.messages import Order, ProcessExited, Token
 
 
-class Seen(msgspec.Struct, gc=False):
-    """The newest attempt of a job that was ordered here, and the last exit of the job here."""
+class Attempt(msgspec.Struct, gc=False):
+    """The newest attempt of a job on this node, and the last exit of the job here, which may be of an earlier one."""
 
     token: Token
     exit: ProcessExited | None = None
 
 
-class SeenJobs(dict[str, Seen]):
-    """By job, those first of which nothing was ordered for longest: they are the first to be forgotten."""
+class Attempts(dict[str, Attempt]):
+    """Attempts by job, least recently ordered first; those are evicted first."""
 
-    def take(self, order: Order, jobs_max: int) -> bool:
-        """Remember that this was ordered; False if it is not new."""
+    def order(self, order: Order, jobs_max: int) -> bool:
+        """Record the attempt of an order; False if the order is stale or was recorded before."""
         job, token = order.job, (order.epoch, order.attempt)
-        seen = self.get(job)
-        if seen is None:
-            self[job] = Seen(token)
+        attempt = self.get(job)
+        if attempt is None:
+            self[job] = Attempt(token)
             while len(self) > jobs_max:
                 del self[next(iter(self))]
-        elif token <= seen.token:
+        elif token <= attempt.token:
             return False
         else:
             del self[job]
-            self[job] = seen
-            seen.token = token
+            self[job] = attempt
+            attempt.token = token
         return True
 
-    def find(self, order: Order) -> None:
-        """It was ordered of an agent that was here before."""
-        seen = self.get(order.job)
-        if seen is None or order.token >= seen.token:
-            self[order.job] = Seen(order.token)
+    def adopt(self, order: Order) -> None:
+        """Record the attempt of an order that an earlier agent on this node was given."""
+        attempt = self.get(order.job)
+        if attempt is None or order.token >= attempt.token:
+            self[order.job] = Attempt(order.token)
 
     def end(self, order: Order, exit: ProcessExited) -> None:
-        """It ended like this, and is the last of its job unless a newer one was ordered."""
+        """Record how an attempt ended, unless a newer one was ordered."""
         token = order.epoch, order.attempt
-        seen = self.get(order.job)
-        if seen is None:
-            self[order.job] = Seen(token, exit)
-        elif token >= seen.token:
-            seen.token, seen.exit = token, exit
+        attempt = self.get(order.job)
+        if attempt is None:
+            self[order.job] = Attempt(token, exit)
+        elif token >= attempt.token:
+            attempt.token, attempt.exit = token, exit
 
-    def never_ran(self, order: Order) -> ProcessExited:
-        """The exit of an order that had no process here, or had it long ago.
+    def exit_without_run(self, order: Order) -> ProcessExited:
+        """Return the exit to report for an order that has no processes: the one it had, or that it never ran.
 
-        Figures of an order that never ran are the last ones known here of its job.
+        An order that never ran reports the progress of the job's last exit on this node.
         """
-        seen = self.get(order.job)
-        exit = seen.exit if seen else None
+        attempt = self.get(order.job)
+        exit = attempt.exit if attempt else None
         if exit is not None and exit.lease == order.lease:
             return exit
         steps, saved = (exit.steps, exit.saved) if exit else (0.0, 0.0)

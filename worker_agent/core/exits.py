@@ -1,4 +1,4 @@
-"""Exits that the scheduler may not know of yet: said again until it shows that it does."""
+"""Exits of which the scheduler may not know yet: reported again and again until it shows that it does."""
 
 from __future__ import annotations
 
@@ -11,60 +11,64 @@ from worker_agent.core.messages import ProcessExited
 
 
 class KeptExit(msgspec.Struct, gc=False):
-    """One exit, and what became of telling it."""
+    """An exit, and how far its report has come."""
 
     exit: ProcessExited
     gpus: tuple[int, ...]
-    number: int = 0  # of the report that said it last
-    omitted: bool = False  # a set came that does without the lease
+    # The number of the last report that carried it; 0 before the first.
+    report: int = 0
+    # A set without this lease has come since.
+    omitted: bool = False
 
 
 class Exits:
-    """What has ended here, by lease, until the scheduler has taken it in."""
+    """Exits on this node by lease, each kept until the scheduler has it."""
 
-    __slots__ = ("kept", "said_s", "unsaid")
+    __slots__ = ("kept", "pending", "reported_s")
 
     def __init__(self) -> None:
         self.kept: dict[str, KeptExit] = {}
-        self.unsaid: dict[str, KeptExit] = {}  # goes out with the next report
-        self.said_s = math.inf  # when all that are kept were last said; the first one counts
+        # Those that the next report carries.
+        self.pending: dict[str, KeptExit] = {}
+        # When all that are kept were last reported; the time of the first one before that; inf while none is kept.
+        self.reported_s = math.inf
 
     def keep(self, now_s: float, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
-        """It has ended, and has to be told."""
-        if self.said_s == math.inf:
-            self.said_s = now_s
-        self.kept[exit.lease] = self.unsaid[exit.lease] = KeptExit(exit, gpus)
+        """Keep an exit, and put it into the next report."""
+        if self.reported_s == math.inf:
+            self.reported_s = now_s
+        self.kept[exit.lease] = self.pending[exit.lease] = KeptExit(exit, gpus)
 
-    def say_again(self, lease: str) -> None:
-        """Tell an exit that is kept once more."""
-        self.unsaid[lease] = self.kept[lease]
+    def resend(self, lease: str) -> None:
+        """Put a kept exit into the next report again."""
+        self.pending[lease] = self.kept[lease]
 
-    def say_all_again(self) -> None:
-        """The interval has passed, or the link is new: whatever was told may have been lost."""
-        self.unsaid.update(self.kept)
+    def resend_all(self) -> None:
+        """Put every kept exit into the next report: earlier reports may have been lost."""
+        self.pending.update(self.kept)
 
-    def said(self, number: int) -> tuple[ProcessExited, ...]:
-        """What goes into the report of this number."""
+    def take_pending(self, report: int) -> tuple[ProcessExited, ...]:
+        """Return the exits for the report of this number; none is pending afterwards."""
         exits = []
-        for kept in self.unsaid.values():
-            kept.number = number
+        for kept in self.pending.values():
+            kept.report = report
             exits.append(kept.exit)
-        self.unsaid.clear()
+        self.pending.clear()
         return tuple(exits)
 
-    def taken(self, number: int) -> None:
-        """The scheduler has the report of this number for good."""
-        for lease in [lease for lease, kept in self.kept.items() if kept.number == number]:
+    def confirm(self, report: int) -> None:
+        """Forget the exits last carried by this report: the scheduler has made it durable."""
+        for lease in [lease for lease, kept in self.kept.items() if kept.report == report]:
             self._forget(lease)
 
-    def see_set(self, listed: Collection[str], given: Set[int]) -> None:
-        """Which exits does the sender of this set know of? `given`: GPUs that go to leases new to this node.
+    def compare_with_set(self, listed: Collection[str], given: Set[int]) -> None:
+        """Forget the exits that the sender of this set knows. `given`: GPUs of leases that are new to this node.
 
-        GPUs go to a new lease only when the old one is closed: that is proof. A set that merely does without
-        the lease may have crossed the exit on its way; it takes two of them.
+        The scheduler gives a GPU to a new lease only after it has closed the old one: that is proof. A set that only
+        lacks the lease may have crossed the report of its exit on the way, so it takes two of those.
         """
         for lease, kept in list(self.kept.items()):
-            if lease in listed or not kept.number:  # never said: nobody can know
+            if lease in listed or not kept.report:
                 continue
             if kept.omitted or not given.isdisjoint(kept.gpus):
                 self._forget(lease)
@@ -73,6 +77,6 @@ class Exits:
 
     def _forget(self, lease: str) -> None:
         del self.kept[lease]
-        self.unsaid.pop(lease, None)
+        self.pending.pop(lease, None)
         if not self.kept:
-            self.said_s = math.inf
+            self.reported_s = math.inf

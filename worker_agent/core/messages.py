@@ -1,7 +1,7 @@
-"""The words an agent's core speaks: orders, what happens to it (events), and what it wants done (actions).
+"""What goes into an agent's core and comes out of it: orders, events, actions.
 
-Times are seconds on the agent's own monotonic clock. Nothing here knows how a process is started or how a
-message travels; the live agent and the simulated nodes carry the same actions out, each in its own way.
+Times are seconds on the agent's own monotonic clock. Nothing here knows how a process is started or how a message
+travels: the live agent and the simulated nodes carry out the same actions, each in its own way.
 """
 
 from __future__ import annotations
@@ -13,98 +13,115 @@ from typing import Literal
 import msgspec
 
 Outcome = Literal["finished", "yielded", "failed", "node_failed"]
-Token = tuple[int, int]  # epoch and attempt: of two tokens for a job, the smaller one is stale
+# Epoch and attempt: of two tokens for the same job, the smaller one is stale.
+Token = tuple[int, int]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How patient an agent is.
 
-    late_s + ask_s + grace_s has to stay below the scheduler's lease_margin_s: by then it takes a GPU whose
-    lease ran out for free.
+    late_s + ask_s + grace_s has to stay below the scheduler's lease_margin_s: after that margin the scheduler considers
+    the GPUs of an expired lease free.
     """
 
     report_interval_s: float = 30.0
-    first_step_s: float = 5.0  # a job that takes longer to start has its first step told at once
-    late_s: float = 1.0  # a renewal may come so long after the end of the lease
-    ask_s: float = 20.0  # from asking a job to checkpoint and stop to the signal
-    grace_s: float = 5.0  # from the signal to its leader to killing its group, and to killing it again
-    jobs_kept_max: int = 4096  # of which the newest attempt is remembered
+    # A job that starts more slowly than this has its first step reported at once.
+    first_step_s: float = 5.0
+    # How long after the end of a lease a renewal is still waited for.
+    late_s: float = 1.0
+    # From the request to checkpoint and stop until the signal.
+    ask_s: float = 20.0
+    # From the signal to the leader until the group is killed, and between further attempts to kill it.
+    grace_s: float = 5.0
+    # Of how many jobs the newest attempt is remembered.
+    jobs_kept_max: int = 4096
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """Run this part of a job on these GPUs until then. Nothing is left to choose."""
+    """One node's part of a lease: run the job on these GPUs until the end. It leaves nothing to choose."""
 
     lease: str
     job: str
     attempt: int
-    gpus: tuple[int, ...]  # local indices
+    # By local index.
+    gpus: tuple[int, ...]
     ends_s: float
-    epoch: int = 0  # of the scheduler that granted it: with the attempt, the token
+    # The epoch of the scheduler that granted the lease; with the attempt, the token.
+    epoch: int = 0
     node_rank: int = 0
     nodes: int = 1
     world_size: int = 1
     rendezvous: str = ""
     steps_max: float | None = None
-    last: bool = False  # it will not be renewed: it ends at its end, and no late renewal is waited for
+    # The lease will not be renewed: the agent stops the job at its end without waiting for a late renewal.
+    last: bool = False
 
     @property
     def token(self) -> Token:
-        """What the newest attempt of a job is known by."""
+        """The token of this attempt."""
         return self.epoch, self.attempt
 
     def named(self, **more: object) -> dict[str, object]:
-        """What a line of the log is about, which names some of this and has the rest as fields."""
+        """Return the fields of a log line about this order."""
         return {"job": self.job, "lease": self.lease, "attempt": self.attempt, **more}
 
 
 class Phase(Enum):
-    """Where the processes of an order are."""
+    """Where an order stands on its way from accepted to ended."""
 
-    WAITING = "waiting"  # for the exit of those that had the GPUs before
+    # Until the processes that had its GPUs before are gone.
+    WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
-    ASKED = "asked"  # to checkpoint and stop
+    # The job was asked to checkpoint and stop.
+    ASKED = "asked"
     SIGNALLED = "signalled"
     KILLED = "killed"
 
 
-# by names of their own, for what happens with every order: to find a member in its Enum takes five times as long
+# Module names, because every order is compared with them and looking a member up in its Enum takes five times as long.
 WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
 ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
 class Run(msgspec.Struct, kw_only=True, gc=False):
-    """An order as the agent keeps it until its processes are gone."""
+    """An order and its state, kept until the processes are gone."""
 
     order: Order
     ends_s: float
     phase: Phase = Phase.WAITING
-    wanted: bool = True  # in the set; False: on its way out
-    last: bool = False  # as the newest set says it
-    due_s: float = math.inf  # of the next escalation
+    # In the newest set; False while it is stopping.
+    wanted: bool = True
+    # As in the newest set.
+    last: bool = False
+    # When the next step of stopping is due.
+    due_s: float = math.inf
     started_s: float = math.inf
-    said_s: float = math.inf  # when its progress was last reported; its start counts
+    # When its start or its progress was last reported.
+    reported_s: float = math.inf
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
-    changed: bool = False  # progress that has not been reported
+    # It made progress that was not reported yet.
+    changed: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------- events
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """The full set of orders, from now on. What it says of ends holds for its round, whatever Renewed says."""
+    """The full set of orders from now on. Its ends hold for its round, whatever a Renewed for that round says."""
 
     epoch: int
     generation: int
     orders: tuple[Order, ...]
     round_number: int = 0
-    why_ended: dict[str, str] = {}  # by lease, why it ends: for the log of its job
+    # By lease, the reason why it ends, for the log of its job.
+    why_ended: dict[str, str] = {}
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):
-    """In this round, the set of this generation goes on until then; an order that is ending already does not."""
+    """In this round, the set of this generation goes on until `ends_s`, except for orders that are stopping."""
 
     epoch: int
     generation: int
@@ -119,17 +136,18 @@ class ProcessStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProcessFound(msgspec.Struct, frozen=True):
-    """After the agent was restarted: processes of an order still run, and how far they were."""
+    """A restarted agent has found processes of an order that its predecessor started."""
 
     order: Order
-    ran_s: float | None = 0.0  # None: it is still being prepared
+    # None while the run is still being prepared.
+    ran_s: float | None = 0.0
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
 
 
 class ProcessExited(msgspec.Struct, frozen=True, gc=False):
-    """All processes of an order are gone, and how."""
+    """All processes of an order are gone."""
 
     lease: str
     outcome: Outcome
@@ -141,7 +159,7 @@ class ProcessExited(msgspec.Struct, frozen=True, gc=False):
 
 
 class Progressed(msgspec.Struct, frozen=True, gc=False):
-    """How far the job is: absolute steps, and seconds of stepping under this lease."""
+    """How far a job is: steps in all, and seconds of stepping under this lease."""
 
     lease: str
     steps: float
@@ -150,7 +168,7 @@ class Progressed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler has this report for good."""
+    """The scheduler has made the report of this number durable."""
 
     number: int
 
@@ -164,7 +182,7 @@ class LinkDown(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """The time that WakeAt asked for has come."""
+    """The time `AgentCore.tick_s` has come."""
 
 
 Event = (
@@ -190,51 +208,47 @@ class StartProcess(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskToStop(msgspec.Struct, frozen=True, gc=False):
-    """Tell the job, through its lease, to checkpoint and stop."""
+    """Ask the job, through its lease, to checkpoint and stop."""
 
     lease: str
 
 
 class SignalLeader(msgspec.Struct, frozen=True, gc=False):
-    """It did not stop when asked: signal the leader, and nobody else."""
+    """Send SIGTERM to the leaders alone: the job did not stop when asked."""
 
     lease: str
 
 
 class KillGroup(msgspec.Struct, frozen=True, gc=False):
-    """It did not stop when signalled: end all that belongs to it."""
+    """Kill every process of the order: it did not stop when signalled."""
 
     lease: str
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An order that this agent answers for: processes run for it, or their exit is about to be reported."""
+    """An order that this agent answers for: it has processes, or their exit is about to be reported."""
 
     lease: str
     steps: float
     ran_s: float
 
 
-class SayHello(msgspec.Struct, frozen=True):
-    """Tell the scheduler that this node is there, and what it still holds. The first word on every link."""
+class SendHello(msgspec.Struct, frozen=True):
+    """Send the first message of a new link: this node is there, and these orders are on it."""
 
     held: tuple[Held, ...] = ()
 
 
-class Send(msgspec.Struct, frozen=True, gc=False):
-    """Report this. `generation` lets the scheduler see which set is known here; if its own is newer, it sends it."""
+Action = StartProcess | AskToStop | SignalLeader | KillGroup | SendHello
+
+# --------------------------------------------------------------------------------------------------- reports
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """What happened since the last report. A scheduler whose set is newer than `generation` sends its set again."""
 
     number: int
     generation: int
     started: tuple[str, ...] = ()
     progress: tuple[Progressed, ...] = ()
     exits: tuple[ProcessExited, ...] = ()
-
-
-class WakeAt(msgspec.Struct, frozen=True, gc=False):
-    """Send a Tick then. One is armed at most: a new one replaces it."""
-
-    at_s: float
-
-
-Action = StartProcess | AskToStop | SignalLeader | KillGroup | SayHello | Send | WakeAt

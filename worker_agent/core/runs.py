@@ -1,4 +1,4 @@
-"""What an agent knows of its orders: how one begins that was found, which can start, when something is due."""
+"""Questions about the runs of an agent: whether an order may start, when the next one is due."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable
 from worker_agent.core.messages import RUNNING, STARTING, WAITING, Order, ProcessFound, Run
 
 
-def run_found(now_s: float, found: ProcessFound) -> Run:
-    """An order whose processes were there before the agent."""
-    started_s = math.inf if found.ran_s is None else now_s - found.ran_s
+def adopted_run(now_s: float, event: ProcessFound) -> Run:
+    """Return the run of processes that an earlier agent started."""
+    started_s = math.inf if event.ran_s is None else now_s - event.ran_s
     return Run(
-        order=found.order,
-        ends_s=found.order.ends_s,
-        phase=STARTING if found.ran_s is None else RUNNING,
+        order=event.order,
+        ends_s=event.order.ends_s,
+        phase=STARTING if event.ran_s is None else RUNNING,
         started_s=started_s,
-        said_s=max(now_s, started_s),
-        steps=found.steps,
-        saved=found.saved,
-        stepping_s=found.stepping_s,
+        reported_s=max(now_s, started_s),
+        steps=event.steps,
+        saved=event.saved,
+        stepping_s=event.stepping_s,
     )
 
 
 def may_start(order: Order, runs: Iterable[Run]) -> bool:
-    """Whether the GPUs are free, or taken by nobody but the other half of a packed pair."""
+    """Tell whether the GPUs of an order are free, or taken only by the other job of its packed pair."""
     partners = 0
     for run in runs:
         if run.phase is WAITING:
@@ -39,11 +39,11 @@ def may_start(order: Order, runs: Iterable[Run]) -> bool:
     return partners < 2
 
 
-def first_times(runs: Iterable[Run], said_s: float) -> tuple[float, float, float]:
-    """The first end of a lease that may be renewed, the first of what else is due, and when a job was last told of.
+def first_times(runs: Iterable[Run], reported_s: float) -> tuple[float, float, float]:
+    """Return the first end of a lease that may be renewed, the first other due time, and the oldest report.
 
-    What is due is the end of a lease that will not be renewed, or the next step of one that is stopping; both are
-    inf where there is none. `said_s`: something else was last told of then.
+    Other due times are the ends of leases that will not be renewed and the next steps of runs that are stopping. Both
+    times are inf where there is none. `reported_s`: when the exits were last reported.
     """
     end_s = other_s = math.inf
     for run in runs:
@@ -53,5 +53,5 @@ def first_times(runs: Iterable[Run], said_s: float) -> tuple[float, float, float
             other_s = min(other_s, run.ends_s)
         elif run.ends_s < end_s:
             end_s = run.ends_s
-        said_s = run.said_s if run.said_s < said_s else said_s
-    return end_s, other_s, said_s
+        reported_s = run.reported_s if run.reported_s < reported_s else reported_s
+    return end_s, other_s, reported_s

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.core.messages import Desired, Order, ProcessExited, Progressed, Renewed, Send
+from worker_agent.core.messages import Desired, Order, ProcessExited, Progressed, Renewed, Report
 from worker_agent.runs.launch import Details
 
 PROTOCOL = 1
@@ -103,7 +103,7 @@ class Packed(NamedTuple):
 
 
 def pack(
-    sends: Sequence[Send],
+    sends: Sequence[Report],
     first_number: int,
     last_lines: Callable[[str], str],
     size_bytes_max: int = MESSAGE_BYTES,
@@ -130,7 +130,7 @@ def pack(
 
 
 def _items(
-    sends: Sequence[Send],
+    sends: Sequence[Report],
     progress: Mapping[str, Progressed],
     exits: Mapping[str, ProcessExited],
     last_lines: Callable[[str], str],

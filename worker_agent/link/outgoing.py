@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from protos.gavel.v1 import agents_pb2 as pb
-from worker_agent.core.messages import Send
+from worker_agent.core.messages import Report
 from worker_agent.link.messages import pack
 
 SENDS_WAITING_MAX = 10_000  # beyond that the oldest is dropped: its exits are said again, its progress is old
@@ -25,7 +25,7 @@ class Outgoing:
         self._first: pb.AgentMessage | None = None
         self._answers: deque[pb.AgentMessage] = deque(maxlen=64)
         self._gangs: dict[str, pb.AgentMessage] = {}
-        self._sends: deque[Send] = deque(maxlen=SENDS_WAITING_MAX)
+        self._sends: deque[Report] = deque(maxlen=SENDS_WAITING_MAX)
         self._health: pb.Health | None = None
         self._leaving = False
         self._packed: deque[pb.Report] = deque()
@@ -50,7 +50,7 @@ class Outgoing:
         self._answers.append(message)
         self._filled.set()
 
-    def report(self, send: Send) -> None:
+    def report(self, send: Report) -> None:
         """One of the core's reports."""
         self._sends.append(send)
         self._filled.set()

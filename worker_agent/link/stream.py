@@ -24,7 +24,7 @@ from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
-from worker_agent.core.messages import Desired, Event, Held, LinkDown, LinkUp, Order, Send, Taken
+from worker_agent.core.messages import Desired, Event, Held, LinkDown, LinkUp, Order, Report, Taken
 from worker_agent.link.log_serving import LogServing
 from worker_agent.link.messages import desired_of, renewed_of
 from worker_agent.link.outgoing import Outgoing
@@ -112,7 +112,7 @@ class GrpcLink:
             hello.held.extend(pb.HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in held)
             self._outgoing.hello(hello)
 
-    def send_report(self, report: Send) -> None:
+    def send_report(self, report: Report) -> None:
         """A report; it is lost when there is no link."""
         if self._outgoing is not None:
             self._outgoing.report(report)

@@ -5,14 +5,13 @@ Rules:
 - processes start at once, then the job takes its restart time, then it steps; figures are exact, not sampled;
 - checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its own;
 - nothing here reads the scheduler's state, and nothing happens unless it was due: same calls, same answers;
-- what a node says at one instant is one report.
+- every node's reports of one instant are one report.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from scheduler.core.effects import RenewLeases, SendLeases
@@ -24,15 +23,18 @@ from scheduler.sim.engine.node import Node
 from scheduler.sim.engine.physics import CODE_FAULT, CODE_NO_RATE, Physics
 from scheduler.sim.engine.wakes import Wakes
 from worker_agent.core.messages import (
-    Action,
     AskToStop,
+    Event,
     KillGroup,
     Limits,
     LinkDown,
     LinkUp,
     Outcome,
     ProcessExited,
-    SayHello,
+    ProcessStarted,
+    Progressed,
+    Renewed,
+    SendHello,
     SignalLeader,
     StartProcess,
     Tick,
@@ -43,6 +45,15 @@ INF = math.inf
 TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
 NEVER: tuple[Token, float] = ((0, 0), 0.0)  # what is on the disk of a job that never saved
 VOID_MAX = 64  # entries of what is due that are left where they are, though nobody waits for them
+
+
+def agent_limits(report_interval_s: float, ask_s: float = Limits().ask_s) -> Limits:
+    """Return the patience of simulated agents.
+
+    A renewal is as late as it takes to come first at the very end of a lease. Progress is computed when a report is
+    due, and so no first step can be reported any earlier.
+    """
+    return Limits(report_interval_s=report_interval_s, late_s=1e-3, ask_s=ask_s, first_step_s=INF)
 
 
 class Machines:
@@ -58,8 +69,7 @@ class Machines:
     ) -> None:
         """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: of the agents."""
         self.physics = physics
-        # by default late by no more than it takes for a renewal at the very end of a lease to come first
-        self.limits = limits or Limits(report_interval_s=report_interval_s, late_s=1e-3)
+        self.limits = limits or agent_limits(report_interval_s)
         self.silence_s = silence_s
         self.nodes: dict[str, Node] = {}
         self.gangs: dict[str, Gang] = {}  # by lease
@@ -80,7 +90,7 @@ class Machines:
         if spec.name in self.nodes and self.nodes[spec.name].up:
             raise ValueError(f"node {spec.name!r} is there already")
         self.nodes[spec.name] = node = Node(spec, self.limits)
-        self._do(now_s, node, node.core.hear(now_s, UP))
+        self._tell(now_s, node, UP)
         return self._flush(now_s)
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
@@ -89,13 +99,13 @@ class Machines:
         if isinstance(effect, SendLeases):
             node = nodes.get(effect.node)
             if node is not None and node.reachable:
-                self._do(now_s, node, node.take(now_s, effect))
+                self._tell(now_s, node, node.desired(effect))
         else:
             epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
-                if node is not None and node.reachable and node.core.renew(epoch, generation, number, ends_s):
-                    self._news[node] = None
+                if node is not None and node.reachable:
+                    self._tell(now_s, node, Renewed(epoch, generation, number, ends_s))
         return self._flush(now_s)
 
     def next_s(self) -> float:
@@ -161,7 +171,7 @@ class Machines:
         node = self.nodes[name]
         if node.reachable:
             self._unlink(now_s, node)
-            self._do(now_s, node, node.core.hear(now_s, DOWN))
+            self._tell(now_s, node, DOWN)
         return self._flush(now_s)
 
     def mend(self, now_s: float, name: str) -> list[Message]:
@@ -172,7 +182,7 @@ class Machines:
     def _link(self, now_s: float, node: Node) -> list[Message]:
         node.up = node.reachable = True
         node.unlinked += 1
-        self._do(now_s, node, node.core.hear(now_s, UP))
+        self._tell(now_s, node, UP)
         return self._flush(now_s)
 
     def _unlink(self, now_s: float, node: Node) -> None:
@@ -193,13 +203,15 @@ class Machines:
                     gang = self.gangs.get(lease)
                     if gang is not None:
                         gang.settle(now_s)
-                        core.progressed(lease, gang.steps, gang.saved, gang.stepping_s)
+                        # Asks for nothing to be done: the Tick below has it reported.
+                        core.handle(now_s, Progressed(lease, gang.steps, gang.saved, gang.stepping_s))
         for node in woken:
-            self._do(now_s, node, node.core.hear(now_s, TICK))
+            self._tell(now_s, node, TICK)
 
-    def _do(self, now_s: float, node: Node, actions: Sequence[Action]) -> None:
-        """Do what an agent wants done about what it has heard; see to when it is woken, and to its news."""
-        for action in actions:
+    def _tell(self, now_s: float, node: Node, event: Event) -> None:
+        """Pass an event to a node's agent, carry out its actions, and note its next Tick and its news."""
+        core = node.core
+        for action in core.handle(now_s, event):
             if isinstance(action, StartProcess):
                 self._start(now_s, node, node.lease(action.order))
             elif isinstance(action, (AskToStop, SignalLeader)):
@@ -211,11 +223,10 @@ class Machines:
                 if gang is not None:
                     gang.settle(now_s)
                     self._end(now_s, gang, "yielded")
-            elif isinstance(action, SayHello):
+            elif isinstance(action, SendHello):
                 self._said.append(node.hello(action))
-        core = node.core
-        if core.armed_s < node.wake_s:
-            self._wakes.put(max(core.armed_s, now_s), node)
+        if core.tick_s < node.wake_s:
+            self._wakes.put(max(core.tick_s, now_s), node)
         if core.news:
             self._news[node] = None
 
@@ -224,7 +235,7 @@ class Machines:
         exits = self._exits
         while exits:
             node, exited = exits.popleft()
-            self._do(now_s, node, node.core.exited(now_s, exited))
+            self._tell(now_s, node, exited)
 
     def _flush(self, now_s: float) -> list[Message]:
         """Finish this instant, and collect what was said in it."""
@@ -249,7 +260,7 @@ class Machines:
             self.saved[lease.job] = (max(token, gang.token), saved)
             self.gangs[lease.id] = gang
         gang.present[node.spec.name] = now_s
-        node.core.started(now_s, lease.id)
+        self._tell(now_s, node, ProcessStarted(lease.id))
         if len(lease.gpus) > 1:
             if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
                 return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 from scheduler.core.effects import SendLeases
@@ -11,7 +10,7 @@ from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Prog
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import GpuId, Lease, nodes_of
 from worker_agent.core.core import AgentCore
-from worker_agent.core.messages import Action, Limits, Order, ProcessExited, Progressed, SayHello
+from worker_agent.core.messages import Desired, Limits, Order, ProcessExited, Progressed, SendHello
 
 
 class Node:
@@ -34,16 +33,17 @@ class Node:
         self.wake_s = math.inf
         self.leases = ()
 
-    def take(self, now_s: float, effect: SendLeases) -> Sequence[Action]:
-        """A set of leases as orders: each lease's share of GPUs in this node, by local index. What is to be done."""
+    def desired(self, effect: SendLeases) -> Desired:
+        """Return a set of leases as the agent's orders: of each lease the GPUs in this node, by local index."""
         core, leases, epoch, generation = self.core, effect.leases, effect.epoch, effect.generation
         if (epoch, generation) >= (core.epoch, core.generation):
             self.leases = leases
         if not leases:
-            return core.desired(now_s, epoch, generation, (), 0)
+            return Desired(epoch, generation, ())
         name, last = self.spec.name, effect.last
-        orders = [order_of(lease, name, lease.id in last) for lease in leases]
-        return core.desired(now_s, epoch, generation, orders, leases[0].round_number)  # all are of one round
+        orders = tuple([order_of(lease, name, lease.id in last) for lease in leases])
+        # All leases of a set are of one round.
+        return Desired(epoch, generation, orders, leases[0].round_number)
 
     def lease(self, order: Order) -> Lease:
         """What an order of the newest set was made of."""
@@ -51,14 +51,14 @@ class Node:
             return self.leases[0]
         return next(lease for lease in self.leases if lease.id == order.lease)
 
-    def hello(self, action: SayHello) -> NodeHello:
+    def hello(self, action: SendHello) -> NodeHello:
         """What it says when it joins or comes back."""
         held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in action.held)
         return NodeHello(spec=self.spec, held=held)
 
     def report(self) -> NodeReport:
         """All that its agent has to say at one instant."""
-        send = self.core.report()
+        send = self.core.take_report()
         return NodeReport(
             node=self.spec.name,
             generation=send.generation,

@@ -36,7 +36,7 @@ class Wakes:
                 node = nodes.pop()
                 if node.wake_s != at_s:
                     continue
-                again_s = node.core.wake_again_s(at_s)
+                again_s = node.core.put_off_tick(at_s)
                 if again_s <= at_s:
                     nodes.append(node)
                     return at_s
@@ -54,7 +54,7 @@ class Wakes:
         needed = []
         for node in self._nodes.pop(now_s):
             if node.wake_s == now_s:
-                again_s = node.core.wake_again_s(now_s)
+                again_s = node.core.put_off_tick(now_s)
                 if again_s <= now_s:
                     node.wake_s = INF
                     needed.append(node)

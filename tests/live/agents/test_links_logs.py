@@ -17,7 +17,7 @@ from scheduler.live.access.status import CallFailed
 from scheduler.live.data.attempts import Attempts
 from scheduler.model.lease import Bundle, Lease
 from tests.support.linked import Remembering, Scheduler, story, until
-from worker_agent.core.messages import Desired, Held, LinkUp, ProcessExited, Send
+from worker_agent.core.messages import Desired, Held, LinkUp, ProcessExited, Report
 from worker_agent.link.log_serving import LogServing
 from worker_agent.link.stream import GrpcLink
 from worker_agent.link.target import Target
@@ -85,12 +85,12 @@ class Logging:
         """The processes are gone."""
         self._numbers += 1
         exit = ProcessExited(lease, outcome, 0.0, 0.0, 0.5, 1.0)
-        self.link.send_report(Send(self._numbers, self.node.of(Desired)[-1].generation, (), (), (exit,)))
+        self.link.send_report(Report(self._numbers, self.node.of(Desired)[-1].generation, (), (), (exit,)))
 
     def started(self, lease: str) -> None:
         """The processes run."""
         self._numbers += 1
-        self.link.send_report(Send(self._numbers, self.node.of(Desired)[-1].generation, (lease,)))
+        self.link.send_report(Report(self._numbers, self.node.of(Desired)[-1].generation, (lease,)))
 
 
 def reader(scheduler: Scheduler, job: str, **more: Any) -> AsyncIterator[jobs_pb2.LogChunk]:

@@ -13,7 +13,7 @@ from scheduler.live.agents.outbox import WAITING_MAX, Outbox
 from scheduler.live.wire.agents import array_index, desired_to, peer_host, report_of
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, Lease
-from worker_agent.core.messages import ProcessExited, Progressed, Send
+from worker_agent.core.messages import ProcessExited, Progressed, Report
 from worker_agent.link.messages import desired_of, pack
 from worker_agent.link.outgoing import Outgoing
 
@@ -150,9 +150,11 @@ def test_an_outcome_of_a_later_release_costs_no_retry():
 def test_reports_that_wait_are_one_with_the_last_word_on_everything():
     """Starts together, progress and exits by lease, the newest generation, and all the numbers it stands for."""
     sends = (
-        Send(1, 4, ("a",), (Progressed("a", 1.0, 0.0, 1.0),)),
-        Send(2, 5, ("b",), (Progressed("a", 2.0, 1.0, 2.0),), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)),
-        Send(3, 5, (), (), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)),
+        Report(1, 4, ("a",), (Progressed("a", 1.0, 0.0, 1.0),)),
+        Report(
+            2, 5, ("b",), (Progressed("a", 2.0, 1.0, 2.0),), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)
+        ),
+        Report(3, 5, (), (), (ProcessExited("b", "failed", 0, 0, 0, 1, 3),)),
     )
     ((report, numbers),) = pack(sends, 9, lambda lease: f"end of {lease}")
     assert (report.number, report.generation, list(report.started), numbers) == (9, 5, ["a", "b"], (1, 2, 3))
@@ -163,7 +165,7 @@ def test_reports_that_wait_are_one_with_the_last_word_on_everything():
 def test_the_parts_of_a_large_report_are_taken_together():
     """Each part is within the size; only the last one stands for the core's reports."""
     exits = tuple(ProcessExited(str(n), "failed", 0, 0, 0, 1, 1) for n in range(10))
-    parts = pack((Send(7, 1, (), (), exits),), 1, lambda _: "x" * 400, size_bytes_max=1000)
+    parts = pack((Report(7, 1, (), (), exits),), 1, lambda _: "x" * 400, size_bytes_max=1000)
     assert [part.report.number for part in parts] == list(range(1, len(parts) + 1))
     assert [part.numbers for part in parts] == [()] * (len(parts) - 1) + [(7,)]
     assert all(part.report.ByteSize() <= 1100 for part in parts)
@@ -177,9 +179,9 @@ def test_taken_covers_all_that_was_said_before():
         outgoing = Outgoing(lambda _: "", lambda: 0.0)
         outgoing.welcome()
         for number in (1, 2):
-            outgoing.report(Send(number, 0))
+            outgoing.report(Report(number, 0))
         await outgoing.get()
-        outgoing.report(Send(3, 0))
+        outgoing.report(Report(3, 0))
         await outgoing.get()
         return [*outgoing.taken(2), *outgoing.taken(2)]
 

@@ -7,7 +7,7 @@ import math
 from scheduler.model.cluster import NodeSpec
 from scheduler.sim.engine.node import Node
 from scheduler.sim.engine.wakes import Wakes
-from worker_agent.core.messages import Desired, Limits, Order
+from worker_agent.core.messages import Desired, Limits, Order, Renewed
 
 LIMITS = Limits(late_s=1.0)
 
@@ -25,7 +25,7 @@ def test_a_wake_that_a_renewal_made_early_is_put_off() -> None:
     renewed, ending = _node("a", 360.0), _node("b", 360.0)
     for node in (ending, renewed):
         wakes.put(361.0, node)
-    renewed.core.renew(1, 1, 1, 720.0)
+    renewed.core.handle(100.0, Renewed(1, 1, 1, 720.0))
     assert wakes.next_s() == 361.0
     assert wakes.take(361.0) == [ending]
     assert wakes.next_s() == 721.0

@@ -13,13 +13,11 @@ from worker_agent.core.messages import (
     Phase,
     ProcessExited,
     ProcessStarted,
-    Progressed,
     Renewed,
-    Send,
+    Report,
     SignalLeader,
     StartProcess,
     Tick,
-    WakeAt,
 )
 
 # ------------------------------------------------------------------------------------------------ reconciling
@@ -29,7 +27,7 @@ def test_an_order_starts_and_the_start_is_reported() -> None:
     """The set says what to run; the scheduler hears when it runs."""
     agent = Agent()
     assert agent.desire(0, A) == [StartProcess(A)]
-    assert agent.tell(1, ProcessStarted("a/1")) == [Send(1, 1, started=("a/1",))]
+    assert agent.tell(1, ProcessStarted("a/1")) == [Report(1, 1, started=("a/1",))]
     assert agent.core.running == ("a/1",)
 
 
@@ -47,7 +45,7 @@ def test_what_is_not_in_the_set_is_asked_to_stop() -> None:
     agent.run(0, A, order("b", 1))
     assert agent.desire(10, A) == [AskToStop("b/1")]
     assert agent.desire(11, A) == []
-    assert agent.tell(12, exited("b/1")) == [Send(3, 3, exits=(exited("b/1"),))]
+    assert agent.tell(12, exited("b/1")) == [Report(3, 3, exits=(exited("b/1"),))]
 
 
 def test_an_older_set_is_refused() -> None:
@@ -66,7 +64,7 @@ def test_a_gpu_waits_for_the_exit_of_the_former_process() -> None:
     agent = Agent()
     agent.run(0, A)
     assert agent.desire(10, B) == [AskToStop("a/1")]
-    assert agent.tell(15, exited("a/1")) == [StartProcess(B), Send(2, 2, exits=(exited("a/1"),))]
+    assert agent.tell(15, exited("a/1")) == [StartProcess(B), Report(2, 2, exits=(exited("a/1"),))]
 
 
 def test_a_packed_pair_runs_side_by_side() -> None:
@@ -101,7 +99,7 @@ def test_an_order_that_never_ran_is_over_at_once() -> None:
     agent.run(0, A)
     agent.desire(1, B)
     never = ProcessExited("b/1", "yielded", 0.0, 0.0, 0.0, 0.0)
-    assert agent.desire(2) == [Send(2, 3, exits=(never,))]
+    assert agent.desire(2) == [Report(2, 3, exits=(never,))]
 
 
 # ---------------------------------------------------------------------------------------- repeated and stale orders
@@ -112,7 +110,7 @@ def test_an_order_that_has_ended_does_not_start_again() -> None:
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1", "finished"))
-    assert agent.tell(2, Desired(1, 1, (A,))) == [Send(3, 1, exits=(exited("a/1", "finished"),))]
+    assert agent.tell(2, Desired(1, 1, (A,))) == [Report(3, 1, exits=(exited("a/1", "finished"),))]
     assert agent.core.running == ()
 
 
@@ -122,7 +120,7 @@ def test_a_stale_attempt_is_refused() -> None:
     agent.run(0, order("a", attempt=3))
     agent.tell(1, exited("a/3"))
     assert agent.desire(2, order("a", attempt=2)) == [
-        Send(3, 2, exits=(ProcessExited("a/2", "yielded", 50.0, 40.0, 0.0, 0.0),))
+        Report(3, 2, exits=(ProcessExited("a/2", "yielded", 50.0, 40.0, 0.0, 0.0),))
     ]
     assert agent.core.running == ()
 
@@ -139,7 +137,7 @@ def test_a_newer_epoch_counts_attempts_anew() -> None:
 def test_an_order_that_comes_too_late_does_not_start() -> None:
     """Its lease ended on the way."""
     agent = Agent()
-    assert agent.desire(400, A) == [Send(1, 1, exits=(ProcessExited("a/1", "yielded", 0, 0, 0, 0),))]
+    assert agent.desire(400, A) == [Report(1, 1, exits=(ProcessExited("a/1", "yielded", 0, 0, 0, 0),))]
 
 
 # --------------------------------------------------------------------------------------------------- renewals
@@ -148,20 +146,20 @@ def test_an_order_that_comes_too_late_does_not_start() -> None:
 def test_a_renewal_moves_the_end_and_wakes_nobody() -> None:
     """No action at all; the armed wake comes early and is armed again."""
     agent = Agent()
-    assert agent.tell(0, Desired(1, 1, (A,)), wakes=True) == [StartProcess(A), WakeAt(361.0)]
+    assert (agent.tell(0, Desired(1, 1, (A,))), agent.core.tick_s) == ([StartProcess(A)], 361.0)
     agent.tell(0, ProcessStarted("a/1"))
-    assert agent.tell(300, Renewed(1, 1, 1, 720.0), wakes=True) == []
+    assert (agent.tell(300, Renewed(1, 1, 1, 720.0)), agent.core.tick_s) == ([], 361.0)
     assert agent.core.ends_s("a/1") == 720.0
-    assert agent.core.wake_again_s(361.0) == 721.0
-    assert agent.tell(361, Tick(), wakes=True) == [WakeAt(721.0)]
+    assert agent.core.put_off_tick(361.0) == 721.0
+    assert (agent.tell(361, Tick()), agent.core.tick_s) == ([], 721.0)
 
 
 def test_a_renewal_of_another_set_makes_it_ask() -> None:
     """It renews nothing, and its report shows which set it has."""
     agent = Agent()
     agent.run(0, A)
-    assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Send(2, 1)]
-    assert agent.tell(1, Renewed(2, 1, 1, 720.0)) == [Send(3, 1)]
+    assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Report(2, 1)]
+    assert agent.tell(1, Renewed(2, 1, 1, 720.0)) == [Report(3, 1)]
     assert agent.core.ends_s("a/1") == 360.0
 
 
@@ -219,7 +217,7 @@ def test_a_lease_that_was_said_to_be_the_last_ends_at_its_end() -> None:
     agent.run(0, A)
     agent.desire(350, order("a", last=True), order("b", 1, ends_s=720.0))
     agent.tell(351, Renewed(1, 2, 9, 720.0))
-    assert agent.core.wake_again_s(359.9) == 360.0
+    assert agent.core.put_off_tick(359.9) == 360.0
     assert agent.tell(359.9, Tick()) == []
     assert agent.tell(360, Tick()) == [AskToStop("a/1")]
     assert agent.core.ends_s("b/1") == 720.0
@@ -242,18 +240,18 @@ def test_a_lease_that_stops_cannot_be_called_back() -> None:
     agent.run(0, A)
     agent.tell(361, Tick())
     assert agent.desire(362, order("a", ends_s=720.0)) == []
-    assert agent.tell(363, exited("a/1")) == [Send(2, 2, exits=(exited("a/1"),))]
+    assert agent.tell(363, exited("a/1")) == [Report(2, 2, exits=(exited("a/1"),))]
 
 
 def test_asked_then_signalled_then_killed() -> None:
     """A process that ignores everything: each step after its time, and killing is tried again."""
     agent = Agent()
     agent.run(0, A)
-    assert agent.core.handle(10, Desired(1, 2, ())) == [AskToStop("a/1"), WakeAt(30.0)]
-    assert agent.tell(29, Tick(), wakes=True) == [WakeAt(30.0)]
-    assert agent.tell(30, Tick(), wakes=True) == [SignalLeader("a/1"), WakeAt(35.0)]
-    assert agent.tell(35, Tick(), wakes=True) == [KillGroup("a/1"), WakeAt(40.0)]
-    assert agent.tell(40, Tick(), wakes=True) == [KillGroup("a/1"), WakeAt(45.0)]
+    assert (agent.tell(10, Desired(1, 2, ())), agent.core.tick_s) == ([AskToStop("a/1")], 30.0)
+    assert (agent.tell(29, Tick()), agent.core.tick_s) == ([], 30.0)
+    assert (agent.tell(30, Tick()), agent.core.tick_s) == ([SignalLeader("a/1")], 35.0)
+    assert (agent.tell(35, Tick()), agent.core.tick_s) == ([KillGroup("a/1")], 40.0)
+    assert (agent.tell(40, Tick()), agent.core.tick_s) == ([KillGroup("a/1")], 45.0)
 
 
 @pytest.mark.parametrize(("at_s", "outcome"), [(20, "failed"), (31, "yielded"), (36, "yielded")])
@@ -265,7 +263,7 @@ def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
     for tick_s in range(11, int(at_s)):
         agent.tell(tick_s, Tick())
     (said,) = agent.tell(at_s, exited("a/1", "failed", 143))
-    assert isinstance(said, Send)
+    assert isinstance(said, Report)
     assert (said.exits[0].outcome, said.exits[0].code) == (outcome, 143)
 
 
@@ -273,40 +271,29 @@ def test_a_start_that_fails_is_an_exit() -> None:
     """No ProcessStarted ever comes; the GPU is free again."""
     agent = Agent()
     agent.desire(0, A)
-    assert agent.tell(1, exited("a/1", "failed", 127)) == [Send(1, 1, exits=(exited("a/1", "failed", 127),))]
+    assert agent.tell(1, exited("a/1", "failed", 127)) == [
+        Report(1, 1, exits=(exited("a/1", "failed", 127),))
+    ]
     assert agent.desire(2, B) == [StartProcess(B)]
 
 
 # ------------------------------------------------------------------------------------------ much at one instant
 
 
-def test_what_is_heard_at_one_instant_can_be_reported_at_once() -> None:
-    """`hear` answers with what is to be done to processes alone: one report says all of it, and one wake is enough."""
+def test_events_of_one_instant_can_share_a_report() -> None:
+    """Simulated nodes pass several events to `handle` first: one report has all the news, and one Tick is enough."""
     core = Agent().core
-    assert core.hear(0.0, Desired(1, 1, (A, order("b", 1)))) == [StartProcess(A), StartProcess(order("b", 1))]
+    assert core.handle(0.0, Desired(1, 1, (A, order("b", 1)))) == [
+        StartProcess(A),
+        StartProcess(order("b", 1)),
+    ]
     assert not core.news
     for lease in ("a/1", "b/1"):
-        assert not core.hear(0.0, ProcessStarted(lease))
-    assert core.hear(0.0, Desired(1, 2, (A,))) == [AskToStop("b/1")]
-    assert not core.hear(0.0, exited("b/1"))
+        assert not core.handle(0.0, ProcessStarted(lease))
+    assert core.handle(0.0, Desired(1, 2, (A,))) == [AskToStop("b/1")]
+    assert not core.handle(0.0, exited("b/1"))
     assert core.news
-    assert core.report() == Send(1, 2, ("a/1", "b/1"), (), (exited("b/1"),))
+    assert core.take_report() == Report(1, 2, ("a/1", "b/1"), (), (exited("b/1"),))
     assert not core.news
-    assert core.armed_s == 20.0
-    assert core.wake_again_s(20.0) == 361.0
-
-
-def test_what_is_spelled_out_is_what_its_event_says() -> None:
-    """The calls that a busy world makes instead of `hear` come to the same, and are told in the same report."""
-    heard, spelled = Agent().core, Agent().core
-    start, gone = [StartProcess(A)], exited("a/1")
-    assert heard.hear(0.0, Desired(1, 1, (A,))) == spelled.desired(0.0, 1, 1, (A,), 0) == start
-    assert list(heard.hear(1.0, ProcessStarted("a/1"))) == list(spelled.started(1.0, "a/1")) == []
-    heard.hear(3601.0, Progressed("a/1", 9.0, 4.0, 2.0))
-    spelled.progressed("a/1", 9.0, 4.0, 2.0)
-    heard.hear(3601.0, Renewed(1, 1, 1, 7200.0))
-    assert spelled.renew(1, 1, 1, 7200.0)  # the start is news as yet
-    assert heard.hear(3601.0, Tick()) == spelled.hear(3601.0, Tick()) == []
-    assert list(heard.hear(3602.0, gone)) == list(spelled.exited(3602.0, gone)) == []
-    assert heard.report() == spelled.report()
-    assert (heard.armed_s, heard.due_s) == (spelled.armed_s, spelled.due_s)
+    assert core.tick_s == 20.0
+    assert core.put_off_tick(20.0) == 361.0

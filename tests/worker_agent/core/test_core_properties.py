@@ -23,12 +23,11 @@ from worker_agent.core.messages import (
     ProcessStarted,
     Progressed,
     Renewed,
-    SayHello,
-    Send,
+    Report,
+    SendHello,
     SignalLeader,
     StartProcess,
     Tick,
-    WakeAt,
 )
 
 LIMITS = Limits(report_interval_s=50.0, late_s=1.0, ask_s=20.0, grace_s=5.0)
@@ -55,7 +54,6 @@ class AnyDay(RuleBasedStateMachine):
         self.said: dict[str, ProcessExited] = {}  # the scheduler may not know of these
         self.asked: dict[str, float] = {}
         self.killed: set[str] = set()
-        self.wake_s = float("inf")
         self.sets: list[Desired] = []
         self.places: dict[str, tuple[int, ...]] = {}
 
@@ -63,6 +61,8 @@ class AnyDay(RuleBasedStateMachine):
         """Something happens; what the agent wants is done, and looked at."""
         self.said = {lease: one for lease, one in self.said.items() if lease in self.core.exits.kept}
         self.see(self.core.handle(self.now_s, event))
+        if self.core.news:
+            self.see_report(self.core.take_report())
 
     def see(self, actions: Sequence[Action]) -> None:
         """Every action is checked against the promises as it comes."""
@@ -79,18 +79,18 @@ class AnyDay(RuleBasedStateMachine):
                 case KillGroup():
                     assert self.now_s >= self.asked[action.lease] + LIMITS.ask_s + LIMITS.grace_s
                     self.killed.add(action.lease)
-                case SayHello():
+                case SendHello():
                     answered = {held.lease for held in action.held}
                     assert set(self.alive) <= answered <= set(self.alive) | set(self.core.exits.kept)
-                case Send():
-                    assert self.linked, "nothing is sent without a link"
-                    for one in action.exits:
-                        before = self.said.setdefault(one.lease, one)
-                        assert before == one, "until the scheduler knows, an exit always says the same"
-                        self.told.add(one.lease)
-                        assert one.lease not in self.alive, "what runs has not ended"
-                case WakeAt():
-                    self.wake_s = action.at_s
+
+    def see_report(self, report: Report) -> None:
+        """What a report says of exits is true, and stays the same."""
+        assert self.linked, "nothing is sent without a link"
+        for exit in report.exits:
+            before = self.said.setdefault(exit.lease, exit)
+            assert before == exit, "until the scheduler knows, an exit always says the same"
+            self.told.add(exit.lease)
+            assert exit.lease not in self.alive, "what runs has not ended"
 
     def see_start(self, order: Order) -> None:
         """A process may start only where nobody is, and only once."""
@@ -155,13 +155,12 @@ class AnyDay(RuleBasedStateMachine):
 
     @rule(span_s=st.floats(0.0, 60.0))
     def time_passes(self, span_s: float) -> None:
-        """Time goes on, and every wake that was asked for comes when it was asked for."""
+        """Time goes on, and every Tick comes when it is wanted."""
         until_s = self.now_s + span_s
         for _ in range(1000):
-            if self.wake_s > until_s:
+            if self.core.tick_s > until_s:
                 break
-            self.now_s = max(self.now_s, self.wake_s)
-            self.wake_s = float("inf")
+            self.now_s = max(self.now_s, self.core.tick_s)
             self.tell(Tick())
         else:
             raise AssertionError("an agent that never comes to rest")
@@ -174,8 +173,8 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_overdue(self) -> None:
-        """What is due has a wake that comes for it."""
-        assert self.wake_s <= self.core.due_s
+        """A Tick comes when something is due, or before."""
+        assert self.core.tick_s <= self.core.due_s
 
     @invariant()
     def leases_that_ran_out_are_stopped(self) -> None:

@@ -17,12 +17,11 @@ from worker_agent.core.messages import (
     ProcessStarted,
     Progressed,
     Renewed,
-    SayHello,
-    Send,
+    Report,
+    SendHello,
     StartProcess,
     Taken,
     Tick,
-    WakeAt,
 )
 
 # ---------------------------------------------------------------------------------------------------- reporting
@@ -33,8 +32,8 @@ def test_progress_comes_at_the_interval_if_there_is_any() -> None:
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
     assert agent.tell(10, Progressed("a/1", 7.0, 5.0, 9.0)) == []
-    assert agent.tell(999, Tick(), wakes=True) == [WakeAt(1000.0)]
-    assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 7.0, 5.0, 9.0),))]
+    assert (agent.tell(999, Tick()), agent.core.tick_s) == ([], 1000.0)
+    assert agent.tell(1000, Tick()) == [Report(3, 1, progress=(Progressed("a/1", 7.0, 5.0, 9.0),))]
     assert agent.tell(2000, Tick()) == []
 
 
@@ -44,9 +43,9 @@ def test_that_a_slow_start_is_over_is_said_at_once() -> None:
     agent.run(0, order("a", ends_s=9e9))
     assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []  # loaded, and no step begun
     first = Progressed("a/1", 7.0, 6.0, 0.4)
-    assert agent.tell(41, first) == [Send(2, 1, progress=(first,))]
+    assert agent.tell(41, first) == [Report(2, 1, progress=(first,))]
     assert agent.tell(42, Progressed("a/1", 8.0, 6.0, 1.4)) == []
-    assert agent.tell(1000, Tick()) == [Send(3, 1, progress=(Progressed("a/1", 8.0, 6.0, 1.4),))]
+    assert agent.tell(1000, Tick()) == [Report(3, 1, progress=(Progressed("a/1", 8.0, 6.0, 1.4),))]
 
 
 def test_the_first_step_of_a_job_that_starts_fast_waits_for_the_interval() -> None:
@@ -64,7 +63,7 @@ def test_a_first_step_that_nobody_could_be_told_of_is_told_at_the_interval() -> 
     agent.tell(1, LinkDown())
     assert agent.tell(40, Progressed("a/1", 7.0, 5.0, 0.5)) == []
     agent.tell(50, LinkUp())
-    assert agent.tell(1000, Tick()) == [Send(2, 1, progress=(Progressed("a/1", 7.0, 5.0, 0.5),))]
+    assert agent.tell(1000, Tick()) == [Report(2, 1, progress=(Progressed("a/1", 7.0, 5.0, 0.5),))]
 
 
 def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
@@ -74,7 +73,7 @@ def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
     agent.tell(100, ProcessFound(order("b", 1, ends_s=9e9), 60.0))
     assert agent.tell(101, Progressed("a/1", 8.0, 5.0, 21.0)) == []
     first = Progressed("b/1", 1.0, 0.0, 0.5)
-    assert agent.tell(101, first) == [Send(1, 0, progress=(first,))]
+    assert agent.tell(101, first) == [Report(1, 0, progress=(first,))]
 
 
 def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
@@ -86,7 +85,7 @@ def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
         agent.tell(at_s, Progressed("a/1", steps, 5.0, at_s))
         agent.tell(at_s, Progressed("b/1", steps, 5.0, at_s - 400))
         (report,) = agent.tell(at_s + 100, Tick())
-        assert isinstance(report, Send)
+        assert isinstance(report, Report)
         assert [one.lease for one in report.progress] == ["a/1", "b/1"]
     assert agent.core.report_s == 3000
 
@@ -97,7 +96,7 @@ def test_later_exits_do_not_put_off_saying_an_earlier_one_again() -> None:
     agent.run(0, A, order("b", 1))
     agent.tell(1, exited("a/1"))
     agent.tell(900, exited("b/1"))
-    assert agent.tell(1001, Tick()) == [Send(5, 1, exits=(exited("a/1"), exited("b/1")))]
+    assert agent.tell(1001, Tick()) == [Report(5, 1, exits=(exited("a/1"), exited("b/1")))]
     assert agent.core.report_s == 2001
 
 
@@ -117,7 +116,7 @@ def test_an_exit_is_said_again_until_it_is_known() -> None:
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
-    assert agent.tell(1001, Tick()) == [Send(3, 1, exits=(exited("a/1"),))]
+    assert agent.tell(1001, Tick()) == [Report(3, 1, exits=(exited("a/1"),))]
     agent.desire(1002, order("b", ends_s=2000))
     assert agent.exits_kept() == set()
 
@@ -162,10 +161,10 @@ def test_without_a_link_nothing_is_sent_and_nothing_lost() -> None:
     assert agent.tell(30, exited("a/1", "finished")) == []
     assert agent.tell(1000, Tick()) == []
     assert agent.tell(1500, LinkUp()) == [
-        SayHello((Held("b/1", 3.0, 1500.0), Held("a/1", 50.0, 6.0))),
-        Send(3, 1, exits=(exited("a/1", "finished"),)),
+        SendHello((Held("b/1", 3.0, 1500.0), Held("a/1", 50.0, 6.0))),
+        Report(3, 1, exits=(exited("a/1", "finished"),)),
     ]
-    assert agent.tell(2000, Tick())[0] == Send(
+    assert agent.tell(2000, Tick())[0] == Report(
         4, 1, progress=(Progressed("b/1", 3.0, 0.0, 4.0),), exits=(exited("a/1", "finished"),)
     )
 
@@ -177,16 +176,15 @@ def test_nothing_is_asked_for_without_a_link() -> None:
 
 
 def test_one_wake_is_enough() -> None:
-    """A new wake is armed only for something earlier than the armed one, and none when nothing is due."""
+    """A Tick moves only to something earlier, and none is wanted when nothing is due."""
     agent = Agent()
     assert agent.core.due_s == math.inf
     agent.tell(0, Desired(1, 1, (A,)))
-    assert agent.tell(1, Desired(1, 2, (A, order("b", 1))), wakes=True) == [StartProcess(order("b", 1))]
+    assert agent.tell(1, Desired(1, 2, (A, order("b", 1)))) == [StartProcess(order("b", 1))]
+    assert agent.core.tick_s == 361.0
     early = order("c", 2, ends_s=50.0)
-    assert agent.tell(2, Desired(1, 3, (A, order("b", 1), early)), wakes=True) == [
-        StartProcess(early),
-        WakeAt(51.0),
-    ]
+    assert agent.tell(2, Desired(1, 3, (A, order("b", 1), early))) == [StartProcess(early)]
+    assert agent.core.tick_s == 51.0
 
 
 # ----------------------------------------------------------------------------------------------- after a restart
@@ -195,8 +193,8 @@ def test_one_wake_is_enough() -> None:
 def test_processes_that_outlived_the_agent_are_taken_back() -> None:
     """They are not started again, they are said in the hello, and they still end with their lease."""
     agent = Agent(linked=False)
-    assert agent.tell(100, ProcessFound(A, ran_s=60.0, steps=5.0), wakes=True) == [WakeAt(361.0)]
-    assert agent.tell(101, LinkUp()) == [SayHello((Held("a/1", 5.0, 61.0),))]
+    assert (agent.tell(100, ProcessFound(A, ran_s=60.0, steps=5.0)), agent.core.tick_s) == ([], 361.0)
+    assert agent.tell(101, LinkUp()) == [SendHello((Held("a/1", 5.0, 61.0),))]
     assert agent.desire(102, A) == []
     assert agent.tell(361, Tick()) == [AskToStop("a/1")]
 
@@ -217,4 +215,4 @@ def test_jobs_of_long_ago_are_forgotten() -> None:
     core = AgentCore(Limits(jobs_kept_max=10))
     for number in range(100):
         core.handle(0, Desired(1, number, (order(f"j{number}", number),)))
-    assert list(core.seen) == [f"j{number}" for number in range(90, 100)]
+    assert list(core.attempts) == [f"j{number}" for number in range(90, 100)]

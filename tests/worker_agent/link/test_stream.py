@@ -28,7 +28,7 @@ from worker_agent.core.messages import (
     ProcessExited,
     Progressed,
     Renewed,
-    Send,
+    Report,
     Taken,
 )
 from worker_agent.link.stream import Dismissed, GrpcLink
@@ -87,10 +87,10 @@ async def test_everything_that_is_reported_is_taken():
         (job,) = await scheduler.submit(steps=10.0)
         await until(lambda: node.details)
         generation = node.of(Desired)[-1].generation
-        link.send_report(Send(1, generation, ("1",)))
-        link.send_report(Send(2, generation, (), (Progressed("1", 4.0, 2.0, 1.0),)))
+        link.send_report(Report(1, generation, ("1",)))
+        link.send_report(Report(2, generation, (), (Progressed("1", 4.0, 2.0, 1.0),)))
         exit = ProcessExited("1", "failed", 4.0, 2.0, 1.0, 2.0, 3)
-        link.send_report(Send(3, generation, (), (), (exit,)))
+        link.send_report(Report(3, generation, (), (), (exit,)))
         await until(lambda: {taken.number for taken in node.of(Taken)} == {1, 2, 3})
         found = scheduler.state.jobs[job]
         assert (found.state, found.steps_saved, found.last_exit) == (JobState.FAILED, 2.0, 3)
@@ -104,7 +104,7 @@ async def test_reports_before_the_welcome_wait_for_it():
         scheduler.held_back.clear()
         async with linked(scheduler.address) as (link, node):
             await until(lambda: node.of(LinkUp))
-            link.send_report(Send(1, 0))
+            link.send_report(Report(1, 0))
             await asyncio.sleep(0.1)
             assert not node.of(Taken)
             scheduler.held_back.set()
@@ -125,7 +125,7 @@ async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
         running = asyncio.create_task(link.run(node))
         await until(lambda: node.of(Desired))
         exits = tuple(ProcessExited(str(n), "failed", 0.0, 0.0, 0.0, 1.0, 1) for n in range(300))
-        link.send_report(Send(5, 0, (), (), exits))
+        link.send_report(Report(5, 0, (), (), exits))
         await until(lambda: node.of(Taken))
         assert node.of(Taken) == [Taken(5)]
         assert scheduler.state.nodes["n1"].state == NodeState.UP
@@ -142,7 +142,7 @@ async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
     async with linked(first.address, held=held) as (link, node):
         (job,) = await first.submit()
         await until(lambda: node.details)
-        link.send_report(Send(1, 1, ("1",)))
+        link.send_report(Report(1, 1, ("1",)))
         await until(lambda: node.of(Taken))
         await first.die()
         await until(lambda: node.of(LinkDown))
