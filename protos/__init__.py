@@ -1,1 +1,1 @@
-"""The protocol, by version; `make protos` compiles the stubs that lie beside the .proto files."""
+"""The ground that client, scheduler and agent share: the protocol, and the reader of files that users write."""

@@ -9,7 +9,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from gavel.client.jobs import values
 from gavel.client.jobs.file import parse_jobs
 from gavel.client.jobs.spec import spec_to_proto
 from gavel.client.jobs.yaml import Wrong
+from protos.files.yaml import Scalar
 from protos.gavel.v1 import limits
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.config import DaemonConfig, Keeping
@@ -139,5 +139,5 @@ def test_a_job_file_with_a_number_too_large_is_told_the_limit(
 ) -> None:
     """Not what a number looks like."""
     with pytest.raises(Wrong) as refused:
-        kind.read(yaml.ScalarNode("", text))
+        kind.read(Scalar(text))
     assert limit in refused.value.problem

@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
 from gavel.client.jobs.fields import BY_NAME
 from gavel.client.jobs.file import field_values
 from gavel.client.jobs.yaml import Wrong
+from protos.files.yaml import List, Node, Scalar, Table
 
 PAIRS = ("labels", "env", "env_from", "rates")
 FLAGS = {
@@ -45,22 +44,18 @@ def flag_values(given: Mapping[str, Any], now_s: float | None = None) -> dict[st
         raise Fault(printable(f"{where}: {wrong.problem}")) from None
 
 
-def _node(name: str, value: Any) -> yaml.Node:
+def _node(name: str, value: Any) -> Node:
     if isinstance(value, bool):
         return _scalar(str(value).lower())
     if name in PAIRS:
-        return yaml.MappingNode("", [_pair(name, one) for one in _apart(name, value)])
+        # As on most command lines, the last one counts where a key appears twice.
+        return Table({key.value: (key, node) for key, node in (_pair(name, text) for text in value)})
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return yaml.SequenceNode("", [_scalar(one) for one in value])
+        return List([_scalar(one) for one in value])
     return _scalar(value)
 
 
-def _apart(name: str, pairs: Sequence[str]) -> Sequence[str]:
-    """As on most command lines, of a key that stands twice the last one holds."""
-    return tuple({one.partition("=")[0]: one for one in pairs}.values())
-
-
-def _pair(name: str, text: str) -> tuple[yaml.Node, yaml.Node]:
+def _pair(name: str, text: str) -> tuple[Scalar, Node]:
     key, equals, value = text.partition("=")
     if not equals and name == "env" and key:
         if key not in os.environ:
@@ -74,5 +69,5 @@ def _pair(name: str, text: str) -> tuple[yaml.Node, yaml.Node]:
     return _scalar(key), _scalar(value, plain=name == "rates")
 
 
-def _scalar(text: str, *, plain: bool = True) -> yaml.Node:
-    return yaml.ScalarNode("", text, style=None if plain else '"')
+def _scalar(text: str, *, plain: bool = True) -> Scalar:
+    return Scalar(text, is_quoted=not plain)

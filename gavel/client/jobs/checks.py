@@ -12,13 +12,12 @@ from dataclasses import fields, replace
 from numbers import Real
 from typing import Any
 
-import yaml
-
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import objection
 from gavel.client.jobs.spec import After, JobSpec
 from gavel.client.jobs.values import AFTER, duration_s
 from gavel.client.jobs.yaml import Wrong
+from protos.files.yaml import Scalar
 from protos.gavel.v1.limits import COUNT_MAX, GPUS_MAX, INDEX_MAX
 
 Read = Callable[[Any], Any]
@@ -144,7 +143,7 @@ def _one_after(value: Any) -> After:
     else:
         raise _Unfit(f"must be the id of a job, or After(id, 'ended'), got {_shown(value)}")
     try:
-        (one,) = AFTER.read(yaml.ScalarNode("", f"{_text(job)}:{when}" if when else _text(job), style='"'))
+        (one,) = AFTER.read(Scalar(f"{_text(job)}:{when}" if when else _text(job), is_quoted=True))
     except Wrong as wrong:
         raise _Unfit(wrong.problem) from None
     found: After = one

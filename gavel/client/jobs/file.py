@@ -10,16 +10,16 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.fields import ALSO_SAID, BY_NAME, SKYPILOT, Field
 from gavel.client.jobs.spec import JobSpec, Source
-from gavel.client.jobs.yaml import Wrong, documents, line_of, pairs, raise_first, scalar, shown
+from gavel.client.jobs.yaml import Pair, Wrong, documents, pairs, raise_first
+from protos.files.yaml import List, Node, quote, scalar
 from protos.gavel.v1.limits import program_fault
 
 SIZE_MAX = 16 * 2**20
@@ -29,11 +29,13 @@ _SCRIPT = (
     "is a script, not a job file: say what runs it behind --, such as `gavel submit -- bash job.sh`, "
     "or put its lines under `script:` of a job file"
 )
-Said = dict[str, tuple[yaml.Node, yaml.Node]]  # field → key and value
+# The key and the value of each field.
+Given = dict[str, Pair]
+_A_JOB = "a job: fields such as command and gpus"
 
 
 def read_job_file(name: str, now_s: float | None = None) -> tuple[JobSpec, ...]:
-    """The jobs in a file; `-` is standard input. InvalidJob says what is wrong."""
+    """Return the jobs in a file; `-` is standard input. InvalidJob says what is wrong."""
     shown_name = "standard input" if name == STDIN else name
     folder = Path.cwd() if name == STDIN else Path(name).absolute().parent
     return parse_jobs(_text(name, shown_name), shown_name, folder, now_s)
@@ -62,13 +64,12 @@ def _text(name: str, shown_name: str) -> str:
 
 
 def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -> tuple[JobSpec, ...]:
-    """The jobs in a text. Relative directories are meant from `folder`."""
+    """Return the jobs in a text. Relative directories start at `folder`."""
     try:
         jobs = [
-            _job(said, node, file, folder, time.time() if now_s is None else now_s)
+            _job(given, node, file, folder, time.time() if now_s is None else now_s)
             for document in documents(text)
-            if scalar(document) is not None
-            for said, node in _jobs_in(document)
+            for given, node in _jobs_in(document)
         ]
     except Wrong as wrong:
         if _is_script(text, file):
@@ -78,8 +79,6 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
         )
         first.more = tuple(more)
         raise first from None
-    except RecursionError:
-        raise InvalidJob("nested too deeply for a job", file=file) from None
     if not jobs:
         raise InvalidJob("is empty: there is no job in it", file=file)
     if len(jobs) > JOBS_MAX:
@@ -93,11 +92,9 @@ def _is_script(text: str, file: str) -> bool:
     return (first.startswith("#!") and "gavel" not in first) or file.endswith((".py", ".sh"))
 
 
-def _jobs_in(document: yaml.Node) -> Iterable[tuple[Said, yaml.Node]]:
-    """Each job with what was said of it, in its own place or among the defaults."""
-    top = {
-        name: (key, value) for name, key, value in pairs(document, "a job: fields such as command and gpus")
-    }
+def _jobs_in(document: Node) -> Iterable[tuple[Given, Node]]:
+    """Yield each job with its fields, its own or those of the defaults."""
+    top = pairs(document, _A_JOB)
     if "jobs" not in top:
         if "defaults" in top:
             raise Wrong(
@@ -108,30 +105,26 @@ def _jobs_in(document: yaml.Node) -> Iterable[tuple[Said, yaml.Node]]:
     for name, (key, _) in top.items():
         if name not in ("jobs", "defaults"):
             raise Wrong(key, "beside jobs only defaults may stand: put it there", name)
-    defaults: Said = {}
+    defaults: Given = {}
     if "defaults" in top:
-        defaults = _known(_fields_of(top["defaults"][1]), "defaults.")
+        defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults.")
     listed = top["jobs"][1]
-    if not isinstance(listed, yaml.SequenceNode) or not listed.value:
-        raise Wrong(listed, f"must be a list of jobs, got {shown(listed)}", "jobs")
+    if not isinstance(listed, List) or not listed.value:
+        raise Wrong(listed, f"must be a list of jobs, got {quote(listed)}", "jobs")
     for at, node in enumerate(listed.value):
-        yield defaults | _known(_fields_of(node), f"jobs[{at}]."), node
+        yield defaults | _known(pairs(node, _A_JOB), f"jobs[{at}]."), node
 
 
-def _fields_of(node: yaml.Node) -> Said:
-    return {name: (key, value) for name, key, value in pairs(node, "a job: fields such as command and gpus")}
-
-
-def _known(said: Said, prefix: str = "") -> Said:
+def _known(given: Given, prefix: str = "") -> Given:
     unknown = [
         Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
-        for name, (key, _) in said.items()
+        for name, (key, _) in given.items()
         if name not in BY_NAME
     ]
     if unknown:
-        known = {name: value for name, (_, value) in said.items() if name in BY_NAME}
+        known = {name: value for name, (_, value) in given.items() if name in BY_NAME}
         raise_first(sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0))
-    return said
+    return given
 
 
 def suggestion(name: str) -> str:
@@ -152,33 +145,31 @@ def _short(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _job(said: Said, node: yaml.Node, file: str, folder: Path, now_s: float) -> JobSpec:
-    values = field_values({name: value for name, (_, value) in said.items()}, now_s)
+def _job(given: Given, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
+    values = field_values({name: value for name, (_, value) in given.items()}, now_s)
     at, fault = program_fault(values.get("command", ()), values.get("script", ""))
     if fault:
-        raise Wrong(said[at][0] if at in said else node, fault, at)
-    lines = {name: line for name, (key, _) in said.items() if (line := line_of(key))}
-    source = Source(file, line_of(node) or 1, lines)
+        raise Wrong(given[at][0] if at in given else node, fault, at)
+    lines = {name: key.line for name, (key, _) in given.items() if key.line}
+    source = Source(file, node.line or 1, lines)
     return in_folder(JobSpec(**values, source=source), folder)
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
-    """With its work directory as an absolute path; that of an upload is `folder` unless it says another."""
-    from dataclasses import replace
-
+    """Return the job with an absolute work directory; that of an upload is `folder` where it names none."""
     if not spec.workdir and not spec.upload:
         return spec
     return replace(spec, workdir=os.path.normpath(folder / Path(spec.workdir).expanduser()))
 
 
-def field_values(nodes: Mapping[str, yaml.Node], now_s: float) -> dict[str, Any]:
-    """What goes into a JobSpec. Wrong names the field."""
+def field_values(nodes: Mapping[str, Node], now_s: float) -> dict[str, Any]:
+    """Return what goes into a JobSpec. Wrong names the field."""
     values, faults = _values_and_faults(nodes, now_s)
     raise_first(faults)
     return values
 
 
-def _values_and_faults(nodes: Mapping[str, yaml.Node], now_s: float) -> tuple[dict[str, Any], list[Wrong]]:
+def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[str, Any], list[Wrong]]:
     values: dict[str, Any] = {}
     faults: list[Wrong] = []
     for name, node in nodes.items():
@@ -196,7 +187,7 @@ def _values_and_faults(nodes: Mapping[str, yaml.Node], now_s: float) -> tuple[di
     return values, faults
 
 
-def _read(field: Field, node: yaml.Node, now_s: float) -> Any:
+def _read(field: Field, node: Node, now_s: float) -> Any:
     value = field.kind.read(node)
     if not isinstance(value, datetime):
         return value

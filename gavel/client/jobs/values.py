@@ -16,14 +16,13 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-import yaml
-
 from gavel.client.jobs.spec import After
-from gavel.client.jobs.yaml import Wrong, pairs, scalar, shown
+from gavel.client.jobs.yaml import Wrong, pairs
+from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
 
 Schema = dict[str, Any]
-Read = Callable[[yaml.Node], Any]
+Read = Callable[[Node], Any]
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,11 @@ class Kind:
     schema: Schema = field(default_factory=dict)
 
 
-def _text_of(node: yaml.Node, what: str) -> str:
+def _text_of(node: Node, what: str) -> str:
     """Text, and numbers and words of YAML as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
-    if isinstance(value, yaml.Node) or (value is None and not node.value):
-        raise Wrong(node, f"must be {what}, got {shown(node)}")
+    if not isinstance(node, Scalar) or (value is None and not node.value):
+        raise Wrong(node, f"must be {what}, got {quote(node)}")
     text = str(node.value)
     try:
         text.encode()
@@ -54,16 +53,16 @@ _argument = partial(_text_of, what="text")
 _when = partial(_text_of, what="succeeded or ended")
 
 
-def _name_of(node: yaml.Node, what: str = "a name") -> str:
+def _name_of(node: Node, what: str = "a name") -> str:
     text = _text_of(node, what)
     if not text or not text.isprintable():
-        raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {shown(node)}")
+        raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {quote(node)}")
     if len(text) > limits.NAME_CHARS_MAX:
         raise Wrong(node, f"must be at most {limits.NAME_CHARS_MAX} characters")
     return text
 
 
-def _lines_of(node: yaml.Node) -> str:
+def _lines_of(node: Node) -> str:
     text = _text_of(node, "text")
     if not text.strip():
         raise Wrong(node, "is empty: leave it out, or say something")
@@ -72,32 +71,32 @@ def _lines_of(node: yaml.Node) -> str:
     return text
 
 
-def _boolean(node: yaml.Node) -> bool:
+def _boolean(node: Node) -> bool:
     value = scalar(node)
     if isinstance(value, bool):
         return value
     hints = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     hint = hints.get(str(getattr(node, "value", "")).lower(), "")
-    raise Wrong(node, f"must be true or false, got {shown(node)}" + (f"; say {hint}" if hint else ""))
+    raise Wrong(node, f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
 
 
 def _whole(least: int, most: int) -> Read:
-    def read(node: yaml.Node) -> int:
+    def read(node: Node) -> int:
         value = scalar(node)
         if type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int or not least <= value <= most:
-            raise Wrong(node, f"must be a whole number from {least} to {most:,}, got {shown(node)}")
+            raise Wrong(node, f"must be a whole number from {least} to {most:,}, got {quote(node)}")
         return value
 
     return read
 
 
 def _number(words: str, *, zero: bool = False) -> Read:
-    def read(node: yaml.Node) -> float:
+    def read(node: Node) -> float:
         value = scalar(node)
         if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
-            raise Wrong(node, f"must be a {words}, got {shown(node)}")
+            raise Wrong(node, f"must be a {words}, got {quote(node)}")
         return float(value)
 
     return read
@@ -110,7 +109,7 @@ _SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)} | {"K": 10**3, "Ki": 1024}
 
 
-def _size_gb(node: yaml.Node) -> float:
+def _size_gb(node: Node) -> float:
     """`16GB`, `512MiB`: in GB, of 10⁹ bytes."""
     value = scalar(node)
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -118,12 +117,12 @@ def _size_gb(node: yaml.Node) -> float:
         hint = (
             f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
         )
-        raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {shown(node)}{hint}")
+        raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}")
     # Decimals, because a product of floats could overflow before it is divided.
     amount = Decimal(found[1])
     size = float(amount * _SIZES[found[3] or ""] / 10**9)
     if amount and not size:
-        raise Wrong(node, f"must be 0GB or more than a byte, got {shown(node)}")
+        raise Wrong(node, f"must be 0GB or more than a byte, got {quote(node)}")
     return _finite(node, size)
 
 
@@ -143,7 +142,7 @@ def duration_s(text: str) -> float | None:
     return total if at else None
 
 
-def _duration(node: yaml.Node) -> float:
+def _duration(node: Node) -> float:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
@@ -151,15 +150,15 @@ def _duration(node: yaml.Node) -> float:
     return _finite(node, length_s)
 
 
-def _finite(node: yaml.Node, value: float) -> float:
+def _finite(node: Node, value: float) -> float:
     if math.isinf(value):
         raise Wrong(node, f"is larger than any number that can be sent ({sys.float_info.max:.1e})")
     return value
 
 
-def _meant(node: yaml.Node) -> str:
+def _meant(node: Node) -> str:
     """A number without its unit, or a length of time as Slurm has it, with what it most likely means."""
-    value, said = scalar(node), shown(node)
+    value, said = scalar(node), quote(node)
     if type(value) in (int, float) and 0 < value < math.inf:
         return f"{said}; with its unit, {node.value}s"
     parts = zip(clock.groups("0"), "dhms", strict=True) if (clock := _CLOCK.fullmatch(str(value))) else ()
@@ -167,7 +166,7 @@ def _meant(node: yaml.Node) -> str:
     return f"{said}; here that is {words}" if words else said
 
 
-def _instant(node: yaml.Node) -> float | datetime:
+def _instant(node: Node) -> float | datetime:
     """A duration from the submission, or a time; one without a zone is meant where the file is read."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
@@ -183,11 +182,11 @@ def _instant(node: yaml.Node) -> float | datetime:
 _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
-def _gpus(node: yaml.Node) -> dict[str, int]:
+def _gpus(node: Node) -> dict[str, int]:
     """`4`, `2-8`, `{min: 2, max: 8}`; of a range, the least is what is asked for."""
     value = scalar(node)
-    if isinstance(node, yaml.MappingNode):
-        said = {name: (key, part) for name, key, part in pairs(node, "a mapping")}
+    if isinstance(node, Table):
+        said = pairs(node, "a mapping")
         for name, (key, _) in said.items():
             if name not in ("min", "max"):
                 raise Wrong(key, "must have min and max only", name)
@@ -201,32 +200,32 @@ def _gpus(node: yaml.Node) -> dict[str, int]:
         return {"gpus": value}
     else:
         wanted = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
-        raise Wrong(node, f"{wanted}, got {shown(node)}")
+        raise Wrong(node, f"{wanted}, got {quote(node)}")
     if not 1 <= least <= most <= limits.GPUS_MAX:
-        raise Wrong(node, f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {shown(node)}")
+        raise Wrong(node, f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}")
     return {"gpus": least, "gpus_min": least, "gpus_max": most}
 
 
 _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?", re.ASCII)
 
 
-def _array(node: yaml.Node) -> tuple[int, ...]:
+def _array(node: Node) -> tuple[int, ...]:
     """`0-9`, `1,3,5`, `0-100:10`, `[1, 3]`."""
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, List):
         indices = [nested(f"[{at}]", _whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
         text = _text_of(node, "indices such as 0-9")
         if "%" in text:
             raise Wrong(
                 node,
-                f"{shown(node)}: %N limits how many run at once, which the policy does here; leave it out, or give "
+                f"{quote(node)}: %N limits how many run at once, which the policy does here; leave it out, or give "
                 "the jobs less weight",
             )
         indices = []
         for part in text.split(","):
             found = _INDICES.fullmatch(part.strip())
             if found is None:
-                raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {shown(node)}")
+                raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}")
             first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
             if last < first or step < 1 or last > limits.INDEX_MAX:
                 raise Wrong(node, f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}")
@@ -241,18 +240,18 @@ def _array(node: yaml.Node) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def _after(node: yaml.Node) -> tuple[After, ...]:
+def _after(node: Node) -> tuple[After, ...]:
     """`17`, `[17, {job: 18, when: ended}]`; `17:ended` as the command line has it."""
-    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    parts = node.value if isinstance(node, List) else [node]
     return tuple([nested(f"[{at}]", _one_after, part) for at, part in enumerate(parts)])
 
 
 _SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
 
 
-def _one_after(node: yaml.Node) -> After:
-    if isinstance(node, yaml.MappingNode):
-        said = {name: (key, part) for name, key, part in pairs(node, "a job")}
+def _one_after(node: Node) -> After:
+    if isinstance(node, Table):
+        said = pairs(node, "a job")
         for name, (key, _) in said.items():
             if name not in ("job", "when"):
                 raise Wrong(key, "must have job and when only", name)
@@ -271,25 +270,25 @@ def _one_after(node: yaml.Node) -> After:
     return After(job, when)  # type: ignore[arg-type]  # just checked
 
 
-def _command(node: yaml.Node) -> tuple[str, ...]:
-    if not isinstance(node, yaml.SequenceNode):
+def _command(node: Node) -> tuple[str, ...]:
+    if not isinstance(node, List):
         raise Wrong(
             node,
-            f"must be a list such as [python, train.py], got {shown(node)}; for a line of shell use script",
+            f"must be a list such as [python, train.py], got {quote(node)}; for a line of shell use script",
         )
     if not node.value or not node.value[0].value:
         raise Wrong(node, "must begin with a program, such as [python, train.py]")
     return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
 
 
-def _said(node: yaml.Node) -> str:
+def _said(node: Node) -> str:
     if scalar(node) is None:
         raise Wrong(node, "must be text, got nothing")
     return _argument(node)
 
 
-def _names(node: yaml.Node) -> tuple[str, ...]:
-    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+def _names(node: Node) -> tuple[str, ...]:
+    parts = node.value if isinstance(node, List) else [node]
     names = tuple([nested(f"[{at}]", _name_of, part) for at, part in enumerate(parts)])
     if not names or len(names) > limits.ENTRIES_MAX:
         raise Wrong(node, f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
@@ -299,29 +298,29 @@ def _names(node: yaml.Node) -> tuple[str, ...]:
 
 
 def _map(value: Read, *, variables: bool = False) -> Read:
-    def read(node: yaml.Node) -> dict[str, Any]:
+    def read(node: Node) -> dict[str, Any]:
         said = pairs(node, "a mapping")
         if len(said) > limits.ENTRIES_MAX:
             raise Wrong(node, f"must be at most {limits.ENTRIES_MAX:,} entries")
-        for name, key, _ in said:
+        for name, (key, _) in said.items():
             _name_of(key)
             if variables and not limits.is_variable(name):
-                raise Wrong(key, f"{shown(key)} cannot be the name of a variable: letters, digits and _ only")
-        return {name: nested(name, value, part) for name, _, part in said}
+                raise Wrong(key, f"{quote(key)} cannot be the name of a variable: letters, digits and _ only")
+        return {name: nested(name, value, part) for name, (_, part) in said.items()}
 
     return read
 
 
 def _choice(*words: str) -> Kind:
-    def read(node: yaml.Node) -> str:
+    def read(node: Node) -> str:
         if (text := _text_of(node, " or ".join(words))) not in words:
-            raise Wrong(node, f"must be {' or '.join(words)}, got {shown(node)}")
+            raise Wrong(node, f"must be {' or '.join(words)}, got {quote(node)}")
         return text
 
     return Kind(" or ".join(words), read, {"enum": [*words]})
 
 
-def nested(at: str, read: Read, node: yaml.Node) -> Any:
+def nested(at: str, read: Read, node: Node) -> Any:
     """Part of a value; what is wrong with it is told with its place."""
     try:
         return read(node)

@@ -1,0 +1,287 @@
+"""YAML 1.2 for every file that users write: job files, problem files, settings.
+
+Values follow the core rules of YAML 1.2: `no` is a word, `012` is twelve, `1e6` is a number, `1:30` is text. Every node
+knows its line, and a scalar keeps its text as written. What makes a small file large or strange is refused: deep
+nesting, tags, keys that appear twice, and aliases, unless the caller allows them.
+
+libyaml parses. We compose its events ourselves, because the composers of PyYAML recurse once per level, know neither
+tags nor aliases any more when they are done, and take three times as long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+DEPTH_MAX = 20
+# How many values the aliases of a file may repeat in all.
+REPEATED_MAX = 2_000_000
+# Longer ones are text: Python refuses to read numbers of thousands of digits.
+NUMBER_CHARS_MAX = 300
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_WORDS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+Place = tuple[str | int, ...]
+
+
+class BadYaml(ValueError):
+    """A text that is not YAML as we accept it. `line` counts from 1; `place` is the keys leading to the fault."""
+
+    def __init__(self, problem: str, line: int | None = None, place: Place = ()) -> None:
+        super().__init__(problem)
+        self.problem, self.line, self.place = problem, line, place
+
+
+@dataclass(slots=True, eq=False)
+class Scalar:
+    """A word or number as it is written. `line` is None where it does not come from a file."""
+
+    value: str
+    line: int | None = None
+    is_quoted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class List:
+    """A list."""
+
+    value: list[Node]
+    line: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """A mapping: the key as a node and the value, by the text of the key."""
+
+    value: dict[str, tuple[Scalar, Node]]
+    line: int | None = None
+
+
+Node = Scalar | List | Table
+
+
+def read_yaml(text: str, *, aliases: bool = False) -> list[Node]:
+    """Return each document that is not empty; BadYaml otherwise. `aliases` allows `*name` and the key `<<`."""
+    try:
+        documents = _compose(yaml.parse(text, _LOADER), aliases)
+    except UnicodeEncodeError:
+        raise BadYaml("is not Unicode text (half of a surrogate pair)") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = f"not valid YAML: {_problem_of(error, text)}"
+        raise BadYaml(problem, mark.line + 1 if mark else None) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else None
+        raise BadYaml(f"not valid YAML: {error.reason}", line) from None
+    except yaml.YAMLError as error:
+        raise BadYaml(f"not valid YAML: {' '.join(str(error).split())}") from None
+    return [node for node in documents if scalar(node) is not None]
+
+
+def read_table(text: str, *, aliases: bool = False) -> Table:
+    """Return the one document of a text, which must be a mapping; an empty text is an empty mapping."""
+    first, *rest = read_yaml(text, aliases=aliases) or [Table({})]
+    if rest:
+        raise BadYaml("a second document begins", rest[0].line)
+    if not isinstance(first, Table):
+        raise BadYaml(f"must be a mapping, got {quote(first)}", first.line)
+    return first
+
+
+def scalar(node: Node) -> Any:
+    """Return the text, number, true, false or None that a scalar means; return a list or mapping as it is."""
+    if not isinstance(node, Scalar) or node.is_quoted:
+        return node.value if isinstance(node, Scalar) else node
+    text = node.value
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NOT_FINITE.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    if len(text) > NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if _WHOLE.fullmatch(text) else float(text)
+
+
+def plain(node: Node, lines: dict[Place, int] | None = None, place: Place = ()) -> Any:
+    """Return a node as plain data. `lines` receives the line of each value, by the keys and positions leading to it."""
+    if lines is not None and node.line is not None:
+        lines.setdefault(place, node.line)
+    if isinstance(node, Scalar):
+        return scalar(node)
+    if isinstance(node, List):
+        return [plain(item, lines, (*place, index)) for index, item in enumerate(node.value)]
+    if lines is not None:
+        lines |= {(*place, name): key.line for name, (key, _) in node.value.items() if key.line}
+    return {name: plain(item, lines, (*place, name)) for name, (_, item) in node.value.items()}
+
+
+def words(place: Place) -> str:
+    """Return `tenants[1].weight`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".")
+
+
+def quote(node: Node) -> str:
+    """Return what stands there, for a message."""
+    if not isinstance(node, Scalar):
+        return "a list" if isinstance(node, List) else "a mapping"
+    value = scalar(node)
+    if not isinstance(value, str):
+        return "nothing" if value is None else node.value[:60]
+    text = value if len(value) <= 60 else value[:59] + "…"
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + '"'
+
+
+def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
+    """Return the documents that these events quote. The stack is our own: a deep file cannot exhaust Python's."""
+    anchors = _Anchors(aliases)
+    opened: list[Any] = []
+    # The documents, then what each list or mapping that is still open holds so far.
+    parts: list[list[Node]] = [[]]
+    for event in events:
+        line = event.start_mark.line + 1
+        match event:
+            case yaml.ScalarEvent():
+                _refuse_tag(event)
+                node: Node = Scalar(event.value, line, event.style not in (None, ""))
+            case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
+                _refuse_tag(event)
+                if len(opened) == DEPTH_MAX:
+                    raise BadYaml("nested too deeply", line)
+                opened.append(event)
+                parts.append([])
+                continue
+            case yaml.SequenceEndEvent():
+                event = opened.pop()
+                node = List(parts.pop(), event.start_mark.line + 1)
+            case yaml.MappingEndEvent():
+                event, items = opened.pop(), parts.pop()
+                try:
+                    node = _table(items, event.start_mark.line + 1, anchors)
+                except BadYaml as error:
+                    error.place = (*_place(opened, parts[1:]), *error.place)
+                    raise
+            case yaml.AliasEvent():
+                parts[-1].append(anchors.repeat(event, len(opened)))
+                continue
+            case yaml.DocumentStartEvent():
+                anchors.nodes.clear()
+                continue
+            case _:
+                continue
+        if event.anchor is not None:
+            anchors.nodes[event.anchor] = node
+        parts[-1].append(node)
+    return parts[0]
+
+
+def _place(opened: Iterable[Any], parts: Iterable[list[Node]]) -> Place:
+    """Return the key or position that each open mapping or list has arrived at."""
+    return tuple(
+        len(items) if isinstance(event, yaml.SequenceStartEvent) else str(items[-1].value) if items else ""
+        for event, items in zip(opened, parts, strict=True)
+    )
+
+
+def _refuse_tag(event: Any) -> None:
+    if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
+        raise BadYaml(f"the tag {event.tag} is not supported: leave it out", event.start_mark.line + 1)
+
+
+def _table(parts: list[Node], line: int, anchors: _Anchors) -> Table:
+    table: dict[str, tuple[Scalar, Node]] = {}
+    merged: list[Node] = []
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        if not isinstance(key, Scalar):
+            raise BadYaml("a list or mapping cannot be a key", key.line)
+        if key.value == "<<" and anchors.allowed and not key.is_quoted:
+            merged += value.value if isinstance(value, List) else [value]
+        elif key.value in table:
+            first = table[key.value][0].line
+            raise BadYaml(f"appears twice (first in line {first})", key.line, (key.value,))
+        else:
+            table[key.value] = key, value
+    for mapping in merged:
+        if not isinstance(mapping, Table):
+            raise BadYaml("<< takes a mapping or a list of mappings", line)
+        anchors.count(len(mapping.value), line)
+        for name, pair in mapping.value.items():
+            table.setdefault(name, pair)
+    return Table(table, line)
+
+
+class _Anchors:
+    """Nodes that aliases may repeat, and how much they have repeated so far."""
+
+    def __init__(self, allowed: bool) -> None:
+        self.allowed = allowed
+        self.nodes: dict[str, Node] = {}
+        self.repeated = 0
+        self._extents: dict[Node, tuple[int, int]] = {}
+
+    def repeat(self, event: Any, depth: int) -> Node:
+        """Return the node that an alias stands for."""
+        line = event.start_mark.line + 1
+        if not self.allowed:
+            raise BadYaml("an alias (*) is not supported here: write its value out", line)
+        if event.anchor not in self.nodes:
+            raise BadYaml(f"alias *{event.anchor} stands for nothing that ends before it", line)
+        node = self.nodes[event.anchor]
+        size, height = self._extent(node)
+        if depth + height > DEPTH_MAX:
+            raise BadYaml("nested too deeply", line)
+        self.count(size, line)
+        return node
+
+    def count(self, values: int, line: int) -> None:
+        """Add to the number of repeated values."""
+        self.repeated += values
+        if self.repeated > REPEATED_MAX:
+            raise BadYaml(f"aliases repeat more than {REPEATED_MAX:,} values", line)
+
+    def _extent(self, node: Node) -> tuple[int, int]:
+        """Return how many values a node holds, aliases written out, and how deep it is."""
+        if isinstance(node, Scalar):
+            return 1, 0
+        if node not in self._extents:
+            items = node.value if isinstance(node, List) else [value for _, value in node.value.values()]
+            extents = [self._extent(item) for item in items]
+            self._extents[node] = (
+                1 + sum(size for size, _ in extents),
+                1 + max((height for _, height in extents), default=0),
+            )
+        return self._extents[node]
+
+
+def _problem_of(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Return what is wrong in the words of people who write such files, or in the parser's where we have none."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
+    lines = text.splitlines()
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "the line is indented with a tab: use spaces"
+    if "mapping values are not allowed" in problem:
+        if len(re.findall(r":\s", f"{line} ")) > 1:
+            return "a second colon: put a value with a colon and a space in it in quotes"
+        return "the line is indented deeper than the one it belongs beside"
+    if "expected key" in problem or "<block end>" in problem or "'-' indicator" in problem:
+        return "the line begins in another column than those it belongs beside"
+    opened = error.context_mark
+    where = "" if opened is None or (mark and mark.line == opened.line) else f"in line {opened.line + 1} "
+    if "',' or ']'" in problem or "',' or '}'" in problem:
+        return f"a bracket that is opened {where}is not closed: lists need ',' between and ']' at the end"
+    if "quoted scalar" in (error.context or ""):
+        return f"a quote that is opened {where}is not closed"
+    return ", ".join(part for part in (error.context, problem) if part)

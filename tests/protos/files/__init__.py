@@ -1,0 +1,1 @@
+"""How files that users write are read."""
