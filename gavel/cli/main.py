@@ -21,19 +21,19 @@ from gavel.cli.faults import Fault, Interrupted
 # By title: the name of each command, the module that has it, and its short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
-        "submit": ("jobs.commands", "Submit the jobs in job files, or one that runs COMMAND."),
+        "submit": ("jobs.submit", "Submit the jobs in job files, or one that runs COMMAND."),
         "queue": (
-            "jobs.commands",
+            "jobs.queue",
             "List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.",
         ),
-        "show": ("jobs.commands", "Show all about jobs: what was asked for, and what became of them."),
-        "logs": ("jobs.commands", "Show what a job printed."),
+        "show": ("jobs.show", "Show all about jobs: what was asked for, and what became of them."),
+        "logs": ("jobs.logs", "Show what a job printed."),
         "explain": ("jobs.explain", "Why is my job waiting? Or why does it run where it runs?"),
-        "wait": ("jobs.commands", "Wait until jobs have ended."),
-        "cancel": ("jobs.commands", "Stop jobs for good."),
-        "hold": ("jobs.commands", "Let jobs wait until they are released; those that run save and stop."),
-        "release": ("jobs.commands", "Let held jobs run again."),
-        "requeue": ("jobs.commands", "Stop running jobs, and let them wait for their next turn."),
+        "wait": ("jobs.wait", "Wait until jobs have ended."),
+        "cancel": ("jobs.change", "Stop jobs for good."),
+        "hold": ("jobs.change", "Let jobs wait until they are released; those that run save and stop."),
+        "release": ("jobs.change", "Let held jobs run again."),
+        "requeue": ("jobs.change", "Stop running jobs, and let them wait for their next turn."),
     },
     "Cluster": {
         "status": ("cluster.commands", "Show how the scheduler is, and who you are to it."),

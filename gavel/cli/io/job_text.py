@@ -4,54 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from gavel.cli.io.units import short_number
-from gavel.client.results import Job, JobState, Node, NodeState
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gavel.client.results import Job, JobState, Node
 
 STATE_STYLES = {
-    JobState.RUNNING: "green",
-    JobState.COMPLETED: "dim",
-    JobState.FAILED: "red",
-    JobState.PREEMPTED: "yellow",
-    JobState.HELD: "magenta",
-    JobState.CANCELLED: "dim",
+    "running": "green",
+    "completed": "dim",
+    "failed": "red",
+    "preempted": "yellow",
+    "held": "magenta",
+    "cancelled": "dim",
 }
-NODE_STYLES = {
-    NodeState.UP: "green",
-    NodeState.DRAINING: "yellow",
-    NodeState.SILENT: "yellow",
-    NodeState.LOST: "red",
-    NodeState.FAULTY: "red",
-}
+NODE_STYLES = {"up": "green", "draining": "yellow", "silent": "yellow", "lost": "red", "faulty": "red"}
 NODES_SHOWN = 3
 
 
 def state_text(state: JobState) -> Text:
-    """In its colour."""
+    """Return the state in its colour."""
+    from rich.text import Text
+
     return Text(state.value, style=STATE_STYLES.get(state, ""))
 
 
 def node_state_text(node: Node) -> Text:
-    """In its colour; a node that drains is told whether it is empty."""
+    """Return the node's state in its colour."""
+    from rich.text import Text
+
     return Text(node.state.value, style=NODE_STYLES.get(node.state, ""))
 
 
 def job_on(job: Job) -> str:
-    """`a100×4` where it runs, or ran longest; `×4` or `×2-8` where it waits."""
+    """Return where a job runs, or ran longest, as `a100×4`; where it waits, what it asks for, as `×4` or `×2-8`."""
     if job.placement is not None:
         return f"{job.placement.worker_type}×{len(job.placement.gpus)}"
     if job.ended and job.run_s and job.time_s:
         kind = max(job.time_s, key=lambda name: job.time_s[name])
         return f"{kind}×{round(job.gpu_s.get(kind, 0.0) / job.time_s[kind])}"
+    return f"×{gpus_wanted(job)}"
+
+
+def gpus_wanted(job: Job) -> str:
+    """Return how many GPUs a job asks for: `4`, or `2-8`."""
     least, most = job.spec.gpus_min, job.spec.gpus_max
-    width = f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
-    return f"×{width}"
+    return f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
 
 
 def job_progress(job: Job) -> str:
-    """`37%`, or the steps where nobody knows of how many."""
+    """Return the part that is done, `37%`; the steps done where their number in all is not known."""
     part = job.progress
     if part is not None:
         return f"{100 * part:.0f}%" if part in (0.0, 1.0) else f"{min(max(100 * part, 1), 99):.0f}%"
@@ -59,7 +64,7 @@ def job_progress(job: Job) -> str:
 
 
 def job_ran_s(job: Job, now: datetime) -> float:
-    """Seconds with processes, over all attempts, up to now."""
+    """Return for how many seconds a job has had processes, over all attempts, up to now."""
     place = job.placement
     if place is None or place.since is None or place.phase not in ("running", "stopping"):
         return job.run_s
@@ -67,14 +72,14 @@ def job_ran_s(job: Job, now: datetime) -> float:
 
 
 def job_waited_s(job: Job, now: datetime) -> float:
-    """All the other seconds, from its submission to its end or to now."""
+    """Return for how many seconds a job has had none, from its submission to its end or to now."""
     if job.submitted is None:
         return 0.0
     return max(((job.ended or now) - job.submitted).total_seconds() - job_ran_s(job, now), 0.0)
 
 
 def job_where(job: Job) -> str:
-    """The nodes of one that runs, the reason of one that does not; both of one that is stopped or has ended."""
+    """Return the nodes of a job that runs, why another does not; both for one that is being stopped or has ended."""
     place = job.placement
     if place is None:
         return "; ".join(filter(None, (few(job.nodes), job_why(job))))
@@ -83,15 +88,15 @@ def job_where(job: Job) -> str:
         words += f" with {place.with_job}"
     if place.phase == "running":
         return words
-    why = "" if job.state is JobState.RUNNING else job_why(job)
+    why = "" if job.state == "running" else job_why(job)
     return f"{why}{'; ' if why else ''}{words} ({place.phase})"
 
 
 def job_why(job: Job) -> str:
-    """Why it does not run, or how it failed."""
+    """Return why a job does not run, or how it failed."""
     if job.blocked_by and not job.state.is_final:
         return f"after {few(job.blocked_by)}"
-    if job.state is JobState.FAILED and job.exit_code is not None:
+    if job.state == "failed" and job.exit_code is not None:
         return why_with_exit_code(job)
     return why_words(job)
 
@@ -105,27 +110,25 @@ def why_with_exit_code(job: Job) -> str:
 
 
 def why_words(job: Job) -> str:
-    """Of its last move; who made it, where that is all there is to say: `by ann`."""
-    did, by, who = job.why.partition(" by ")
-    told = {"hold": JobState.HELD, "cancel": JobState.CANCELLED}.get(did) is job.state
-    return f"by {who}" if by and told else job.why
+    """Return the reason of the job's state; only who changed it, `by ann`, where the state says the rest."""
+    action, by, who = job.why.partition(" by ")
+    is_clear = {"hold": "held", "cancel": "cancelled"}.get(action) == job.state
+    return f"by {who}" if by and is_clear else job.why
 
 
 def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:
-    """`a, b, c +4`."""
+    """Return the first names, and how many more there are: `a, b, c +4`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" +{rest}" if rest > 0 else "")
 
 
 def ids(jobs: Sequence[str]) -> str:
-    """`job 17`, `jobs 17, 18 and 19`, `jobs 12_0 to 12_9 (10)`."""
+    """Name jobs: `job 17`, `jobs 17, 18 and 19`, `jobs 12_0 to 12_9 (10)`."""
     if len(jobs) == 1:
         return f"job {jobs[0]}"
     arrays = {job.partition("_")[0] for job in jobs}
     if len(jobs) > 3 and (len(arrays) == 1 or all("_" not in job for job in jobs)):
         return f"jobs {jobs[0]} to {jobs[-1]} ({len(jobs)})"
-    return (
-        f"jobs {', '.join(jobs[:-1])} and {jobs[-1]}"
-        if len(jobs) <= 12
-        else f"{len(jobs)} jobs from {jobs[0]}"
-    )
+    if len(jobs) > 12:
+        return f"{len(jobs)} jobs from {jobs[0]}"
+    return f"jobs {', '.join(jobs[:-1])} and {jobs[-1]}"

@@ -1,4 +1,4 @@
-"""Commands and options of other schedulers, as people type them here out of habit: what to say instead."""
+"""Commands, options and states of other schedulers, which users type out of habit, and ours for them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ OPTIONS = {
         "--nodes": "--gpus",
         "-N": "--gpus",
         "--ntasks": "--gpus",
-        "--wrap": "a command behind --",
+        "--wrap": "a command after --",
         "-o": "`gavel logs JOB`",
         "--output": "`gavel logs JOB`",
         "--error": "`gavel logs JOB`",
@@ -115,17 +115,16 @@ _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 
 def our_word(error: click.UsageError) -> str | None:
-    """What to say instead, where it is known; None: it is not."""
-    found = _NO_SUCH.match(error.message)
-    if found is None:
+    """Return a message that names our command or option for another scheduler's; None where none is known."""
+    unknown = _NO_SUCH.match(error.message)
+    if unknown is None:
         return None
-    kind, word = found[1].lower(), found[2]
-    command = error.ctx.command.name if error.ctx and error.ctx.command.name else ""
-    group = error.ctx.command if error.ctx and kind == "command" else None
-    if isinstance(group, click.Group) and error.ctx and error.ctx.parent is not None:
-        return f"no such command '{word}'; there are {', '.join(group.list_commands(error.ctx))}"
-    here = COMMANDS.get(word) if kind == "command" else OPTIONS.get(command, {}).get(word)
-    if here is None:
-        return None
-    here = f"`gavel {here}`" if kind == "command" else here
-    return f"no such {kind} '{word}'; here it is {here} (docs/from-slurm.md)"
+    kind, word = unknown[1].lower(), unknown[2]
+    command = error.ctx.command if error.ctx else None
+    if kind == "command" and isinstance(command, click.Group) and error.ctx and error.ctx.parent:
+        return f"no such command '{word}'; there are {', '.join(command.list_commands(error.ctx))}"
+    if kind == "command":
+        ours = f"`gavel {COMMANDS[word]}`" if word in COMMANDS else None
+    else:
+        ours = OPTIONS.get((command and command.name) or "", {}).get(word)
+    return ours and f"no such {kind} '{word}'; here it is {ours} (docs/from-slurm.md)"

@@ -1,6 +1,8 @@
 """From a command to a scheduler: one client, and every way a call can fail as one line and an exit code.
 
 WARNING: exit codes are promised in docs/cli.md. They keep their meaning.
+
+The client is loaded by the functions that need it, so that commands may import this file at their heads.
 """
 
 from __future__ import annotations
@@ -8,159 +10,221 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.units import span
 from gavel.cli.io.wording import printable
-from gavel.client import Client, Job
-from gavel.client import errors as e
-from gavel.client.reading import plain
-from gavel.client.settings import ADDRESS
 
-TOLD_S = 1.0  # what is waited for no longer is not worth a word
-_SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")  # 3-5, 3,4, 6_[0-2]
+if TYPE_CHECKING:
+    from gavel.client import Client, GavelError, Job
+
+R = TypeVar("R")
+
 OK, FAILED, WRONG, MISSING, UNREACHABLE, FORBIDDEN, REFUSED = range(7)
+# By the error, or the nearest class above it.
+_CODES = {
+    "GavelError": UNREACHABLE,
+    "NotReachable": UNREACHABLE,
+    "ServerError": UNREACHABLE,
+    "NotAuthenticated": FORBIDDEN,
+    "NotAllowed": FORBIDDEN,
+    "NotFound": MISSING,
+    "Invalid": WRONG,
+    "Conflict": REFUSED,
+    "Refused": REFUSED,
+    "TooMany": REFUSED,
+}
+# How long a call is tried again; longer where the command changes something.
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
-
-_CODES: tuple[tuple[type[e.GavelError], int], ...] = (
-    (e.NotReachable, UNREACHABLE),
-    (e.ServerError, UNREACHABLE),
-    (e.NotAuthenticated, FORBIDDEN),
-    (e.NotAllowed, FORBIDDEN),
-    (e.NotFound, MISSING),
-    (e.Invalid, WRONG),
-    (e.Conflict, REFUSED),
-    (e.Refused, REFUSED),
-    (e.TooMany, REFUSED),
-)
+# A wait shorter than this is not worth a message.
+MENTIONED_S = 1.0
+# 3-5, 3,4 or 6_[0-2]
+_SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
 
-def exit_code(error: e.GavelError) -> int:
-    """What a command ends with when a call fails so."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), UNREACHABLE)
+def exit_code(error: GavelError) -> int:
+    """Return the exit code of a command whose call fails so."""
+    return next(_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES)
 
 
 def failure(code: int, message: str) -> Fault:
-    """One line on standard error, and this exit code."""
-    kind = type("Failure", (Fault,), {"exit_code": code})
-    said: Fault = kind(message)
-    return said
+    """Return a fault of one line with this exit code."""
+    kind: type[Fault] = type("Failure", (Fault,), {"exit_code": code})
+    return kind(message)
 
 
 @contextmanager
 def one_line(client: Client | None = None) -> Iterator[None]:
-    """Whatever goes wrong with a call, as a `Fault`."""
+    """Turn whatever goes wrong with a call into a `Fault`."""
+    from gavel.client import GavelError, InvalidJob
+
     try:
         yield
-    except e.GavelError as error:
-        more = [printable(one.message) for one in error.more] if isinstance(error, e.InvalidJob) else []
-        text = "\n".join([printable(error.message) + _remedy(error, client), *more])
-        raise failure(exit_code(error), text) from None
+    except GavelError as error:
+        others = error.more if isinstance(error, InvalidJob) else ()
+        first = printable(error.message) + _remedy(error, client)
+        lines = [first, *(printable(other.message) for other in others)]
+        raise failure(exit_code(error), "\n".join(lines)) from None
 
 
-def _remedy(error: e.GavelError, client: Client | None) -> str:
-    if isinstance(error, e.NotReachable) and error.reason == "unreachable" and client is not None:
-        said = client.connection
-        if said.address == ADDRESS and said.origin == "the default":
+def _remedy(error: GavelError, client: Client | None) -> str:
+    from gavel.client import NotAuthenticated, NotReachable
+    from gavel.client.settings import ADDRESS
+
+    if isinstance(error, NotReachable) and error.reason == "unreachable" and client is not None:
+        connection = client.connection
+        if connection.address == ADDRESS and connection.origin == "the default":
             return (
                 "; `gavel up` starts one here for trying things, GAVEL_ADDRESS or `gavel login` names another"
             )
-        return f" (the address is from {said.origin}); is it right, and `gavel serve` running there?"
-    if isinstance(error, e.NotAuthenticated):
+        return f" (the address is from {connection.origin}); is it right, and `gavel serve` running there?"
+    if isinstance(error, NotAuthenticated):
         return "; GAVEL_TOKEN or `gavel login` gives a token, `gavel token create` makes one"
     return ""
 
 
 @contextmanager
 def scheduler(address: str | None, context: str | None, *, changes: bool = False) -> Iterator[Client]:
-    """The client of a command. `changes`: it is worth some more patience."""
+    """Open the client of a command. `changes`: the command changes something, so calls are tried for longer."""
+    from gavel.client import Client
+
     with one_line():
         retry_s = CHANGE_RETRY_S if changes else RETRY_S
-        client = Client(address, context=context, retry_s=retry_s, on_trouble=Waited().hear)
-        if client.connection.origin == "the default":  # then most likely there is none: say so at once
+        client = Client(address, context=context, retry_s=retry_s, on_trouble=_Waiting().hear)
+        # Where nothing names a scheduler there most likely is none: report that at once.
+        if client.connection.origin == "the default":
             client.retry_s = 0.0
     with client, one_line(client):
         yield client
 
 
-class Waited:
-    """Says on standard error what is waited for, once, and that it is over; whichever thread has the trouble."""
+class _Waiting:
+    """Reports on standard error, once, what is waited for, and that it is over; called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said = False
+        self._reported = False
 
-    def hear(self, error: e.GavelError | None, left_s: float) -> None:
-        """As `Client` tells it."""
+    def hear(self, error: GavelError | None, left_s: float) -> None:
+        """Take what `Client` reports: an error and how long it will be tried, or None when a call works again."""
         with self._lock:
             if error is None:
-                if self._said:
+                if self._reported:
                     click.echo("it works again", err=True)
-                self._said = False
-            elif not self._said and left_s >= TOLD_S:
+                self._reported = False
+            elif not self._reported and left_s >= MENTIONED_S:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
                 click.echo(f"{printable(error.message)}; trying {for_long} (Ctrl-C ends this)", err=True)
-                self._said = True
+                self._reported = True
+
+
+def do_each(
+    kind: str,
+    names: Iterable[str],
+    act: Callable[[str], R],
+    in_words: Callable[[str, R], str],
+    as_json: bool,
+) -> tuple[list[R], list[dict[str, str]], int]:
+    """Do something to each of several things; those that fail are reported, and the others done.
+
+    Returns the results, the failures as `--json` prints them (by `kind`), and the exit code: that of the first failure.
+    """
+    from gavel.client import GavelError, NotReachable
+
+    code, done, failed = OK, [], []
+    for name in dict.fromkeys(names):
+        try:
+            result = act(name)
+        except NotReachable:
+            # The others would fail as well, each after its time.
+            raise
+        except GavelError as error:
+            code = code or exit_code(error)
+            failed.append({kind: name, "reason": error.reason, "message": error.message})
+            if not as_json:
+                click.echo(
+                    f"{click.get_current_context().command_path}: {printable(error.message)}", err=True
+                )
+            continue
+        done.append(result)
+        if not as_json and (words := in_words(name, result)):
+            click.echo(words)
+    return done, failed, code
+
+
+def confirm(action: str, counted: str, named: str) -> None:
+    """Ask the user whether to go on, as `cancel jobs 1 and 2?`; without a terminal to ask on, refuse."""
+    if not sys.stdin.isatty():
+        raise Fault(f"this would {action} {counted}: say --yes if you mean it")
+    if not click.confirm(f"{action} {named}?", err=True):
+        raise Fault("nothing was done")
 
 
 def print_json(value: Any) -> None:
-    """A result, indented."""
+    """Print a result, indented."""
+    from gavel.client.reading import plain
+
     click.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_line(value: Any) -> None:
-    """A result on a line of its own, for streams; seen at once."""
+    """Print a result of a stream on a line of its own; it is seen at once."""
+    from gavel.client.reading import plain
+
     click.echo(json.dumps(plain(value), allow_nan=False))
 
 
-def is_id(said: str) -> bool:
-    """`17`, `17_3`: what a job or array is called by the scheduler, not a name."""
-    return said.isascii() and said.replace("_", "", 1).isdigit()
+def is_id(text: str) -> bool:
+    """Return whether this is what the scheduler calls a job or array, `17` or `17_3`, and no name."""
+    return text.isascii() and text.replace("_", "", 1).isdigit()
 
 
-def job_id(client: Client, said: str) -> str:
-    """A job or array by its id, or by its name where only one unfinished or else one job has it."""
-    from gavel.client import JobFilter
+def job_id(client: Client, text: str) -> str:
+    """Return the id of a job or array, given by its id, or by a name that only one unfinished, or else one, job has."""
+    from gavel.client import Invalid, JobFilter, NotFound
     from gavel.client.results import ACTIVE
 
-    if is_id(said):
-        return said
-    if not said.strip():  # a variable of a script that is not set: no name, though there are jobs without one
-        raise e.Invalid("the id of a job is empty")
-    escaped = said.replace("*", "?")  # a name, not a pattern; what else fits is sorted out below
-    # The last finds jobs that the scheduler has forgotten, too.
+    if is_id(text):
+        return text
+    # A variable of a script that is not set names no job, though there are jobs without a name.
+    if not text.strip():
+        raise Invalid("the id of a job is empty")
+    # A name, not a pattern: what else the pattern fits is sorted out below.
+    pattern = text.replace("*", "?")
+    # The last filter also finds jobs that the scheduler has forgotten.
     for which in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
-        page = client.page(replace(which, name=escaped), size=100, brief=True)
-        ids = sorted({_whole(job) for job in page.jobs if job.spec.name == said}, key=int)
+        page = client.page(replace(which, name=pattern), size=100, brief=True)
+        ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
         if len(ids) > 1:
             some = ", ".join(ids[:5])
-            raise e.NotFound(f"{len(ids)} jobs are called '{said}'; say which by its id: {some}")
+            raise NotFound(f"{len(ids)} jobs are called '{text}'; say which by its id: {some}")
         if ids:
             return ids[0]
-    several = "; several are named one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(said) else ""
-    raise e.NotFound(f"there is no job '{said}'{several}")
+    several = "; several are named one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
+    raise NotFound(f"there is no job '{text}'{several}")
 
 
 def members(client: Client, job: str) -> Sequence[Job]:
-    """The job of this id, or each member of the array of this id, by index."""
-    from gavel.client import JobFilter
+    """Return the job of this id, or each member of the array of this id, by index."""
+    from gavel.client import JobFilter, NotFound
 
     try:
         return [client.get(job)]
-    except e.NotFound:
-        found = sorted(client.list(JobFilter(jobs=[job])), key=lambda one: one.array_index or 0)
-        if not found:
+    except NotFound:
+        members = sorted(client.list(JobFilter(jobs=[job])), key=lambda member: member.array_index or 0)
+        if not members:
             raise
-        return found
+        return members
 
 
-def _whole(job: Any) -> str:
-    """The array of a member, the job itself otherwise."""
-    return str(job.id.partition("_")[0])
+def array_of(job: str) -> str:
+    """Return the id of a member's array; that of the job itself where it is in none."""
+    return job.partition("_")[0]

@@ -4,93 +4,101 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, ids
-from gavel.cli.io.session import OK, exit_code, job_id, print_json, scheduler
+from gavel.cli.io.options import FILTERS, LIVE, YES
+from gavel.cli.io.session import confirm, do_each, job_id, print_json, scheduler
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.jobs.queue import job_filter
-from gavel.client import Client, GavelError, JobState
-from gavel.client.errors import NotReachable, Refused
+
+if TYPE_CHECKING:
+    from gavel.client import Client
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
-# What each can be done to: the others of `--all` are left alone.
-FITTING = {
-    "cancel": (JobState.QUEUED, JobState.RUNNING, JobState.PREEMPTED, JobState.HELD),
-    "hold": (JobState.QUEUED, JobState.RUNNING, JobState.PREEMPTED),
-    "release": (JobState.HELD,),
-    "requeue": (JobState.RUNNING,),
+# The states in which each is possible; `--all` leaves jobs in others alone.
+FITTING: dict[Action, Sequence[str]] = {
+    "cancel": ("queued", "running", "preempted", "held"),
+    "hold": ("queued", "running", "preempted"),
+    "release": ("held",),
+    "requeue": ("running",),
 }
 
 
-def change(
-    action: Action,
-    jobs: tuple[str, ...],
-    all_: bool,
-    yes: bool,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
-    **filters: Any,
-) -> None:
-    """The command's body."""
-    if not all_ and any(filters.values()):
-        raise Fault("filters such as --state go with --all; jobs by their ids need none")
-    if bool(jobs) == all_:
-        raise Fault(f"say which: ids of jobs, or --all with filters (see `gavel {action} --help`)")
-    with scheduler(address, context, changes=True) as client:
-        chosen = _chosen(client, action, yes, filters) if all_ else list(dict.fromkeys(jobs))
-        sys.exit(_do(client, action, chosen, as_json, any_state=all_))
+def _command(action: Action, help: str) -> click.Command:
+    @click.command(action, help=help)
+    @click.argument("jobs", nargs=-1, metavar="[JOB…]")
+    @click.option(
+        "--all", "all_", is_flag=True, help="Every job that the filters fit; yours, unless --user says."
+    )
+    @FILTERS
+    @YES
+    @LIVE
+    def change(
+        jobs: tuple[str, ...],
+        all_: bool,
+        yes: bool,
+        as_json: bool,
+        address: str | None,
+        context: str | None,
+        **filters: Any,
+    ) -> None:
+        if not all_ and any(filters.values()):
+            raise Fault("filters such as --state go with --all; jobs by their ids need none")
+        if bool(jobs) == all_:
+            raise Fault(f"say which: ids of jobs, or --all with filters (see `gavel {action} --help`)")
+        with scheduler(address, context, changes=True) as client:
+            chosen = _chosen(client, action, yes, filters) if all_ else jobs
+            sys.exit(_change(client, action, chosen, as_json, any_state=all_))
+
+    return change
+
+
+cancel = _command("cancel", "Stop jobs for good. JOB may be an array.")
+hold = _command("hold", "Let jobs wait until they are released; those that run save and stop.")
+release = _command("release", "Let held jobs run again.")
+requeue = _command("requeue", "Stop running jobs, and let them wait for their next turn.")
 
 
 def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) -> list[str]:
-    """Ids of what the filters fit, once somebody has agreed."""
+    """Return the ids of the jobs that the filters fit, once the user has agreed."""
     wanted = filters.pop("states") or FITTING[action]
     states = [state for state in FITTING[action] if state in wanted]
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(wanted))}")
-    found = client.list(job_filter(client, states=states, **filters), brief=True)
-    chosen = [job.id for job in found]
-    if action != "cancel":  # of those that wait for each other, the last is cancelled first
+    chosen = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
+    # The newest come first, and a job that others wait for is cancelled after them.
+    if action != "cancel":
         chosen.reverse()
     if chosen and not yes:
-        if not sys.stdin.isatty():
-            raise Fault(f"this would {action} {count_of(len(chosen), 'job')}: say --yes if you mean it")
-        if not click.confirm(f"{action} {ids(chosen)}?", err=True):
-            raise Fault("nothing was done")
+        confirm(action, count_of(len(chosen), "job"), ids(chosen))
     return chosen
 
 
-def _do(client: Client, action: Action, chosen: Sequence[str], as_json: bool, any_state: bool) -> int:
-    """The exit code: that of the first that failed. `any_state`: no matter, where a job has moved on meanwhile."""
-    call = getattr(client, action)
-    code, done, failed = OK, [], []
-    for job in chosen:
+def _change(client: Client, action: Action, chosen: Sequence[str], as_json: bool, any_state: bool) -> int:
+    """Return the exit code. `any_state`: a job that has moved on to another state meanwhile is no failure."""
+    from gavel.client import Refused
+
+    def act(job: str) -> Sequence[str] | None:
         try:
-            concerned = call(job if any_state else job_id(client, job))
-        except NotReachable:
-            raise  # the others would fail as well, each after its time
-        except GavelError as error:
-            if any_state and isinstance(error, Refused) and client.get(job).state not in FITTING[action]:
-                continue
-            code = code or exit_code(error)
-            failed.append({"job": job, "reason": error.reason, "message": error.message})
-            if not as_json:
-                click.echo(f"gavel {action}: {printable(error.message)}", err=True)
-            continue
-        done += concerned
-        if not as_json:
-            click.echo(
-                f"{DONE[action]} {ids(concerned)}"
-                if concerned
-                else f"nothing to {action} in {printable(job)}"
-            )
+            return getattr(client, action)(job if any_state else job_id(client, job))
+        except Refused:
+            if any_state and client.get(job).state not in FITTING[action]:
+                return None
+            raise
+
+    def in_words(job: str, concerned: Sequence[str] | None) -> str:
+        if concerned is None:
+            return ""
+        return f"{DONE[action]} {ids(concerned)}" if concerned else f"nothing to {action} in {printable(job)}"
+
+    done, failed, code = do_each("job", chosen, act, in_words, as_json)
     if as_json:
-        print_json({"jobs": done, "failed": failed})
+        print_json({"jobs": [job for concerned in done for job in concerned or ()], "failed": failed})
     elif not chosen:
         click.echo("no jobs fit", err=True)
     return code

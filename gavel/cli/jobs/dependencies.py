@@ -1,4 +1,4 @@
-"""Names in `after`, of flags and of job files, as the ids that the scheduler knows."""
+"""The names of jobs in `--after` and in the `after` of job files, as the ids that the scheduler knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few
-from gavel.cli.io.session import is_id
+from gavel.cli.io.session import array_of, is_id
 from gavel.cli.io.wording import printable
 from gavel.client import Client, JobFilter, JobSpec
 from gavel.client.jobs.errors import objection
@@ -21,19 +21,19 @@ SHOWN = 5
 
 
 class Unclear(ValueError):
-    """Nobody can say which job is meant."""
+    """It is not clear which job is meant."""
 
 
 def with_ids(
     client: Client, specs: Sequence[JobSpec], *, by_flag: bool, keyed: bool = False
 ) -> tuple[JobSpec, ...]:
-    """The jobs, each name that they wait for replaced by the id of the only unfinished job that has it.
+    """Return the jobs, with each name that they wait for replaced by the id of the only unfinished job that has it.
 
-    `by_flag`: the names come from the command line, whatever a file says. `keyed`: the submission may be said again,
-    when a name means another job, or none; so there only ids will do.
+    `by_flag`: the names come from the command line. `keyed`: the submission may be repeated, when a name means another
+    job or none, so only ids are accepted.
     """
     names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
-    found = []
+    resolved = []
     for spec in specs:
         try:
             after = tuple(
@@ -44,12 +44,12 @@ def with_ids(
             if by_flag:
                 raise Fault(f"--after: {unclear}") from None
             raise objection(spec, "after", str(unclear)) from None
-        found.append(replace(spec, after=after) if after else spec)
-    return tuple(found)
+        resolved.append(replace(spec, after=after) if after else spec)
+    return tuple(resolved)
 
 
 class _Names:
-    """Each is looked up once, and told once."""
+    """Looks each name up once, and reports once which job it means."""
 
     def __init__(self, client: Client, keyed: bool) -> None:
         self._client, self._keyed = client, keyed
@@ -57,7 +57,7 @@ class _Names:
         self._ids: dict[tuple[str, str], str] = {}
 
     def id_of(self, job: str, user: str, beside: int) -> str:
-        """Unclear where no job, or more than one, may be meant. `beside`: of this name in the same submission."""
+        """Return the id of the job. `beside`: how many others of this name are in the same submission."""
         if is_id(job):
             return job
         if beside:
@@ -71,16 +71,17 @@ class _Names:
         if not user:
             user = self._caller = self._caller or self._client.who_am_i().user
         if (user, job) not in self._ids:
-            self._ids[user, job] = found = self._only(job, user)
-            click.echo(f"after '{printable(job)}': job {found}", err=True)
+            self._ids[user, job] = self._only(job, user)
+            click.echo(f"after '{printable(job)}': job {self._ids[user, job]}", err=True)
         return self._ids[user, job]
 
     def _only(self, name: str, user: str) -> str:
         jobs = self._client.list(JobFilter(states=ACTIVE, user=user), brief=True)
-        named: dict[str, tuple[str, str]] = {}  # id, or that of the array → name and state
+        # Name and state, by the id of the job or of its array.
+        named: dict[str, tuple[str, str]] = {}
         for job in jobs:
             if job.spec.name:
-                named[job.id.partition("_")[0]] = (job.spec.name, job.state.value)
+                named[array_of(job.id)] = (job.spec.name, job.state.value)
         fitting = [job for job, (other, _) in named.items() if other == name]
         if len(fitting) == 1:
             return fitting[0]

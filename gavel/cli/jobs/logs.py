@@ -1,7 +1,7 @@
-"""`gavel logs`: what a job printed goes to standard output, what the reader should know to standard error.
+"""`gavel logs`: what a job printed goes to standard output, notices about it to standard error.
 
-Into a file or a pipe output goes as it is; a terminal gets it by `terminal_text`.
-Of an array one member after the other, or with `--follow` all at once: a thread for each reads its stream.
+A file or a pipe gets the output as it is, a terminal gets it through `terminal_text`.
+Members of an array come one after the other; with `--follow` all at once, each stream read by a thread.
 """
 
 from __future__ import annotations
@@ -9,26 +9,50 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from queue import Queue
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, why_with_exit_code
+from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import REFUSED, failure, job_id, members, print_line, scheduler
 from gavel.cli.io.terminal_text import TerminalText
 from gavel.cli.io.wording import printable
-from gavel.client import Client, GavelError, Job, JobState, LogChunk
-from gavel.client.results import ACTIVE
 
-FOLLOWED_MAX = 32  # streams at once
-SILENT_MAX = 10  # members that are asked after because they printed nothing
-WAITING_MAX = 64  # pieces that were read and not yet shown
+if TYPE_CHECKING:
+    from gavel.client import Client, GavelError, Job, LogChunk
 
-Chunks = Iterator[LogChunk]
+    Chunks = Iterator[LogChunk]
+
+# How many streams are followed at once.
+FOLLOWED_MAX = 32
+# How many members that printed nothing are looked at for the reason.
+SILENT_MAX = 10
+# How many pieces of output are read ahead.
+WAITING_MAX = 64
 
 
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Stay until it has ended for good, across preemptions.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt.  [default: all]", default=None
+)
+@click.option(
+    "--rank", type=click.IntRange(0), metavar="N", help="Of this rank.  [default: all]", default=None
+)
+@click.option(
+    "-n",
+    "--tail",
+    type=click.IntRange(0),
+    default=None,
+    metavar="LINES",
+    help="Only the last lines, over all attempts.",
+)
+@LIVE
 def logs(
     job: str,
     follow: bool,
@@ -39,15 +63,18 @@ def logs(
     address: str | None,
     context: str | None,
 ) -> None:
-    """The command's body."""
+    """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member.
+
+    On a terminal, control characters other than colours are shown escaped; in a file or a pipe output is as it was.
+    """
     with scheduler(address, context) as client:
-        found = members(client, job_id(client, job))
-        show_logs(client, found, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=as_json)
+        jobs = members(client, job_id(client, job))
+        show_logs(client, jobs, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=as_json)
 
 
 def show_logs(
     client: Client,
-    found: Sequence[Job],
+    jobs: Sequence[Job],
     *,
     follow: bool = False,
     attempt: int | None = None,
@@ -55,94 +82,104 @@ def show_logs(
     tail: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Of a job, or of members of an array. Until there is no more; with `follow` until all have ended for good."""
+    """Show the output of a job, or of members of an array; with `follow` until all have ended for good."""
     if rank is not None:
-        _check_rank(found, rank)
-    if not follow or attempt:  # of those that have something to show, if there are any
-        found = [job for job in found if job.attempt >= (attempt or 1)] or found[:1]
+        _check_rank(jobs, rank)
+    # Only those that have output to show, if there are any.
+    if not follow or attempt:
+        jobs = [job for job in jobs if job.attempt >= (attempt or 1)] or jobs[:1]
     streams = [
         client.logs(job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow, patience_s=math.inf)
-        for job in found
+        for job in jobs
     ]
-    chunks = at_once(streams) if follow and len(found) > 1 and _few(found) else in_turn(streams)
-    heard: set[str] = set()
+    if follow and len(jobs) > 1:
+        _check_count(jobs)
+        chunks = at_once(streams)
+    else:
+        chunks = in_turn(streams)
     if as_json:
+        printed = set()
         for chunk in chunks:
-            heard |= {chunk.job} if chunk.data else set()
+            printed |= {chunk.job} if chunk.data else set()
             print_line(chunk)
-        _say_why_nothing(client, found, heard)
-        return
-    several = rank is None and any(_ranks_most(job) > 1 for job in found)
+    else:
+        several_ranks = rank is None and any(_ranks_most(job) > 1 for job in jobs)
+        printed = _print(chunks, several_ranks, several_jobs=len(jobs) > 1)
+    if rank and not printed and not as_json:
+        _say_who_printed(client, jobs[0], attempt, rank)
+    else:
+        _say_why_nothing(client, jobs, printed)
+
+
+def _print(chunks: Iterable[LogChunk], several_ranks: bool, several_jobs: bool) -> set[str]:
+    """Print output as it comes; return the jobs that printed anything."""
+    printed: set[str] = set()
     terminal = TerminalText(_write) if sys.stdout.isatty() else None
     write = terminal.write if terminal else _write
-    lines = Lines(several, write, lambda words: click.echo(words, err=True), members=len(found) > 1)
+    lines = Lines(several_ranks, write, lambda words: click.echo(words, err=True), members=several_jobs)
     try:
         for chunk in chunks:
-            heard |= {chunk.job} if chunk.data else set()
-            lines.hear(chunk)
+            printed |= {chunk.job} if chunk.data else set()
+            lines.add(chunk)
     finally:
         lines.end()
         if terminal:
             terminal.end()
-    if rank and not heard:
-        _say_who_printed(client, found[0], attempt, rank)
-    else:
-        _say_why_nothing(client, found, heard)
+    return printed
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _ranks_most(job: Job) -> int:
-    """That it can have: one for each GPU, fewer where it starts one per node."""
+    """Return how many ranks a job can have: one for each GPU; it has fewer with one rank per node."""
     return job.spec.gpus_max or job.spec.gpus or 1
 
 
-def _check_rank(found: Sequence[Job], rank: int) -> None:
-    most = max(_ranks_most(job) for job in found)
+def _check_rank(jobs: Sequence[Job], rank: int) -> None:
+    most = max(_ranks_most(job) for job in jobs)
     if rank >= most:
         there = "rank 0 only" if most == 1 else f"ranks 0 to {most - 1}"
-        raise Fault(f"--rank {rank}: job {found[0].id} has {there}")
+        raise Fault(f"--rank {rank}: job {jobs[0].id} has {there}")
+
+
+def _check_count(jobs: Sequence[Job]) -> None:
+    active = [job.id for job in jobs if not job.state.is_final]
+    if len(active) > FOLLOWED_MAX:
+        raise failure(
+            REFUSED,
+            f"{len(active)} members have not ended, and at most {FOLLOWED_MAX} are followed at once: name one, "
+            f"such as {active[0]}",
+        )
 
 
 def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
-    """A rank may be silent, or not be there: at this width, or with one rank per node."""
+    """Name the ranks that printed something: this one may be silent, or not be there at this width."""
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
-    there = f"; there is output of rank {few([str(one) for one in others], 16)}" if others else ""
+    there = f"; there is output of rank {few([str(other) for other in others], 16)}" if others else ""
     click.echo(f"-- rank {rank} of job {job.id} has printed nothing{there} --", err=True)
 
 
-def _say_why_nothing(client: Client, found: Sequence[Job], heard: Set[str]) -> None:
-    """How jobs ended that printed nothing, as `gavel show` has it; of an array only those that failed."""
-    silent = [client.get(job.id) for job in found[:SILENT_MAX] if job.id not in heard]
-    for job in silent:
-        if len(found) > 1 and job.state is not JobState.FAILED:
+def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:
+    """Report how jobs ended that printed nothing, as `gavel show` has it; of an array only those that failed."""
+    for job in [client.get(job.id) for job in jobs[:SILENT_MAX] if job.id not in printed]:
+        if len(jobs) > 1 and job.state != "failed":
             continue
         why = why_with_exit_code(job)
         so_far = "" if job.state.is_final else " so far"
-        click.echo(
-            printable(
-                f"-- job {job.id} has printed nothing{so_far}: {job.state}{f' ({why})' if why else ''} --"
-            ),
-            err=True,
-        )
-        click.echo(
-            "".join(f"  {printable(line)}\n" for line in job.last_lines.splitlines()), err=True, nl=False
-        )
-
-
-def _few(found: Sequence[Job]) -> bool:
-    """Whether so many can be followed; a fault where not."""
-    going = [job.id for job in found if job.state in ACTIVE]
-    if len(going) > FOLLOWED_MAX:
-        raise failure(
-            REFUSED,
-            f"{len(going)} members have not ended, and at most {FOLLOWED_MAX} are followed at once: name one, "
-            f"such as {going[0]}",
-        )
-    return True
+        state = f"{job.state}{f' ({why})' if why else ''}"
+        click.echo(printable(f"-- job {job.id} has printed nothing{so_far}: {state} --"), err=True)
+        for line in job.last_lines.splitlines():
+            click.echo(f"  {printable(line)}", err=True)
 
 
 def in_turn(streams: Sequence[Chunks]) -> Chunks:
-    """One after the other, to the last; then the first error."""
+    """Yield each stream to its end, one after the other; then raise the first error."""
+    from gavel.client import GavelError
+
     failed: GavelError | None = None
     for chunks in streams:
         try:
@@ -154,40 +191,36 @@ def in_turn(streams: Sequence[Chunks]) -> Chunks:
 
 
 def at_once(streams: Sequence[Chunks]) -> Chunks:
-    """Of all of them, as it comes; once all are over, the first error."""
-    came: Queue[LogChunk | Exception | None] = Queue(WAITING_MAX)
+    """Yield what comes from any of the streams; once all have ended, raise the first error."""
+    # None, or what went wrong, is the end of a stream.
+    queue: Queue[LogChunk | Exception | None] = Queue(WAITING_MAX)
 
     def read(chunks: Chunks) -> None:
         try:
             for chunk in chunks:
-                came.put(chunk)
-        except Exception as error:  # told by who reads the queue
-            came.put(error)
+                queue.put(chunk)
+        except Exception as error:
+            queue.put(error)
         else:
-            came.put(None)
+            queue.put(None)
 
     for chunks in streams:
         threading.Thread(target=read, args=(chunks,), daemon=True).start()
     failed: Exception | None = None
     left = len(streams)
     while left:
-        got = came.get()
-        if isinstance(got, LogChunk):
-            yield got
-            continue
-        left -= 1
-        failed = failed or got
+        entry = queue.get()
+        if entry is None or isinstance(entry, Exception):
+            left -= 1
+            failed = failed or entry
+        else:
+            yield entry
     if failed is not None:
         raise failed
 
 
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
 class Lines:
-    """Output of one rank as it comes; of several, or of members, whole lines, each with where it is from before it."""
+    """Prints output of one rank as it comes; of several ranks or members whole lines, after their origin."""
 
     def __init__(
         self,
@@ -198,11 +231,12 @@ class Lines:
         members: bool = False,
     ) -> None:
         self._several, self._members, self._write, self._say = several, members, write, say
-        self._begun: dict[tuple[str, int, int], bytes] = {}  # lines that have not ended
+        # By job, attempt and rank: the beginning of a line whose end has not come.
+        self._begun: dict[tuple[str, int, int], bytes] = {}
         self._at_start = True
 
-    def hear(self, chunk: LogChunk) -> None:
-        """The next piece."""
+    def add(self, chunk: LogChunk) -> None:
+        """Print the next piece."""
         if chunk.notice:
             self.end(chunk.job)
             self._say(f"-- {f'{chunk.job}: ' if self._members else ''}{printable(chunk.notice)} --")
@@ -219,7 +253,7 @@ class Lines:
                 self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in whole))
 
     def end(self, job: str | None = None) -> None:
-        """Lines (of this job) that never ended are shown too, and what follows begins a new one."""
+        """Print the lines (of this job) that never ended, and begin a new line."""
         for key in [key for key in self._begun if job in (None, key[0])]:
             self._write(self._line(key[0], key[2], self._begun.pop(key)))
         if not self._at_start:

@@ -8,19 +8,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
+from gavel.cli.io.options import FILTERS, LIVE
 from gavel.cli.io.session import print_json, print_line, scheduler
 from gavel.cli.io.tables import Column, out, show_table, table, terminal_width
 from gavel.cli.io.units import age, moment_before, span
 from gavel.cli.io.wording import count_of, printable
-from gavel.client import Client, Job, JobFilter
-from gavel.client.jobs.spec import NOT_IN_LISTS
-from gavel.client.reading import plain
-from gavel.client.results import ACTIVE
+
+if TYPE_CHECKING:
+    from gavel.client import Client, Job, JobFilter
 
 COLUMNS = (
     Column("id", right=True, most=12),
@@ -44,8 +44,31 @@ ENDED_COLUMNS = (
 LAST_ENDED = 5
 
 
+@click.command()
+@click.option("-a", "--all-users", is_flag=True, help="Of all users.")
+# The former name of --all-users.
+@click.option("--all", "all_", is_flag=True, hidden=True)
+@FILTERS
+@click.option(
+    "--ended",
+    is_flag=True,
+    help="Those that have ended, however long ago: when, where, for how long, at what cost and why.",
+)
+@click.option("--since", metavar="WHEN", help="Submitted, or with --ended ended, since then: 2d, or a time.")
+@click.option(
+    "-l",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="At most so many.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Go on with each change.")
+@LIVE
 def queue(
-    everybody: bool,
+    all_users: bool,
+    all_: bool,
     ended: bool,
     since: str | None,
     limit: int,
@@ -55,12 +78,14 @@ def queue(
     context: str | None,
     **filters: Any,
 ) -> None:
-    """The command's body."""
+    """List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.
+
+    Whatever names a --user, --state, --node or the like is asked for as it stands. Newest first.
+    """
     with scheduler(address, context) as client:
-        filters["ended_since" if ended else "submitted_since"] = (
-            moment_before("--since", since) if since else None
-        )
-        wanted = job_filter(client, everybody=everybody, ended=ended, **filters)
+        if since:
+            filters["ended_since" if ended else "submitted_since"] = moment_before("--since", since)
+        wanted = job_filter(client, all_users=all_users or all_, ended=ended, **filters)
         if watch:
             _watch(client, wanted, as_json)
             return
@@ -69,36 +94,42 @@ def queue(
             print_json([as_listed(job) for job in page[:limit]])
             return
         _show(client, wanted, page, limit)
-        if tuple(wanted.states) == ACTIVE:
+        if wanted.states and not filters["states"]:
             _show_last_ended(client, wanted)
 
 
-def as_listed(job: Job) -> dict[str, Any]:
-    """For programs: what a list does not have is not there, rather than empty."""
-    said: dict[str, Any] = plain(job)
-    del said["last_lines"]
-    for name in NOT_IN_LISTS:
-        del said["spec"][name]
-    return said
+def job_filter(client: Client, *, all_users: bool = False, **wanted: Any) -> JobFilter:
+    """Return the filter of the options: jobs of this user that have not ended, as far as nothing else is asked for."""
+    from gavel.client import JobFilter
+    from gavel.client.results import ACTIVE
 
-
-def job_filter(client: Client, *, everybody: bool = False, active: bool = True, **said: Any) -> JobFilter:
-    """Yours that have not ended, as far as nothing else is said."""
-    user, states = said.pop("user"), said.pop("states")
-    if user is None and not everybody:
+    user, states = wanted.pop("user"), wanted.pop("states")
+    if user is None and not all_users:
         user = client.who_am_i().user
-    if not states and active and said.get("submitted_since") is None and not said.get("ended"):
+    if not states and "submitted_since" not in wanted and not wanted.get("ended"):
         states = ACTIVE
-    return JobFilter(states=states, user=user or "", **said)
+    return JobFilter(states=states, user=user or "", **wanted)
+
+
+def as_listed(job: Job) -> dict[str, Any]:
+    """Return a job as `--json` prints it, without the fields that a list does not have."""
+    from gavel.client.jobs.spec import NOT_IN_LISTS
+    from gavel.client.reading import plain
+
+    listed: dict[str, Any] = plain(job)
+    del listed["last_lines"]
+    for name in NOT_IN_LISTS:
+        del listed["spec"][name]
+    return listed
 
 
 def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
-    """A row of COLUMNS for each job."""
+    """Return a row of COLUMNS for each job."""
     return [(*_who(job), job_progress(job), *_times(job, now), job_where(job)) for job in jobs]
 
 
 def ended_rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
-    """A row of ENDED_COLUMNS for each job; of those that have not ended, too."""
+    """Return a row of ENDED_COLUMNS for each job, also for one that has not ended."""
     return [
         (
             *_who(job),
@@ -139,7 +170,6 @@ def _show_jobs(jobs: Sequence[Job]) -> None:
 
 
 def _show_last_ended(client: Client, wanted: JobFilter) -> None:
-    """What has ended last, below what has not."""
     jobs = client.page(replace(wanted, states=(), ended=True), size=LAST_ENDED, brief=True).jobs
     if jobs:
         click.echo("\nended last (`gavel queue --ended` shows all):", err=True)
@@ -147,33 +177,33 @@ def _show_last_ended(client: Client, wanted: JobFilter) -> None:
 
 
 def _nothing(wanted: JobFilter) -> str:
-    """That there is nothing to show, and what to say to see more."""
-    more = ["`-a` shows those of all users"] if wanted.user else []
-    whose = f"of {wanted.user} " if wanted.user else ""
-    return "; ".join([f"no jobs {whose}fit", ", ".join(more)] if more else [f"no jobs {whose}fit"])
+    if wanted.user:
+        return f"no jobs of {wanted.user} fit; `-a` shows those of all users"
+    return "no jobs fit"
 
 
 def _unknown_place(client: Client, wanted: JobFilter) -> str:
-    """That there is no such node or worker type, where that is why there is nothing to show."""
+    """Return that there is no such node or worker type, where that is why there is nothing to show."""
     if not (wanted.node or wanted.worker_type):
         return ""
     nodes = client.nodes()
-    for what, said, known in (
+    for what, name, known in (
         ("node", wanted.node, {node.name for node in nodes}),
         ("worker type", wanted.worker_type, {node.worker_type for node in nodes}),
     ):
-        if said and said not in known:
-            there = sorted(get_close_matches(said, known) or known)
-            return f"no jobs fit: there is no {what} '{printable(said)}'; there is {printable(few(there, 8)) or 'none'}"
+        if name and name not in known:
+            near = sorted(get_close_matches(name, known) or known)
+            return f"no jobs fit: there is no {what} '{printable(name)}'; there is {printable(few(near, 8)) or 'none'}"
     return ""
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
-    """Those that are there as a table, then a line for each change; as JSON one line each.
+    """Show the jobs that are there as a table, then a line for each change; as JSON one line each.
 
-    People leave it open for days: it begins anew when the scheduler has been away.
+    Users leave it open for days: it begins anew when the scheduler has been away.
     """
-    client.status()  # nobody there is told at once
+    # Where no scheduler answers that is reported at once.
+    client.status()
     present: list[Job] = []
     for event in client.watch(wanted, patience_s=math.inf):
         if as_json:

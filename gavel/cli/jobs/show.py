@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
-from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, state_text, why_words
+from gavel.cli.io.job_text import few, gpus_wanted, job_on, job_progress, job_ran_s, state_text, why_words
+from gavel.cli.io.options import JOBS, LIVE
 from gavel.cli.io.session import job_id, members, print_line, scheduler
 from gavel.cli.io.tables import out
 from gavel.cli.io.units import age, ago, short_number, span
 from gavel.cli.io.wording import count_of, printable
-from gavel.client import Job, JobState
-from gavel.client.jobs.fields import FIELDS
-from gavel.client.reading import plain
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gavel.client import Job
 
 KEY_CHARS = 14
-UNSAID = {
-    "weight": 1.0,
-    "preemptible": True,
-    "packable": True,
-    "reports_steps": True,
-}  # what holds without a word
+# Fields that are shown only where they differ from this.
+DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps": True}
 
 
+@click.command()
+@JOBS
+@LIVE
 def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
-    """The command's body."""
+    """Show all about jobs: what was asked for, and what became of them. --json: one object per line."""
     with scheduler(address, context) as client:
-        for at, name in enumerate(jobs):
-            for number, job in enumerate(members(client, job_id(client, name))):
+        shown = False
+        for name in jobs:
+            for job in members(client, job_id(client, name)):
                 if as_json:
                     print_line(job)
                     continue
-                if at or number:
+                if shown:
                     click.echo()
+                shown = True
                 console = out()
                 for line in lines(job, datetime.now(UTC)):
                     console.print(line)
 
 
 def lines(job: Job, now: datetime) -> Iterator[Text]:
-    """For people."""
+    """Return what is shown of a job."""
+    from rich.text import Text
+
     title = Text(f"job {job.id}", style="bold")
     if job.spec.name:
         title.append(f" '{printable(job.spec.name)}'")
@@ -51,10 +57,10 @@ def lines(job: Job, now: datetime) -> Iterator[Text]:
     if job.why:
         title.append(f" ({printable(why_words(job))})", style="")
     yield title
-    for key, value in _happened(job, now):
+    for key, value in _history(job, now):
         yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
     yield Text()
-    for key, value in _asked(job):
+    for key, value in _request(job):
         yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
     if job.last_lines:
         yield Text()
@@ -64,11 +70,11 @@ def lines(job: Job, now: datetime) -> Iterator[Text]:
 
 
 def _until(end: datetime | None, now: datetime) -> str:
-    """`in 12m`; `now` at the end of a round, when its leases are being renewed."""
+    # At the end of a round its leases are being renewed.
     return "now" if end and abs((end - now).total_seconds()) < 1 else ago(end, now)
 
 
-def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     place = job.placement
     if place is not None:
         shared = f", shared with job {place.with_job}" if place.with_job else ""
@@ -105,19 +111,20 @@ def _happened(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _done(job: Job) -> str:
-    """How far it is: `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` where nobody knows of how many."""
+    """Return `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` where the number of steps is not known."""
     part = job_progress(job)
     saved = f"{job.steps_saved:,.0f} saved"
     if job.progress is None:
         return f"{job.steps_done:,.0f} steps, {saved}" if job.steps_done else ""
-    if job.state.is_final and not job.steps_done:  # it may never have told its steps
+    # The job may never have reported its steps.
+    if job.state.is_final and not job.steps_done:
         return part
     of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
     return f"{part} ({job.steps_done:,.0f}{of} steps, {saved})"
 
 
 def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
-    """How long it ran over all attempts, and on which worker types; the present attempt counts up to now."""
+    """Return how long it ran over all attempts, and on which worker types; the present attempt counts up to now."""
     run_s, time_s = job_ran_s(job, now), dict(job.time_s)
     if job.placement is not None and run_s > job.run_s:
         kind = job.placement.worker_type
@@ -126,9 +133,9 @@ def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
 
 
 def _due(job: Job, due: datetime, now: datetime) -> str:
-    """When its deadline is, and whether it is missed, or will be if it runs on as it does."""
+    """Return when its deadline is, and whether it is missed, or will be if the job runs on as it does."""
     verdict = ""
-    if job.state is JobState.COMPLETED and job.ended:
+    if job.state == "completed" and job.ended:
         late = job.ended > due
         verdict = f", missed by {span((job.ended - due).total_seconds())}" if late else ", kept"
     elif job.state.is_final or now > due:
@@ -140,17 +147,19 @@ def _due(job: Job, due: datetime, now: datetime) -> str:
     return f"{_time(due)} ({ago(due, now)}{verdict})"
 
 
-def _asked(job: Job) -> Iterator[tuple[str, str]]:
-    """What was said at submission, in the words of the job file."""
+def _request(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield what was asked for at submission, in the words of the job file."""
+    from gavel.client.jobs.fields import FIELDS
+
     spec = job.spec
     for field in FIELDS:
         if field.name in ("name", "user", "upload"):
             continue
-        value: Any = job_on_asked(job) if field.name == "gpus" else getattr(spec, field.target)
-        if (not value and value is not False) or value == UNSAID.get(field.name):
+        value: Any = gpus_wanted(job) if field.name == "gpus" else getattr(spec, field.target)
+        if (not value and value is not False) or value == DEFAULTS.get(field.name):
             continue
         if field.name == "command":
-            yield "command", printable(" ".join(_quoted(part) for part in spec.command))
+            yield "command", printable(shlex.join(spec.command))
         elif field.target.endswith("_s"):
             yield field.name, span(value)
         elif field.target.endswith("_gb"):
@@ -158,38 +167,27 @@ def _asked(job: Job) -> Iterator[tuple[str, str]]:
         elif isinstance(value, str) and "\n" in value:
             yield field.name, printable(" ⏎ ".join(value.strip().splitlines()))[:200]
         else:
-            yield field.name, printable(_plain_words(plain(value)))
+            yield field.name, printable(_in_words(value))
     if spec.package:
         yield "package", spec.package
 
 
-def job_on_asked(job: Job) -> str:
-    """`4`, or `2-8`."""
-    least, most = job.spec.gpus_min, job.spec.gpus_max
-    return f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
+def _in_words(value: Any) -> str:
+    from gavel.client import After
 
-
-def _plain_words(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:,g}"
+    if isinstance(value, After):
+        return f"{value.job}:{value.when}"
     if isinstance(value, dict):
         return ", ".join(f"{key}={part}" for key, part in value.items())
-    if isinstance(value, list):
-        shown = [f"{one['job']}:{one['when']}" if isinstance(one, dict) else str(one) for one in value]
-        return few(shown, 16)
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:,g}"
-        if isinstance(value, float)
-        else str(value)
-    )
-
-
-def _quoted(part: str) -> str:
-    import shlex
-
-    return shlex.quote(part)
+    if isinstance(value, (list, tuple)):
+        return few([_in_words(part) for part in value], 16)
+    return str(value)
 
 
 def _time(at: datetime | None) -> str:
-    """In local time, as `--start` reads it."""
+    """Return a moment in local time, as `--start` reads it."""
     return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"

@@ -2,43 +2,113 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import few, ids
-from gavel.cli.io.progress import Bar
-from gavel.cli.io.session import OK, REFUSED, WRONG, one_line, print_json, print_line, scheduler
-from gavel.cli.io.tables import Column, out, table, terminal_width
-from gavel.cli.io.units import ago, short_number
-from gavel.cli.io.wording import count_of, printable
-from gavel.cli.jobs.dependencies import with_ids
-from gavel.cli.jobs.flags import flag_values
-from gavel.client import Client, JobSpec, Preview, read_job_file
-from gavel.client.jobs.fields import json_schema
+from gavel.cli.io.job_text import ids
+from gavel.cli.io.options import LIVE, options
+from gavel.cli.io.session import array_of, one_line, print_line, scheduler
+from gavel.cli.io.wording import printable
 
-SECRET = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$"
-)  # names of what nobody should see
-SCRIPT_BYTES_MAX = 1 << 20
-# How scripts write files, roughly: what only prints has nothing to lose.
-WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
-# Words of scripts that keep their state where the next attempt finds it.
-KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
+if TYPE_CHECKING:
+    from gavel.client import Client, JobSpec
+
+AFTER_DASHES = "gavel.after_dashes"
 
 
+class _WithCommand(click.Command):
+    """A command line of the user's stands after `--`, and none of its options are ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[AFTER_DASHES] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def _one(*names: str, help: str, metavar: str = "TEXT") -> Any:
+    return click.option(*names, metavar=metavar, help=help)
+
+
+def _many(*names: str, help: str, metavar: str) -> Any:
+    return click.option(*names, multiple=True, metavar=metavar, help=help)
+
+
+# Each is checked as the field of the same name in a job file, and takes the place of what a file says.
+FIELDS = options(
+    _one("-n", "--name", metavar="NAME", help="For people; not unique."),
+    _one("-g", "--gpus", metavar="N", help="How many GPUs; 2-8 for any width between."),
+    _one("--cpus", metavar="N", help="CPUs of the whole job."),
+    _one("--memory", metavar="SIZE", help="Memory of the whole job: 64GB."),
+    _one("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much, where it is known."),
+    _many(
+        "-t", "--worker-type", "worker_types", metavar="TYPE", help="On this type; several: on any of them."
+    ),
+    _many("--exclude-worker-type", "exclude_worker_types", metavar="TYPE", help="Not on this type."),
+    _many("--node", "nodes", metavar="NODE", help="On this node; several: on any of them."),
+    _many("--label", "labels", metavar="KEY=VALUE", help="On nodes with this label."),
+    _one("--job-type", metavar="NAME", help="Jobs of one type share their measured rates."),
+    _many(
+        "--rate", "rates", metavar="TYPE=N", help="Steps per second on a worker type, where you know them."
+    ),
+    _one("--steps", metavar="N", help="Steps in all."),
+    _one("--checkpoint-dir", metavar="DIR", help="An absolute path for checkpoints."),
+    _one("--weight", metavar="N", help="5: five times the share."),
+    _one("--tenant", metavar="TENANT", help="Whose share it uses: org/team."),
+    _one("--user", metavar="USER", help="On whose behalf; for operators."),
+    _one("--deadline", metavar="WHEN", help="Done by then: 8h, or a time; some policies keep it."),
+    _one("--start", metavar="WHEN", help="Not before: 2h, or a time."),
+    _one("--time-limit", metavar="DURATION", help="Of running, over all attempts: 2d."),
+    _one("--min-run", metavar="DURATION", help="Once started, not preempted before."),
+    _one("--max-cost", metavar="N", help="In the currency of the prices."),
+    _one("--retries", metavar="N", help="After failures of its own."),
+    _one("--retries-node", metavar="N", help="After failures of nodes.  [default: no limit]"),
+    _one("--retries-preemption", metavar="N", help="After preemptions.  [default: no limit]"),
+    click.option("--preemptible/--not-preemptible", default=None, help="Whether it may have to give way."),
+    click.option("--packable/--not-packable", default=None, help="Whether it may share its GPUs."),
+    click.option(
+        "--reports-steps/--reports-no-steps",
+        default=None,
+        help="Whether it tells how many steps it has done.",
+    ),
+    _one("--restart-cost", metavar="DURATION", help="How long a restart takes, where you know it."),
+    _many("--after", metavar="JOB[:ended]", help="Wait for a job, by id or name, to succeed, or to end."),
+    _one("--array", metavar="0-9", help="A job for each index."),
+    _one("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
+    click.option("--upload", is_flag=True, default=None, help="Pack the work directory and send it along."),
+    _one("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
+    _one("--setup-limit", metavar="DURATION", help="How long that may take.  [default: the agent's, 1h]"),
+    _one("--venv", metavar="DIR", help="A virtual environment on the nodes."),
+    _many("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
+    _many(
+        "--env-from", metavar="KEY=SECRET", help="A variable from a secret that the nodes keep, by its name."
+    ),
+    _one("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
+    _one("--checkpoints", metavar="PER", help="per_job or per_attempt: whether attempts share a directory."),
+)
+
+
+@click.command(cls=_WithCommand, options_metavar="[OPTIONS]")
+@click.argument("files", nargs=-1, metavar="[FILE…] [-- COMMAND…]", type=click.Path(allow_dash=True))
+@FIELDS
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
+@click.option("--wait", is_flag=True, help="Until the jobs have ended; exit code 1 if one did not succeed.")
+@click.option("-f", "--follow", is_flag=True, help="Show what the job prints, until it has ended.")
+@click.option("--key", metavar="TEXT", help="Submitting the same again with this key gives the same jobs.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of job files.")
+@LIVE
+@click.pass_context
 def submit(
-    command: tuple[str, ...] | None,
+    ctx: click.Context,
+    /,
     files: tuple[str, ...],
     dry_run: bool,
     wait: bool,
@@ -48,31 +118,36 @@ def submit(
     as_json: bool,
     address: str | None,
     context: str | None,
-    **flags: Any,
+    **fields: Any,
 ) -> None:
-    """The command's body."""
+    """Submit the jobs in job files, or one that runs COMMAND.
+
+    FILE is YAML (docs/job-file.md), - is standard input. All jobs are taken, or none. Options go before what
+    the files say. Examples: `gavel submit train.yaml`, `gavel submit --gpus 4 -- python train.py --lr 0.1`.
+    """
     if schema:
+        from gavel.client.jobs.fields import json_schema
+
         click.echo(json.dumps(json_schema(), indent=2))
         return
-    if (
-        key is not None and not key.strip()
-    ):  # a variable that is not set would make every submission a new one
+    # A variable that is not set would make every submission a new one.
+    if key is not None and not key.strip():
         raise Fault("--key: is empty")
-    specs = specs_from(files, command, flags)
+    specs = _specs(files, ctx.meta.get(AFTER_DASHES), fields)
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
     with scheduler(address, context, changes=True) as client:
-        _warn_of_secrets(specs)
-        _warn_of_memory(client, specs)
-        _warn_of_deadlines(client, specs)
-        _warn_of_lost_state(specs)
-        specs = with_ids(client, specs, by_flag=bool(flags["after"]), keyed=key is not None)
+        from gavel.cli.jobs.dependencies import with_ids
+        from gavel.cli.jobs.submission_warnings import submission_warnings
+
+        for warning in submission_warnings(client, specs):
+            click.echo(warning, err=True)
+        specs = with_ids(client, specs, by_flag=bool(fields["after"]), keyed=key is not None)
         if dry_run:
+            from gavel.cli.jobs.preview import preview
+
             sys.exit(preview(client, specs, as_json))
-        with Bar("packing") as bar:
-            jobs = client.submit(
-                specs, key, lambda words, done, total: bar.show(words, done / total if total else None)
-            )
+        jobs = _send(client, specs, key)
         if as_json:
             print_line({"jobs": jobs})
         else:
@@ -81,8 +156,17 @@ def submit(
             sys.exit(_stay(client, jobs, follow, as_json))
 
 
+def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:
+    from gavel.cli.io.progress import Bar
+
+    with Bar("packing") as bar:
+        return client.submit(
+            specs, key, lambda words, done, total: bar.show(words, done / total if total else None)
+        )
+
+
 def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> int:
-    """Until they have ended; the exit code. Ctrl-C ends this command, and none of them."""
+    """Wait until the jobs have ended, and return the exit code. Ctrl-C ends this command, and no job."""
     from gavel.cli.jobs.logs import show_logs
     from gavel.cli.jobs.wait import wait_for
 
@@ -91,94 +175,32 @@ def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> i
             show_logs(client, [client.get(jobs[0])], follow=True, as_json=as_json)
         return wait_for(client, jobs, as_json=as_json, followed=follow)
     except KeyboardInterrupt:
-        stop = " ".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
+        stop = " ".join(dict.fromkeys(array_of(job) for job in jobs))
         click.echo(f"not cancelled: {ids(jobs)}; `gavel cancel {stop}` does that", err=True)
         raise
 
 
-def _warn_of_secrets(specs: Sequence[JobSpec]) -> None:
-    """People who do not know of `env_from` learn of it where they need it."""
-    names = sorted({name for spec in specs for name in spec.env if SECRET.search(name)})
-    if names:
-        click.echo(
-            f"env {printable(few(names))}: the value is kept and shown like any other; "
-            f"`--env-from {names[0]}=NAME` has the nodes put a secret there (docs/job-file.md)",
-            err=True,
-        )
-
-
-def _warn_of_memory(client: Client, specs: Sequence[JobSpec]) -> None:
-    """GPUs whose memory nobody has told count as having what is asked for."""
-    asking = [spec for spec in specs if spec.gpu_memory_gb]
-    if not asking:
-        return
-    silent = {node.worker_type for node in client.nodes() if not all(gpu.memory_gb for gpu in node.gpus)}
-    kinds = sorted(kind for kind in silent if any(_may_use(spec, kind) for spec in asking))
-    if kinds:
-        click.echo(
-            f"gpu_memory cannot be checked on {printable(few(kinds))}: agents there do not tell it; those with "
-            f"declared GPUs do with `--gpus {printable(kinds[0])}=COUNT:memory=GB`",
-            err=True,
-        )
-
-
-def _warn_of_deadlines(client: Client, specs: Sequence[JobSpec]) -> None:
-    """A deadline means nothing to most policies, and to none without steps."""
-    due = [spec for spec in specs if spec.deadline_s is not None]
-    if not due:
-        return
-    from policies.registry import names, reads
-
-    policy = client.policy().policy
-    if not reads(policy, "deadline_s"):
-        keep = ", ".join(name for name in names() if reads(name, "deadline_s"))
-        click.echo(
-            f"deadline: the policy of this cluster ({policy}) does not look at deadlines, so it may be missed; "
-            f"{keep} keep them",
-            err=True,
-        )
-    elif not all(spec.steps for spec in due):
-        click.echo("deadline: no policy can keep it without `steps`, so it may be missed", err=True)
-
-
-def _warn_of_lost_state(specs: Sequence[JobSpec]) -> None:
-    """Each attempt of an uploaded job starts in a fresh copy: a script has to keep its state elsewhere."""
-    for spec in specs:
-        script = _local_script(spec)
-        if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):
-            click.echo(
-                f"upload: each attempt starts in a fresh copy of {printable(spec.workdir or '.')}, and "
-                f"{printable(script[0])} names neither gavel.training nor GAVEL_CHECKPOINT_DIR: if it is preempted, "
-                "what it has written is left behind (docs/training.md)",
-                err=True,
-            )
-            return
-
-
-def _local_script(spec: JobSpec) -> tuple[str, str] | None:
-    """The name and text of the script that an upload runs, where that is a file of the uploaded directory."""
-    if not spec.upload or spec.preemptible is False or "GAVEL_CHECKPOINT_DIR" in spec.script:
-        return None
-    for word in spec.command:
-        if word.endswith((".py", ".sh")):
-            with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
-                path = Path(spec.workdir or ".", word)
-                if path.is_file() and path.stat().st_size <= SCRIPT_BYTES_MAX:
-                    return word, path.read_text(encoding="utf-8")
-    return None
-
-
-def _may_use(spec: JobSpec, worker_type: str) -> bool:
-    allowed = not spec.worker_types or worker_type in spec.worker_types
-    return allowed and worker_type not in spec.excluded_worker_types
-
-
-def specs_from(
-    files: Sequence[str], command: tuple[str, ...] | None, flags: dict[str, Any]
+def _specs(
+    files: Sequence[str], command: tuple[str, ...] | None, fields: dict[str, Any]
 ) -> tuple[JobSpec, ...]:
-    """Jobs of the files, or the one of the command line, with what flags say over both."""
+    """Return the jobs of the files, or the one of the command line, with what options say in its place."""
+    from gavel.cli.jobs.flags import flag_values
+    from gavel.client import JobSpec, read_job_file
+
+    _check_source(files, command)
+    values = flag_values(fields)
+    if values.get("workdir"):
+        values["workdir"] = os.path.abspath(os.path.expanduser(values["workdir"]))
+    if command is not None:
+        return (JobSpec(**{"workdir": os.getcwd(), **values}, command=command),)
+    with one_line():
+        specs = [spec for file in files for spec in read_job_file(file)]
+    return tuple(_with_values(spec, values) for spec in specs)
+
+
+def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None:
     if command is None and not files:
-        raise Fault("give a job file, or a command behind --: `gavel submit --gpus 1 -- python train.py`")
+        raise Fault("give a job file, or a command after --: `gavel submit --gpus 1 -- python train.py`")
     if command is not None and files:
         raise Fault(
             f"give either job files or a command, not both ('{printable(files[0])}' stands before --)"
@@ -187,85 +209,21 @@ def specs_from(
         raise Fault("no command after --")
     if (
         files
-        and not files[0].endswith((".yaml", ".yml"))
         and files[0] != "-"
+        and not files[0].endswith((".yaml", ".yml"))
         and not os.path.exists(files[0])
     ):
         words = printable(" ".join(files))
         raise Fault(
-            f"{printable(files[0])}: no such file or directory; a command stands behind --: `gavel submit -- {words}`"
+            f"{printable(files[0])}: no such file or directory; a command goes after --: `gavel submit -- {words}`"
         )
-    said = flag_values(flags)
-    if said.get("workdir"):
-        said["workdir"] = os.path.abspath(os.path.expanduser(said["workdir"]))
-    if command is not None:
-        return (JobSpec(**{"workdir": os.getcwd(), **said}, command=command),)
-    with one_line():
-        specs = [spec for file in files for spec in read_job_file(file)]
-    return tuple(_over(spec, said) for spec in specs)
 
 
-def _over(spec: JobSpec, said: dict[str, Any]) -> JobSpec:
-    """The job of a file, with what flags say; one without a directory sends that of its file."""
-    if "gpus" in said:  # a range of the file's goes with its number
-        said = {"gpus_min": None, "gpus_max": None, **said}
-    if said.get("upload") and not spec.workdir and spec.source is not None:
-        said = {"workdir": os.path.dirname(os.path.abspath(spec.source.file)), **said}
-    return replace(spec, **said)
-
-
-def preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
-    """What would happen; the exit code."""
-    found = client.preview(specs)
-    if as_json:
-        print_json(found)
-    else:
-        now = datetime.now(UTC)
-        for at, (spec, one) in enumerate(zip(specs, found, strict=True)):
-            if at:
-                click.echo()
-            _show_preview(spec, one, f"job {at + 1}" if len(specs) > 1 else "job", now)
-    if all(one.accepted for one in found):
-        return OK
-    return WRONG if any(one.refused_field for one in found if not one.accepted) else REFUSED
-
-
-def _show_preview(spec: JobSpec, one: Preview, name: str, now: datetime) -> None:
-    from gavel.client.jobs.errors import file_field
-
-    named = f"{name} '{printable(spec.name)}'" if spec.name else name
-    members = f", {count_of(len(spec.array), 'member')}" if spec.array else ""
-    if not one.accepted:
-        field = file_field(one.refused_field)
-        line = spec.source and spec.source.lines.get(field.partition(".")[0])
-        where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
-        click.echo(f"{named}: would be refused: {printable(f'{where}{field}: {one.refused_why}')}")
-        return
-    start = ""
-    if one.expected_start:
-        start = f"; expected start {'now' if one.expected_start <= now else ago(one.expected_start, now)}"
-    click.echo(f"{named}{members}: would be accepted{start}")
-    for words in one.text.splitlines()[1:]:
-        if not words.startswith("expected start"):
-            click.echo(f"  {printable(words)}")
-    rows = [
-        (
-            f"  {place.worker_type}",
-            str(place.gpus),
-            "?" if not place.rate else f"{'~' if place.rate_guessed else ''}{short_number(place.rate)}",
-            f"{place.gpus_free}/{place.gpus_fitting}",
-            few(place.nodes),
-        )
-        for place in one.places
-    ]
-    heads = (
-        Column("  type"),
-        Column("GPUs", True),
-        Column("steps/s", True),
-        Column("free", True),
-        Column("nodes"),
-    )
-    if rows:
-        console = out()
-        for text in table(heads, rows, terminal_width()):
-            console.print(text)
+def _with_values(spec: JobSpec, values: dict[str, Any]) -> JobSpec:
+    """Return the job of a file with the values of options; without a work directory it uploads that of its file."""
+    # A number of GPUs takes the place of the file's range, too.
+    if "gpus" in values:
+        values = {"gpus_min": None, "gpus_max": None, **values}
+    if values.get("upload") and not spec.workdir and spec.source is not None:
+        values = {"workdir": os.path.dirname(os.path.abspath(spec.source.file)), **values}
+    return replace(spec, **values)

@@ -1,19 +1,28 @@
-"""`gavel wait`, and the end of `gavel submit --wait`: until jobs have ended, with what became of them as exit code."""
+"""`gavel wait`, and the end of `gavel submit --wait`: until jobs have ended; the exit code says how."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.io.job_text import job_on, job_why
+from gavel.cli.io.options import JOBS, LIVE
 from gavel.cli.io.session import FAILED, OK, REFUSED, failure, job_id, print_line, scheduler
 from gavel.cli.io.units import length_s
 from gavel.cli.io.wording import printable
-from gavel.client import Client, Job, JobState
+
+if TYPE_CHECKING:
+    from gavel.client import Client, Job
 
 
+@click.command()
+@JOBS
+@click.option("--timeout", metavar="DURATION", help="Give up after so long, with exit code 6.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of changes.")
+@LIVE
 def wait(
     jobs: tuple[str, ...],
     timeout: str | None,
@@ -22,12 +31,13 @@ def wait(
     address: str | None,
     context: str | None,
 ) -> None:
-    """The command's body."""
+    """Wait until jobs have ended. Exit code 0: all succeeded; 1: one did not."""
     timeout_s = None if timeout is None else length_s("--timeout", timeout)
     with scheduler(address, context) as client:
-        client.status()  # nobody there is told at once; after that a scheduler may be away for a while
-        named = [job_id(client, job) for job in jobs]
-        sys.exit(wait_for(client, named, timeout_s, as_json=as_json, quiet=quiet))
+        # Where no scheduler answers that is reported at once; later it may be away for a while.
+        client.status()
+        wanted = [job_id(client, job) for job in jobs]
+        sys.exit(wait_for(client, wanted, timeout_s, as_json=as_json, quiet=quiet))
 
 
 def wait_for(
@@ -39,43 +49,40 @@ def wait_for(
     quiet: bool = False,
     followed: bool = False,
 ) -> int:
-    """The exit code. Changes are said on standard error; of jobs that were `followed`, failure alone is news."""
-    teller = _Teller(quiet or as_json or followed)
+    """Wait until jobs have ended and return the exit code; changes are reported on standard error.
+
+    `followed`: the user has seen what the jobs printed, so that only failures are reported.
+    """
+    silent = quiet or as_json or followed
+    reported: dict[str, str] = {}
+
+    def report(job: Job) -> None:
+        words = _in_words(job)
+        if not silent and reported.get(job.id) != words:
+            reported[job.id] = words
+            click.echo(words, err=True)
+
     try:
-        ended = client.wait(jobs, timeout_s=timeout_s, hear=teller.hear)
+        ended = client.wait(jobs, timeout_s=timeout_s, hear=report)
     except TimeoutError:
         raise failure(REFUSED, "not all jobs have ended in that time; they go on") from None
     for job in ended:
         if as_json:
             print_line(job)
         elif followed:
-            if job.state is not JobState.COMPLETED:
-                click.echo(_words(job), err=True)
-        elif job.state is JobState.FAILED and job.last_lines:
+            if job.state != "completed":
+                click.echo(_in_words(job), err=True)
+        elif job.state == "failed" and job.last_lines:
             click.echo(f"job {job.id}, its last lines:", err=True)
             click.echo("\n".join(f"  {printable(line)}" for line in job.last_lines.splitlines()), err=True)
-    return OK if all(job.state is JobState.COMPLETED for job in ended) else FAILED
+    return OK if all(job.state == "completed" for job in ended) else FAILED
 
 
-class _Teller:
-    """Says each change of state once."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._said: dict[str, str] = {}
-
-    def hear(self, job: Job) -> None:
-        """A job as it is now."""
-        words = _words(job)
-        if not self._quiet and self._said.get(job.id) != words:
-            self._said[job.id] = words
-            click.echo(words, err=True)
-
-
-def _words(job: Job) -> str:
-    if job.placement is not None and job.state is JobState.RUNNING:
+def _in_words(job: Job) -> str:
+    if job.placement is not None and job.state == "running":
         if job.placement.phase != "running":
             return f"job {job.id}: starting on {job_on(job)}"
         return f"job {job.id}: running on {job_on(job)} ({printable(', '.join(job.placement.nodes))})"
-    why = printable(job_why(job))  # also of one that is still being stopped
+    # A job that is still being stopped has a reason, too.
+    why = printable(job_why(job))
     return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"

@@ -325,7 +325,6 @@ def test_with_nothing_said_the_way_to_try_it_is_named(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with own_port() as port:
         monkeypatch.setattr("gavel.client.settings.ADDRESS", f"127.0.0.1:{port}")
-        monkeypatch.setattr("gavel.cli.io.session.ADDRESS", f"127.0.0.1:{port}")
         said = gavel("queue")
     assert said.exit_code == 4
     assert (

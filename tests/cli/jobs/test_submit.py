@@ -58,7 +58,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("-o", "out", "--", "a"), "no such option '-o'; here it is `gavel logs JOB`"),
         (
             ("python", "a.py"),
-            "python: no such file or directory; a command stands behind --: `gavel submit -- python a.py`",
+            "python: no such file or directory; a command goes after --: `gavel submit -- python a.py`",
         ),
         (("--key", "", "--", "a"), "--key: is empty"),
         (("--array", "0-9%2", "--", "a"), "--array: "),
@@ -66,7 +66,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("-e", "=x", "--", "a"), "--env =x: must be KEY=VALUE"),
         (("--env-from", "T", "--", "a"), "--env-from T: must be VARIABLE=SECRET, the name of a secret"),
         (("--deadline", "2001-01-01", "--", "a"), "--deadline: is in the past"),
-        ((), "give a job file, or a command behind --"),
+        ((), "give a job file, or a command after --"),
         (("--",), "no command after --"),
         (("job.yaml", "--", "a"), "give either job files or a command, not both"),
         (("missing.yaml",), "missing.yaml: no such file or directory"),
@@ -122,7 +122,7 @@ def test_gpu_memory_that_nobody_tells_is_remarked_on(live: LiveThread, gavel: Ga
     said = gavel("submit", "--gpu-memory", "900GB", "-t", "declared", *HELD)
     assert (said.exit_code, said.stdout) == (0, "submitted job 1\n")
     assert said.stderr == (
-        "gpu_memory cannot be checked on declared: agents there do not tell it; those with declared GPUs do with "
+        "gpu_memory cannot be checked on declared: agents there do not report it; those with declared GPUs do with "
         "`--gpus declared=COUNT:memory=GB`\n"
     )
     assert gavel("submit", "--gpu-memory", "40GB", "-t", "told", *HELD).stderr == ""

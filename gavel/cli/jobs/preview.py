@@ -1,0 +1,72 @@
+"""`gavel submit --dry-run`: what would happen to each job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+
+from gavel.cli.io.job_text import few
+from gavel.cli.io.session import OK, REFUSED, WRONG, print_json
+from gavel.cli.io.tables import Column, show_table
+from gavel.cli.io.units import ago, short_number
+from gavel.cli.io.wording import count_of, printable
+from gavel.client import Client, JobSpec, Preview
+from gavel.client.jobs.errors import file_field
+
+COLUMNS = (
+    Column("  type"),
+    Column("GPUs", right=True),
+    Column("steps/s", right=True),
+    Column("free", right=True),
+    Column("nodes"),
+)
+
+
+def preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
+    """Show what would happen, and return the exit code."""
+    previews = client.preview(specs)
+    if as_json:
+        print_json(previews)
+    else:
+        now = datetime.now(UTC)
+        for number, (spec, one) in enumerate(zip(specs, previews, strict=True), 1):
+            if number > 1:
+                click.echo()
+            _show(spec, one, f"job {number}" if len(specs) > 1 else "job", now)
+    refused = [one for one in previews if not one.accepted]
+    if not refused:
+        return OK
+    return WRONG if any(one.refused_field for one in refused) else REFUSED
+
+
+def _show(spec: JobSpec, one: Preview, title: str, now: datetime) -> None:
+    if spec.name:
+        title = f"{title} '{printable(spec.name)}'"
+    if not one.accepted:
+        field = file_field(one.refused_field)
+        line = spec.source and spec.source.lines.get(field.partition(".")[0])
+        where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
+        click.echo(f"{title}: would be refused: {printable(f'{where}{field}: {one.refused_why}')}")
+        return
+    members = f", {count_of(len(spec.array), 'member')}" if spec.array else ""
+    start = ""
+    if one.expected_start:
+        start = f"; expected start {'now' if one.expected_start <= now else ago(one.expected_start, now)}"
+    click.echo(f"{title}{members}: would be accepted{start}")
+    for words in one.text.splitlines()[1:]:
+        if not words.startswith("expected start"):
+            click.echo(f"  {printable(words)}")
+    rows = [
+        (
+            f"  {place.worker_type}",
+            str(place.gpus),
+            f"{'~' if place.rate_guessed else ''}{short_number(place.rate)}" if place.rate else "?",
+            f"{place.gpus_free}/{place.gpus_fitting}",
+            few(place.nodes),
+        )
+        for place in one.places
+    ]
+    if rows:
+        show_table(COLUMNS, rows)

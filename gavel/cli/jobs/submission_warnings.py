@@ -1,0 +1,100 @@
+"""What `gavel submit` warns of: jobs that are accepted, and may not do what their user expects."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gavel.cli.io.job_text import few
+from gavel.cli.io.wording import printable
+from gavel.client import Client, JobSpec
+
+# Names of variables whose values nobody should see.
+SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$")
+SCRIPT_BYTES_MAX = 1 << 20
+# How scripts write files, roughly: one that only prints has nothing to lose.
+WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
+# Words of scripts that keep their state where the next attempt finds it.
+KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
+
+
+def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Yield each warning about these jobs."""
+    yield from _secrets(specs)
+    yield from _unknown_memory(client, specs)
+    yield from _deadlines(client, specs)
+    yield from _lost_state(specs)
+
+
+def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
+    names = sorted({name for spec in specs for name in spec.env if SECRET.search(name)})
+    if names:
+        yield (
+            f"env {printable(few(names))}: the value is kept and shown like any other; "
+            f"`--env-from {names[0]}=NAME` has the nodes put a secret there (docs/job-file.md)"
+        )
+
+
+def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
+    """GPUs of unknown memory count as having what is asked for."""
+    asking = [spec for spec in specs if spec.gpu_memory_gb]
+    if not asking:
+        return
+    unknown = {node.worker_type for node in client.nodes() if not all(gpu.memory_gb for gpu in node.gpus)}
+    kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in asking))
+    if kinds:
+        yield (
+            f"gpu_memory cannot be checked on {printable(few(kinds))}: agents there do not report it; those with "
+            f"declared GPUs do with `--gpus {printable(kinds[0])}=COUNT:memory=GB`"
+        )
+
+
+def _may_use(spec: JobSpec, worker_type: str) -> bool:
+    allowed = not spec.worker_types or worker_type in spec.worker_types
+    return allowed and worker_type not in spec.excluded_worker_types
+
+
+def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Most policies ignore deadlines, and none can keep one without knowing the job's steps."""
+    due = [spec for spec in specs if spec.deadline_s is not None]
+    if not due:
+        return
+    from policies.registry import names, reads
+
+    policy = client.policy().policy
+    if not reads(policy, "deadline_s"):
+        keep = ", ".join(name for name in names() if reads(name, "deadline_s"))
+        yield (
+            f"deadline: the policy of this cluster ({policy}) does not look at deadlines, so it may be missed; "
+            f"{keep} keep them"
+        )
+    elif not all(spec.steps for spec in due):
+        yield "deadline: no policy can keep it without `steps`, so it may be missed"
+
+
+def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Each attempt of an uploaded job starts in a fresh copy: a script has to keep its state elsewhere."""
+    for spec in specs:
+        script = _local_script(spec)
+        if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):
+            yield (
+                f"upload: each attempt starts in a fresh copy of {printable(spec.workdir or '.')}, and "
+                f"{printable(script[0])} names neither gavel.training nor GAVEL_CHECKPOINT_DIR: if it is preempted, "
+                "what it has written is left behind (docs/training.md)"
+            )
+            return
+
+
+def _local_script(spec: JobSpec) -> tuple[str, str] | None:
+    """Return the name and text of the script that an upload runs, if it is a file of the uploaded directory."""
+    if not spec.upload or spec.preemptible is False or "GAVEL_CHECKPOINT_DIR" in spec.script:
+        return None
+    for word in spec.command:
+        if word.endswith((".py", ".sh")):
+            with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
+                path = Path(spec.workdir or ".", word)
+                if path.is_file() and path.stat().st_size <= SCRIPT_BYTES_MAX:
+                    return word, path.read_text(encoding="utf-8")
+    return None
