@@ -46,6 +46,7 @@ from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.launch import Launch
 from scheduler.model.settings import Settings
 from scheduler.solving import answer
 
@@ -60,19 +61,19 @@ TYPES = ("resnet50", "bert-large", "gpt2", "whisper")
 
 def spec(number: int) -> JobSpec:
     """A job as people submit them, for a GPU of any type."""
-    launch = {
-        "command": [
+    launch = Launch(
+        command=(
             "python",
             "train.py",
             "--config",
             f"configs/experiment-{number % 97}.yaml",
             "--seed",
             str(number),
-        ],
-        "workdir": f"shared/user{number % 50}/project",
-        "env": {"WANDB_PROJECT": "sweeps", "OMP_NUM_THREADS": "8"},
-        "venv": f"shared/user{number % 50}/venv",
-    }
+        ),
+        workdir=f"shared/user{number % 50}/project",
+        env={"WANDB_PROJECT": "sweeps", "OMP_NUM_THREADS": "8"},
+        venv=f"shared/user{number % 50}/venv",
+    )
     return JobSpec(
         name=f"run-{number}",
         user=f"user{number % 50}",

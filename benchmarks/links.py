@@ -36,6 +36,7 @@ from scheduler.live.feed import Feed
 from scheduler.live.pace import Pace
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec
+from scheduler.model.launch import Launch
 from scheduler.solving import answer
 
 # ------------------------------------------------------------------------------------------------ the agents
@@ -158,7 +159,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
         wall_s = await until(lambda: sum(link.welcome for link in links.by_name.values()) == agents)
         say("all linked after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU")
         cpu_s = time.process_time()
-        spec = JobSpec(launch={"command": ["true"]}, job_type="cnn")
+        spec = JobSpec(launch=Launch(command=("true",)), job_type="cnn")
         await world.ask(SubmitJobs(specs=(spec,) * agents))
         state = world.state
         wall_s = await until(lambda: sum(h.started_s is not None for h in state.leases.values()) == agents)

@@ -225,6 +225,7 @@ def limits() -> str:
     of_settings = {**bounds.SETTINGS, "speed": bounds.FACTOR, "tenants.weight": bounds.WEIGHT}
     tables: list[tuple[str, bounds.Table]] = [
         ("a job", of_jobs),
+        ("a job", bounds.LAUNCH),
         ("a node", bounds.NODE),
         ("a report of a node", reports),
         ("rates and prices", rates),

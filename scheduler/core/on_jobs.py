@@ -67,9 +67,12 @@ def _where(message: SubmitJobs, at: int) -> str:
 
 
 def _digest(message: SubmitJobs) -> str:
-    return hashlib.sha256(
-        msgspec.json.encode([message.user, message.specs], order="deterministic")
-    ).hexdigest()
+    """Return the same for the same request, whatever release took it before: a launch was a map once."""
+    specs = [
+        msgspec.structs.replace(spec, launch=spec.launch and msgspec.to_builtins(spec.launch))
+        for spec in message.specs
+    ]
+    return hashlib.sha256(msgspec.json.encode([message.user, specs], order="deterministic")).hexdigest()
 
 
 def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:

@@ -15,6 +15,7 @@ from scheduler.core.facts import AllocationAdopted
 from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Job, JobState
+from scheduler.model.launch import JobDecoder
 from scheduler.model.lease import HOLDING, STOPPING, WAITING, Bundle, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows, ShareTable
@@ -80,7 +81,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_decoder = msgspec.msgpack.Decoder(Snapshot)
+_decoder = JobDecoder(msgspec.msgpack, Snapshot)
 
 
 class SchedulerState:

@@ -71,6 +71,7 @@ JOB: Table = {
     **dict.fromkeys(("retries", "retries_node", "retries_preemption"), COUNT),
     "max_cost": COST,
 }
+LAUNCH: Table = {"setup_limit_s": Bound(1e-3, 366 * 86_400.0, "s")}
 NODE: Table = {
     "gpus": Bound(1, 1024),
     "cpus": CPUS,

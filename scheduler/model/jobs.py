@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.launch import Launch
 
 
 class JobState(StrEnum):
@@ -104,7 +105,7 @@ def after(state: JobState, move: Move) -> JobState:
 class Dependency(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Wait for another job: until it succeeded, or until it ended one way or another."""
 
-    job: str
+    job: str = ""
     when: Literal["succeeded", "ended"] = "succeeded"
 
 
@@ -142,7 +143,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     after: tuple[Dependency, ...] = ()
     array: tuple[int, ...] = ()  # one job per index; of such a job: its own index alone
     max_cost: float | None = None
-    launch: dict[str, Any] | None = None  # how the agent starts it; the scheduler does not look inside
+    launch: Launch | None = None
 
     @property
     def narrowest(self) -> int:

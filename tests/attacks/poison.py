@@ -36,6 +36,7 @@ from scheduler.core import facts as f
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.launch import Launch
 
 USER = (("x-gavel-user", "ann"),)
 CALL_S, START_S, ROUNDS_S = 10.0, 30.0, 3.0
@@ -259,7 +260,7 @@ def absurd_nodes(base: Path) -> Iterator[Row]:
 
 def poisoned_journals(base: Path) -> Iterator[Row]:
     """What no border has checked."""
-    launch = {"command": ["true"]}
+    launch = Launch(command=("true",))
     mad = f.NodeJoined(spec=NodeSpec(name="mad", worker_type="v100", gpus=1, cpus=HUGE))
     usual = f.JobSubmitted(job="1", spec=JobSpec(cpus=4.0, launch=launch, user="ann"))
     job = f.JobSubmitted(job="1", spec=JobSpec(cpus=TINY, launch=launch, user="ann"))

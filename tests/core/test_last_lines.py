@@ -9,6 +9,7 @@ from scheduler.core.messages import SubmitJobs
 from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import decode_facts
 from scheduler.model.jobs import JobSpec, JobState
+from scheduler.model.launch import Launch
 from tests.support.desk import Desk, exited, job, node
 
 
@@ -55,8 +56,8 @@ def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
 
 
 def test_how_a_job_is_started_survives_a_snapshot() -> None:
-    """What the agent is told to start is plain data in facts (JSON) and in snapshots (MessagePack) alike."""
-    launch = {"command": ["python", "train.py"], "env": {"LR": "0.1"}}
+    """What the agent is told to start."""
+    launch = Launch(command=("python", "train.py"), env={"LR": "0.1"})
     desk = Desk()
     desk.tell(0.0, SubmitJobs(specs=(JobSpec(launch=launch),)))
     assert launch == SchedulerState.restore(desk.core.state.snapshot()).jobs["1"].spec.launch

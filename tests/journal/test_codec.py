@@ -30,19 +30,25 @@ from scheduler.journal.codec import decode_facts, encode_facts, record_crc, snap
 from scheduler.journal.errors import Unwritable
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.launch import Launch
 from scheduler.model.lease import Bundle, Lease
 from scheduler.model.settings import Settings
 
 SHARES = Shares(
     jobs=("1",), worker_types=("v100",), first=[0], second=[-1], worker_type=[0], gpus=[1], share=[1.0]
 )
+LAUNCH = Launch(command=("a", "b"), env={"A": "1"}, unknown={"argv": ["a", 1], "script": 3})
 LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
 
 
 @pytest.mark.parametrize(
     "fact",
     [
-        JobSubmitted(job="1", spec=JobSpec(name="ünïcode \0 \n", launch={"argv": ["a", 1]}), key="k"),
+        JobSubmitted(
+            job="1",
+            spec=JobSpec(name="ünïcode \0 \n", launch=LAUNCH),
+            key="k",
+        ),
         JobMoved(job="1", move=Move.CANCEL, why='"null" is a word', by="ann"),
         RoundPlanned(number=1, starts_s=0.1, ends_s=360.1, granted=(LEASE,), reserved={"2": LEASE.bundle}),
         LeaseClosed(exit=Exit("1", "failed", 1e300, 0.0, 5e-324, 2.5, -9), lapsed=True),
@@ -81,7 +87,7 @@ def test_what_json_does_not_have_is_refused(number: float) -> None:
     with pytest.raises(Unwritable, match=r"PricesSet\.price_per_gpu_hour\.v100 is"):
         encode_facts([PricesSet(price_per_gpu_hour={"v100": number})])
     with pytest.raises(Unwritable, match=r"JobSubmitted\.spec\.steps is"):
-        encode_facts([JobSubmitted(job="1", spec=JobSpec(steps=number, launch={"argv": []}))])
+        encode_facts([JobSubmitted(job="1", spec=JobSpec(steps=number, launch=Launch(unknown={"argv": []})))])
 
 
 def test_a_null_that_is_meant_is_written() -> None:
@@ -95,7 +101,7 @@ def test_a_null_that_is_meant_is_written() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [JobSpec(launch={"argv": ["half a pair: \ud800"]}), JobSpec(name="half a pair: \ud800")],
+    [JobSpec(launch=Launch(command=("half a pair: \ud800",))), JobSpec(name="half a pair: \ud800")],
     ids=["in launch", "in a name"],
 )
 def test_what_could_not_be_read_back_is_refused(spec: JobSpec) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from protos.gavel.v1.plain import plain as given
 from scheduler.core.invariants import check
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.wire.launch import launch_from_wire, launch_to_wire
+from scheduler.live.wire.jobs import launch_to_wire
+from scheduler.model.launch import Launch
 from tests.journal.golden import PATH, every_fact, every_launch, plain
 
 LINES: list[dict[str, Any]] = [json.loads(line) for line in PATH.read_text(encoding="utf-8").splitlines()]
@@ -50,8 +52,8 @@ def test_every_fact_and_every_field_is_in_the_golden_journal() -> None:
 
 def test_a_launch_of_an_older_release_reaches_an_agent_whole() -> None:
     """All fields come out on the wire as they went in."""
-    launch = FACTS["launch"]["spec"]["launch"]
-    assert launch_from_wire(launch_to_wire(launch)) == launch
+    launch = msgspec.convert(FACTS["launch"]["spec"]["launch"], Launch)
+    assert msgspec.convert(given(launch_to_wire(launch)), Launch) == launch
 
 
 @pytest.mark.parametrize("name", STORIES)

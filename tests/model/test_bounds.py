@@ -27,11 +27,13 @@ from scheduler.model.bounds import Bound
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.launch import Launch
 from scheduler.model.settings import Settings
 from worker_agent.node.declared import parse_gpus
 
 TABLES: list[tuple[type[msgspec.Struct], bounds.Table]] = [
     (JobSpec, bounds.JOB),
+    (Launch, bounds.LAUNCH),
     (NodeSpec, bounds.NODE),
     (Settings, bounds.SETTINGS),
     (PeopleConfig, bounds.PEOPLE),

@@ -39,6 +39,7 @@ from scheduler.live.rescue.durable_state import DurableState
 from scheduler.live.rescue.rescue import Rescue
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec
+from scheduler.model.launch import Launch
 from scheduler.solving import answer
 from worker_agent.core.messages import Desired, Event
 from worker_agent.runs.launch import Details
@@ -208,7 +209,7 @@ class Scheduler:
 
     async def submit(self, *specs: JobSpec, **fields: Any) -> list[str]:
         """Jobs; their ids."""
-        given = specs or (JobSpec(**{"launch": {"command": ["true"]}, **fields}),)
+        given = specs or (JobSpec(**{"launch": Launch(command=("true",)), **fields}),)
         result: Mapping[str, Any] = await self.world.ask(SubmitJobs(specs=given))
         return list(result["jobs"])
 

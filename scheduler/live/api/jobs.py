@@ -101,7 +101,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     def _spec(self, at: int, wire: pb.JobSpec, who: Caller) -> JobSpec:
         try:
             spec = spec_from_wire(wire)
-            upload = (spec.launch or {}).get("upload")
+            upload = spec.launch and spec.launch.upload
             if upload and not self._packages.has(upload):
                 raise InvalidSpec(
                     "launch.upload", f"there is no package {upload}: upload it, then submit again"

@@ -182,8 +182,7 @@ class Packages:
 
 def needed(state: SchedulerState) -> set[str]:
     """Packages that unfinished jobs name."""
-    found = {(job.spec.launch or {}).get("upload", "") for job in state.active.values()}
-    return found - {""}
+    return {job.spec.launch.upload for job in state.active.values() if job.spec.launch is not None} - {""}
 
 
 async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:

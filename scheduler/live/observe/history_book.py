@@ -21,6 +21,7 @@ from scheduler.live.private_database import open_private
 from scheduler.live.wire.job_view import seconds
 from scheduler.live.wire.jobs import STATES
 from scheduler.model.jobs import Job, JobState
+from scheduler.model.launch import JobDecoder
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def place_of(job: Job) -> Place:
     return Place(job.ended_s or 0.0, job.order)
 
 
-_decoder = msgspec.json.Decoder(Job)
+_decoder = JobDecoder(msgspec.json, Job)
 
 
 def _read(rows: Iterable[tuple[str, str]]) -> list[Past]:

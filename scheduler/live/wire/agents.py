@@ -13,7 +13,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
 from scheduler.live.node_views import GpuSeen
-from scheduler.live.wire.launch import launch_to_wire
+from scheduler.live.wire.jobs import launch_to_wire
 from scheduler.model import bounds
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec

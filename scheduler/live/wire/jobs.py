@@ -1,85 +1,65 @@
-"""What people ask for, between the protocol and the model. Absent is not zero: only what was given is taken.
+"""A job's description between the protocol and the model, whose fields have the same names. Absent is not zero.
 
-Whether figures, names and lists make sense is checked by the model (`JobSpec.checked`); here it is whether they can be
-read at all.
+Whether figures, names and lists make sense is checked by the model (`JobSpec.checked`), whether a job can be started by
+`check_launch`; here it is whether they can be read at all.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from protos.gavel.v1 import jobs_pb2
-from scheduler.live.wire.launch import launch_from_wire, launch_to_wire
-from scheduler.model.errors import InvalidSpec
-from scheduler.model.jobs import Dependency, JobSpec, JobState
+import msgspec
 
-_When = jobs_pb2.Dependency
-_WHEN = {
-    _When.WHEN_UNSPECIFIED: "succeeded",
-    _When.WHEN_SUCCEEDED: "succeeded",
-    _When.WHEN_ENDED: "ended",
-}
-_WHEN_NUMBERS = {"succeeded": _When.WHEN_SUCCEEDED, "ended": _When.WHEN_ENDED}
+from protos.gavel.v1 import jobs_pb2
+from protos.gavel.v1.plain import UnknownWord, message_of, plain
+from scheduler.live.wire.launch import check_launch
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.jobs import JobSpec, JobState
+from scheduler.model.launch import Launch
 
 STATE_NUMBERS: dict[JobState, Any] = {
     state: jobs_pb2.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState
 }
 STATES: dict[int, JobState] = {number: state for state, number in STATE_NUMBERS.items()}
 
-_OPTIONAL = (
-    *("gpus", "gpus_min", "gpus_max", "steps", "weight"),
-    *("deadline_s", "earliest_start_s", "time_limit_s", "min_run_s"),
-    *("cpus", "memory_gb", "gpu_memory_gb"),
-    *("retries", "retries_node", "retries_preemption"),
-    *("preemptible", "packable", "reports_steps", "restart_cost_s", "max_cost"),
-)
-_TEXTS = ("name", "job_type", "tenant", "user")
-_LISTS = ("worker_types", "excluded_worker_types", "nodes")
-_MAPS = ("labels", "rates")
+# What takes space, and is left out of listings.
+LONG = ("rates", "labels", "launch")
+_FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*LONG, "after")]
+# Of these, zero is not absent.
+_OPTIONAL = tuple(field.name for field in _FIELDS if field.has_presence)
+_OTHERS = tuple(field.name for field in _FIELDS if not field.has_presence)
 
 
 def spec_from_wire(wire: jobs_pb2.JobSpec) -> JobSpec:
-    """What the model makes of it. InvalidSpec names the field that cannot be read."""
-    given: dict[str, Any] = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
-    given |= {name: text for name in _TEXTS if (text := getattr(wire, name))}
-    given |= {name: tuple(entries) for name in _LISTS if (entries := getattr(wire, name))}
-    given |= {name: dict(entries) for name in _MAPS if (entries := getattr(wire, name))}
-    if wire.after:
-        given["after"] = tuple([_dependency(at, one) for at, one in enumerate(wire.after)])
-    if wire.array:
-        given["array"] = tuple(wire.array)
-    given["launch"] = launch_from_wire(wire.launch)
-    return JobSpec(**given)
+    """Return the model of a job. InvalidSpec names the field that cannot be read."""
+    try:
+        spec = msgspec.convert({"launch": {}} | plain(wire), JobSpec)
+    except UnknownWord as error:
+        raise InvalidSpec(error.field, f"is {error.number}, which this scheduler does not know") from None
+    if spec.launch is not None:
+        check_launch(spec.launch)
+    return spec
 
 
 def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -> jobs_pb2.JobSpec:
-    """For listings. `brief`: without what takes space. `private`: without what concerns nobody else."""
-    wire = jobs_pb2.JobSpec(
-        name=spec.name,
-        job_type=spec.job_type,
-        tenant=spec.tenant,
-        user=spec.user,
-        worker_types=spec.worker_types,
-        excluded_worker_types=spec.excluded_worker_types,
-        nodes=spec.nodes,
-        array=spec.array,
-    )
-    for name in _OPTIONAL:
-        value = getattr(spec, name)
-        if value is not None:
-            setattr(wire, name, value)
-    for dependency in spec.after:
-        wire.after.add(job=dependency.job, when=_WHEN_NUMBERS[dependency.when])
+    """Return a job for its viewers. `brief`: without what takes space; `private`: without how it is started."""
+    values = {name: value for name in _OPTIONAL if (value := getattr(spec, name)) is not None}
+    values |= {name: value for name in _OTHERS if (value := getattr(spec, name))}
+    if spec.after:
+        values["after"] = [msgspec.structs.asdict(dependency) for dependency in spec.after]
     if not brief:
-        wire.rates.update(spec.rates)
-        wire.labels.update(spec.labels)
-        if spec.launch and not private:
-            wire.launch.CopyFrom(launch_to_wire(spec.launch))
-    return wire
+        values |= {"rates": spec.rates, "labels": spec.labels}
+        if spec.launch is not None and not private:
+            values["launch"] = _plain_launch(spec.launch)
+    return message_of(jobs_pb2.JobSpec, values)
 
 
-def _dependency(at: int, wire: jobs_pb2.Dependency) -> Dependency:
-    when = _WHEN.get(wire.when)
-    if when is None:
-        raise InvalidSpec(f"after[{at}].when", f"is {wire.when}, which this scheduler does not know")
-    return Dependency(wire.job, when)  # type: ignore[arg-type]
+def launch_to_wire(launch: Launch | None) -> jobs_pb2.Launch:
+    """Return how a job is started, for its agents; what this release does not know of it is left out."""
+    return message_of(jobs_pb2.Launch, {} if launch is None else _plain_launch(launch))
+
+
+def _plain_launch(launch: Launch) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(launch)
+    values.pop("unknown", None)
+    return values

@@ -30,10 +30,10 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
     assert (said.exit_code, said.stdout) == (0, "submitted job 1\n")
     spec = live.daemon.world.state.jobs["1"].spec
     assert spec.launch is not None
-    assert spec.launch["command"] == ["python", "train.py", "--gpus", "7", "--", "x"]
+    assert spec.launch.command == ("python", "train.py", "--gpus", "7", "--", "x")
     assert ({"A": "b=c", "MINE": "taken along"}, str(Path.cwd())) == (
-        spec.launch["env"],
-        spec.launch["workdir"],
+        spec.launch.env,
+        spec.launch.workdir,
     )
     assert (
         *(spec.name, spec.gpus_min, spec.gpus_max, spec.memory_gb, spec.worker_types),
@@ -267,8 +267,8 @@ def test_the_directory_of_a_file_can_be_sent(live: LiveThread, gavel: Gavel, tmp
     assert (said.exit_code, said.stderr) == (0, "")
     launch = live.daemon.world.state.jobs["1"].spec.launch
     assert launch is not None
-    assert live.daemon.people.packages.has(launch["upload"])
-    assert "workdir" not in launch
+    assert live.daemon.people.packages.has(launch.upload)
+    assert launch.workdir == ""
 
 
 def test_ctrl_c_while_following(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -12,9 +12,10 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobSpec, JobState
+from scheduler.model.launch import Launch
 from tests.support.linked import CALM, PATIENCE_S, Scheduler, story
 
-LAUNCH = {"command": ["python", "train.py"], "env": {"A": "1"}, "ranks": "per_node"}
+LAUNCH = Launch(command=("python", "train.py"), env={"A": "1"}, ranks="per_node")
 
 # --------------------------------------------------------------------------------------------------- arriving
 

@@ -17,6 +17,7 @@ from scheduler.live.api.cluster_view import withheld_warnings
 from scheduler.live.rescue.rescue import NODE_FAILURES_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
+from scheduler.model.launch import Launch
 from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
 
 POISON = "31"  # a lease by which the injected fault knows its message
@@ -151,7 +152,7 @@ async def test_an_agent_that_does_not_read_holds_up_nobody_and_gets_the_newest_s
     ):
         await deaf.join()
         await other.join()
-        await scheduler.submit(launch={"command": ["true"], "env": {"BIG": "x" * 100_000}})
+        await scheduler.submit(launch=Launch(command=("true",), env={"BIG": "x" * 100_000}))
         await until(lambda: scheduler.state.leases)
         lease = next(iter(scheduler.state.leases.values())).lease
         on_deaf = msgspec.structs.replace(lease, gpus=("deaf:0",))

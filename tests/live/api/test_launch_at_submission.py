@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protos.gavel.v1.jobs_pb2 import JobSpec
 from protos.gavel.v1.jobs_pb2 import Launch as WireLaunch
 from protos.gavel.v1.limits import SET_BY_GAVEL
-from scheduler.live.wire.launch import launch_from_wire
+from scheduler.live.wire.jobs import launch_to_wire, spec_from_wire
 from scheduler.model.errors import InvalidSpec
+from worker_agent.link.messages import launch_of
 from worker_agent.runs.launch import Launch, LaunchError, read_launch
 
 RUN: dict[str, Any] = {"command": ["a"]}
@@ -44,9 +46,9 @@ WRONG: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def submitted(said: dict[str, Any]) -> dict[str, Any]:
-    """As the scheduler keeps it."""
-    return launch_from_wire(WireLaunch(**said))
+def submitted(said: dict[str, Any]) -> WireLaunch:
+    """As the scheduler sends it to an agent."""
+    return launch_to_wire(spec_from_wire(JobSpec(launch=WireLaunch(**said))).launch)
 
 
 @pytest.mark.parametrize("field", Launch.__struct_fields__)
@@ -87,4 +89,4 @@ def test_what_is_taken_can_be_started(said: dict[str, Any]) -> None:
         kept = submitted(said)
     except (InvalidSpec, UnicodeEncodeError):  # half of a surrogate pair: the protocol has no such text
         return
-    read_launch(kept)
+    read_launch(launch_of(kept))

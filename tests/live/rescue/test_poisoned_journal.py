@@ -20,6 +20,7 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.live.data.fsck import Finding, look_at
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
+from scheduler.model.launch import Launch
 from tests.support.daemon_thread import DaemonThread
 
 POISON = 0.125  # CPUs by which the injected fault knows the job
@@ -28,7 +29,7 @@ POISON = 0.125  # CPUs by which the injected fault knows the job
 def directory(folder: Path, *more: f.Fact) -> Path:
     """A data directory: a node, three jobs of which the second is poison, and a question without an answer."""
     folder.mkdir(mode=0o700)
-    launch = {"command": ["true"]}
+    launch = Launch(command=("true",))
     jobs = [JobSpec(launch=launch, user="ann", cpus=cpus) for cpus in (1.0, POISON, 1.0)]
     with SqliteJournal(folder / "journal.db") as journal:
         journal.append(1.0, [f.EpochStarted(epoch=1)])

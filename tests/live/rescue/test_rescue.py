@@ -41,6 +41,7 @@ from scheduler.live.rescue.trouble_words import message_words
 from scheduler.live.troubles import TRACEBACKS_MAX, Troubles
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
+from scheduler.model.launch import Launch
 from scheduler.model.settings import Settings
 from tests.support.rescued import Boom, Service, hello, poisonous, submit
 
@@ -222,7 +223,7 @@ def test_a_fact_that_cannot_be_written_is_refused(tmp_path: Any) -> None:
 
     with SqliteJournal(tmp_path / "journal.db") as journal:
         service = Service(hello(), journal=journal)
-        bad = submit("inf", launch={"x": math.inf})
+        bad = submit("inf", launch=Launch(setup_limit_s=math.inf))
         service.tell(1.0, submit("a"), bad, submit("b"))
         assert [one.spec.name for one in service.state.jobs.values()] == ["a", "b"]
         service.refusal("inf")

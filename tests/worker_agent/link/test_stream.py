@@ -18,6 +18,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
+from scheduler.model.launch import Launch
 from tests.support.linked import CALM, Remembering, Scheduler, story, until
 from worker_agent.core.messages import (
     Desired,
@@ -66,7 +67,9 @@ async def linked(
 async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
     """LinkUp, then the sets: what to run, how to start it, and until when by the agent's clock."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
-        await scheduler.submit(name="resnet", user="ann", launch={"command": ["a"], "env_from": {"K": "key"}})
+        await scheduler.submit(
+            name="resnet", user="ann", launch=Launch(command=("a",), env_from={"K": "key"})
+        )
         await until(lambda: node.details)
         desired = node.of(Desired)[-1]
         (order,) = desired.orders

@@ -1,0 +1,93 @@
+"""How a job is started: typed, and passed on to its agents. The scheduler itself only asks which package it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A command or a script, and what it runs in. Empty: not given."""
+
+    command: tuple[str, ...] = ()
+    script: str = ""
+    setup: str = ""
+    venv: str = ""
+    workdir: str = ""
+    # The digest of a package that is unpacked for the job.
+    upload: str = ""
+    env: dict[str, str] = {}
+    env_from: dict[str, str] = {}
+    checkpoint_dir: str = ""
+    ranks: Literal["", "per_gpu", "per_node"] = ""
+    checkpoints: Literal["", "per_job", "per_attempt"] = ""
+    setup_limit_s: float | None = None
+    # What a record of another release holds beside these. It is kept, and sent to nobody.
+    unknown: dict[str, Any] = {}
+
+
+class JobDecoder(Generic[T]):
+    """A decoder for what holds jobs: what this release does not know of a launch goes into `Launch.unknown`.
+
+    `protocol` is msgspec.json or msgspec.msgpack. Errors are those of msgspec.
+    """
+
+    def __init__(self, protocol: ModuleType, kind: type[T]) -> None:
+        self._protocol, self._decoder = protocol, protocol.Decoder(kind)
+
+    def decode(self, payload: bytes | str) -> T:
+        """Return the value. Only a payload that is not of the usual form is looked at a second time."""
+        try:
+            value: T = self._decoder.decode(payload)
+        except msgspec.ValidationError:
+            value = self._decoder.decode(
+                self._protocol.encode(_each_launch(self._protocol.decode(payload), _set_aside))
+            )
+        return value
+
+
+def restored(plain: Any) -> Any:
+    """Return plain data in which each launch has its unknown fields beside the others, as they were written."""
+    return _each_launch(plain, _put_back)
+
+
+def _each_launch(plain: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    if isinstance(plain, list):
+        return [_each_launch(part, change) for part in plain]
+    if not isinstance(plain, dict):
+        return plain
+    return {
+        key: change(part) if key == "launch" and isinstance(part, dict) else _each_launch(part, change)
+        for key, part in plain.items()
+    }
+
+
+def _set_aside(launch: dict[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in launch.items() if _is_known(name, value)}
+    unknown = {name: value for name, value in launch.items() if name not in known}
+    return known | ({"unknown": known.get("unknown", {}) | unknown} if unknown else {})
+
+
+def _put_back(launch: dict[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in launch.items() if name != "unknown"}
+    unknown: dict[str, Any] = launch.get("unknown", {})
+    return known | unknown
+
+
+def _is_known(name: str, value: Any) -> bool:
+    kind = _KINDS.get(name)
+    if kind is None:
+        return False
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+_KINDS = get_type_hints(Launch)

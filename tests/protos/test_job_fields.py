@@ -1,0 +1,74 @@
+"""A field of a job has its place at every border: what is added to the protocol and forgotten elsewhere fails here."""
+
+from dataclasses import fields
+
+import msgspec
+import pytest
+from google.protobuf.descriptor import Descriptor
+
+from gavel.client import JobSpec as ClientSpec
+from protos.gavel.v1 import jobs_pb2 as pb
+from protos.gavel.v1.plain import UnknownWord, message_of, plain
+from scheduler.model.jobs import Dependency, JobSpec
+from scheduler.model.launch import Launch
+from worker_agent.runs.launch import Launch as AgentLaunch
+
+GIVEN = {
+    "gpus": 2,
+    "steps": 0.0,
+    "packable": False,
+    "name": "a",
+    "array": (0, 2),
+    "labels": {"A": "1"},
+    "after": ({"job": "1", "when": "ended"}, {"job": "2"}),
+    "launch": {"command": ("a", "b"), "env": {"A": "1"}, "ranks": "per_node", "setup_limit_s": 0.0},
+}
+
+
+def names(message: Descriptor) -> set[str]:
+    """The fields of a message."""
+    return {field.name for field in message.fields}
+
+
+@pytest.mark.parametrize(
+    ("struct", "message"),
+    [
+        (JobSpec, pb.JobSpec.DESCRIPTOR),
+        (Dependency, pb.Dependency.DESCRIPTOR),
+        (Launch, pb.Launch.DESCRIPTOR),
+        (AgentLaunch, pb.Launch.DESCRIPTOR),
+    ],
+)
+def test_scheduler_and_agent_have_every_field(struct: type[msgspec.Struct], message: Descriptor) -> None:
+    """By its name in the protocol. `unknown` is what records of other releases hold beside them."""
+    assert {*struct.__struct_fields__} - {"unknown"} == names(message)
+
+
+def test_the_client_has_every_field() -> None:
+    """The launch's are among the job's own; a package that was sent already is `package`; `source` is not sent."""
+    wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
+    assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
+
+
+def test_messages_are_plain_values_and_back() -> None:
+    """What was given and nothing else, zero and false too."""
+    wire = message_of(pb.JobSpec, GIVEN)
+    assert (wire.launch.ranks, wire.after[0].when) == (pb.Launch.RANKS_PER_NODE, pb.Dependency.WHEN_ENDED)
+    assert plain(wire) == GIVEN
+    assert plain(pb.JobSpec()) == {}
+    assert plain(message_of(pb.JobSpec, {"launch": {"ranks": ""}})) == {"launch": {}}
+
+
+def test_a_number_without_a_word_is_named() -> None:
+    """With its place; or what the caller has for it stands there."""
+    wire = message_of(pb.JobSpec, GIVEN)
+    wire.launch.ranks = 7  # type: ignore[assignment]
+    with pytest.raises(UnknownWord) as unknown:
+        plain(wire)
+    assert (unknown.value.field, unknown.value.number) == ("launch.ranks", 7)
+    assert plain(wire, unknown="")["launch"]["ranks"] == ""
+    wire.launch.ranks = 0  # type: ignore[assignment]
+    wire.after[1].when = 9  # type: ignore[assignment]
+    with pytest.raises(UnknownWord) as unknown:
+        plain(wire)
+    assert (unknown.value.field, unknown.value.number) == ("after[1].when", 9)
