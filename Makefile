@@ -31,7 +31,7 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	    $(PYTHON) -m venv --clear $(VENV) || { \
 	        echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; }
 	@echo "setup: installing Gavel and its development tools (a minute or two the first time)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,train,hooks]'
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server,plots,frames,dev,train,hooks]'
 	@touch $@
 	@echo "setup: done"
 

@@ -160,7 +160,7 @@ class WholeAgent:
         config, found, limits = self.config, self.inventory, self.agent.core.limits
         return pb.Hello(
             protocol=PROTOCOL,
-            agent_version=version("gavel"),
+            agent_version=version("gavel-scheduler"),
             node=config.node_name,
             incarnation=self._incarnation,
             worker_type=found.worker_type,

@@ -145,6 +145,13 @@ def _one_line() -> Iterator[None]:
         if error.errno == errno.EPIPE:
             raise
         raise Fault(f"cannot write: {(error.strerror or str(error)).lower()}") from None
+    except ImportError as error:
+        from gavel.cli.installation import fault_of_import
+
+        fault = fault_of_import(error)
+        if fault is None:
+            raise
+        raise fault from None
 
 
 class _Commands(click.Group):

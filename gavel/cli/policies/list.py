@@ -87,8 +87,11 @@ def _indented(line: str, style: str = "") -> Padding:
 
 def complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Propose specs that begin with `incomplete`: names and aliases, and modifiers after a plus sign."""
-    from policies.registry import entry, names
-
+    try:
+        from policies.registry import entry, names
+    except ModuleNotFoundError:
+        # The extra `server` is missing; an error in the middle of a line that is being typed would be no help.
+        return []
     base, plus, begun = incomplete.rpartition("+")
     known = MODIFIERS if plus else [name for full in names() for name in (full, *entry(full).aliases)]
     return [f"{base}{plus}{name}" for name in known if name.startswith(begun)]

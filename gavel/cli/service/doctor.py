@@ -7,10 +7,11 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import gavel
+from gavel.cli.installation import DISTRIBUTION, has, install_command, overwritten_modules
 from gavel.cli.io.session import one_line
 from gavel.cli.io.units import size
 from gavel.cli.service.findings import report, settings
@@ -19,7 +20,7 @@ from gavel.client.client import Client
 from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
 from gavel.client.results import Node, Status
 from scheduler.live.config import Address, DaemonConfig, address_of
-from scheduler.live.data.fsck import SQLITE_SOUND, Finding
+from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
 
 FREE_BYTES_LEAST = 2 * 1024**3
@@ -27,18 +28,33 @@ CLOCK_S = 2.0  # that this machine's clock may be from the scheduler's
 
 
 def doctor(
-    path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
+    foreign: Mapping[str, str],
+    path: str | None,
+    data_dir: str | None,
+    as_json: bool,
+    address: str | None,
+    context: str | None,
 ) -> None:
-    """Look at everything; each finding as it is made."""
+    """Check everything and report each finding as it is made.
+
+    `foreign`: what is wrong with those of our modules that other commands do not find; this one imports ours.
+    """
     with one_line():
         client = elsewhere(path, data_dir, address, context)
     config = settings(path, data_dir)
-    report(_look(config, client), as_json)
+    report(_look(config, client, foreign), as_json)
 
 
-def _look(config: DaemonConfig, client: Client | None) -> Iterator[Finding]:
+def _look(config: DaemonConfig, client: Client | None, foreign: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("ok", f"Python {sys.version.split()[0]}, gavel {gavel.__version__}")
-    if client is None:
+    yield from _modules(foreign)
+    if client is None and not has("server"):
+        yield Finding(
+            "note",
+            "the extra 'server' is not installed, so no scheduler can run here",
+            f"{install_command('server')}; or name a scheduler elsewhere with --address or `gavel login`",
+        )
+    elif client is None:
         yield _sqlite()
         yield from _disk(config.folder)
         found = running(config.folder)
@@ -52,6 +68,22 @@ def _look(config: DaemonConfig, client: Client | None) -> Iterator[Finding]:
         with client:
             yield from _scheduler(client)
     yield from _gpus()
+
+
+def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
+    for line in foreign.values():
+        yield Finding(
+            "bad", line, "take it off PYTHONPATH, or leave the directory where `python -m` finds it first"
+        )
+    overwritten = overwritten_modules()
+    for name, other in overwritten.items():
+        yield Finding(
+            "bad",
+            f"the package '{other}' has files in Gavel's module '{name}'",
+            f"pip uninstall '{other}', and install {DISTRIBUTION} again",
+        )
+    if not foreign and not overwritten:
+        yield Finding("ok", "every module of Gavel comes from this installation")
 
 
 def _sqlite() -> Finding:

@@ -11,7 +11,7 @@ import click
 from gavel.cli.faults import Fault
 from scheduler.config import ConfigError
 from scheduler.live.config import DaemonConfig, daemon_config
-from scheduler.live.data.fsck import Finding
+from scheduler.live.data.findings import Finding
 
 SIGNS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "red")}
 

@@ -20,6 +20,7 @@ from types import FrameType
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.installation import require
 from gavel.cli.io.wording import count_of
 from scheduler.journal.errors import JournalBusy
 from scheduler.journal.lock import hands_off
@@ -214,6 +215,7 @@ def _check(folder: Path, agents: Sequence[str]) -> None:
 
 def up(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
     """Run them until Ctrl-C; another Ctrl-C does not wait for jobs."""
+    require("server", "the scheduler")
     _check(folder, agents)
     ended = threading.Event()
     cluster = LocalCluster(folder, agents or AGENTS_DEFAULT, listen, settings, stop_s)

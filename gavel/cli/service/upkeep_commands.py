@@ -17,12 +17,17 @@ def doctor(
 ) -> None:
     """Look for what may go wrong on this machine, and say what to do about it.
 
-    Ports, clocks, disk, SQLite, keys, GPU driver; and of a scheduler that answers, its nodes and warnings.
+    Modules, ports, clocks, disk, SQLite, keys, GPU driver; and of a scheduler that answers, its nodes and warnings.
     Where the scheduler is elsewhere, it and the GPUs of this machine. Exit code 1 when something is wrong.
     """
+    from gavel.cli.installation import foreign_modules, import_ours_first
+
+    foreign = foreign_modules()
+    if foreign:
+        import_ours_first()
     from gavel.cli.service.doctor import doctor
 
-    doctor(path, data_dir, as_json, address, context)
+    doctor(foreign, path, data_dir, as_json, address, context)
 
 
 @click.command()

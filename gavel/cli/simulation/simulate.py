@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import INTERRUPTED, Fault
+from gavel.cli.installation import require
 from gavel.cli.io.outputs import (
     STDOUT,
     check_apart,
@@ -81,6 +82,8 @@ class Outputs:
         check_file("--json", self.json_file)
         check_file("--jobs-csv", self.jobs_csv)
         check_file("--journal", self.journal, new=True)
+        if self.plots is not None:
+            require("plots", "--plots")
         check_directory("--plots", self.plots)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import INTERRUPTED, Fault
+from gavel.cli.installation import has, install_command, require
 from gavel.cli.io.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
 from gavel.cli.io.progress import Bar
 from gavel.cli.io.tables import print_all
@@ -83,12 +84,8 @@ def sweep(
 def _engine(name: str, processes: int | None) -> Engine:
     if name == "processes":
         return Processes(processes)
-    try:
-        return Ray()
-    except ImportError:
-        raise Fault(
-            "--engine ray: Ray is not installed here; in a clone of Gavel: pip install '.[ray]'"
-        ) from None
+    require("ray", "--engine ray")
+    return Ray()
 
 
 def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
@@ -130,6 +127,9 @@ def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
 
 def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
     """Mean JCT: over the rate where there are several, else a bar each; by policy, and by cluster if need be."""
+    if not has("plots"):
+        say(f"no plot is drawn: the extra 'plots' is not installed: {install_command('plots')}")
+        return []
     from gavel.cli.simulation.run_plots import bars_figure, rates_figure
     from gavel.cli.simulation.run_table import mean_of
 

@@ -32,7 +32,7 @@ from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase, nodes_of
 
 log = logging.getLogger(__name__)
-VERSION = version("gavel")
+VERSION = version("gavel-scheduler")
 
 
 class Links:

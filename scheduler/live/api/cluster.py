@@ -87,7 +87,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         """How things stand."""
         state = self._world.state
         wire = pb.Status(
-            version=version("gavel"),
+            version=version("gavel-scheduler"),
             epoch=state.epoch,
             started=stamp(self._started_s),
             now=stamp(self._world.now_s()),

@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
@@ -25,24 +24,15 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.data.backup import DATABASES, JOURNAL
+from scheduler.live.data.findings import Finding
 from scheduler.live.rescue.blame import blame, named_in, next_round_s, plan_a_round
 from scheduler.live.troubles import short
 from scheduler.model.errors import InvariantBroken
 
 log = logging.getLogger(__name__)
 
-Level = Literal["ok", "note", "bad"]
 CHECK_FACTS, BROKEN_MAX = 64, 20  # the state is checked after so many facts; so many broken promises are told
 KEEP = "keep a copy of the directory and report it; a backup from before goes on without it"
-SQLITE_SOUND = (3, 51, 3)  # older ones can damage a log when two connections checkpoint at once; we have one
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    level: Level
-    what: str
-    remedy: str = ""
 
 
 def look_at(folder: Path) -> Iterator[Finding]:

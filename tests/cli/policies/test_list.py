@@ -59,8 +59,8 @@ def test_completion_knows_policies_and_modifiers() -> None:
 def test_help_and_version(gavel: Gavel) -> None:
     """The group says what there is; the version is that of the package."""
     assert ("allocate" in gavel("--help").stdout, "policies" in gavel("--help").stdout) == (True, True)
-    assert gavel("--version").stdout == f"gavel, version {version('gavel')}\n"
-    assert package.__version__ == version("gavel")
+    assert gavel("--version").stdout == f"gavel, version {version('gavel-scheduler')}\n"
+    assert package.__version__ == version("gavel-scheduler")
 
 
 def test_the_package_imports_no_command() -> None:

@@ -102,16 +102,6 @@ def test_a_sweep_that_cannot_be_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ray_is_an_extra(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Ray is not installed, one line says how to get it."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    result = gavel("sweep", *GRID, "--results", str(tmp_path), "--engine", "ray")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "gavel sweep: --engine ray: Ray is not installed here; in a clone of Gavel: pip install '.[ray]'\n"
-    )
-
-
 def test_control_c_keeps_what_is_finished(tmp_path: Path) -> None:
     """Interrupted among long runs: the short one is kept and shown, it says how to go on, and ends with 130."""
     command = [sys.executable, "-m", "gavel", "sweep", "--workload", "mixed-day", "--measure", "0:1"]

@@ -17,7 +17,8 @@ from scheduler.core import apply as applying
 from scheduler.core import facts as f
 from scheduler.core.planning import kinds, problem
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.data.fsck import Finding, look_at
+from scheduler.live.data.findings import Finding
+from scheduler.live.data.fsck import look_at
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.launch import Launch

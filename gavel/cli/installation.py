@@ -1,0 +1,92 @@
+"""What is installed here: the extras of Gavel, and whether our top-level modules are the ones that Python imports.
+
+Commands import what they need when they run. `fault_of_import` turns a failed import into the line that mends it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+import gavel
+from gavel.cli.faults import Fault
+
+DISTRIBUTION = "gavel-scheduler"
+EXTRAS = {
+    "server": ("numpy", "scipy", "cvxpy", "clarabel", "highspy", "grpc_health", "grpc_reflection"),
+    "plots": ("matplotlib",),
+    "frames": ("pandas",),
+    "ray": ("ray",),
+}
+OUR_MODULES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_agent")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def has(extra: str) -> bool:
+    """Return whether every module of an extra is installed; none of them is imported to find out."""
+    return all(importlib.util.find_spec(module) is not None for module in EXTRAS[extra])
+
+
+def require(extra: str, needed_by: str) -> None:
+    """Refuse an option or a command whose extra is missing, before any work is done for it."""
+    if not has(extra):
+        raise Fault(
+            f"{needed_by} needs the extra '{extra}', which is not installed: {install_command(extra)}"
+        )
+
+
+def fault_of_import(error: ImportError) -> Fault | None:
+    """Return what the user can do about a failed import; None where no missing extra or foreign module explains it."""
+    if foreign := foreign_modules():
+        return Fault(f"{next(iter(foreign.values()))}; see `gavel doctor`")
+    missing = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if missing in modules:
+            return Fault(f"{missing} is not installed: {install_command(extra)}")
+    return None
+
+
+def foreign_modules() -> dict[str, str]:
+    """Return, for each of our modules that Python does not import from our folder, what is wrong with it."""
+    wrong = {}
+    for name in OUR_MODULES:
+        own, place = _our_folder() / name, _place(name)
+        if place is None:
+            wrong[name] = f"Gavel's module '{name}' is not installed"
+        elif place != own:
+            wrong[name] = f"the module '{name}' comes from {place}, which is not Gavel's {own}"
+    return wrong
+
+
+def overwritten_modules() -> dict[str, str]:
+    """Return, for each of our modules into which another distribution has written, the name of that distribution."""
+    owners = importlib.metadata.packages_distributions()
+    return {
+        name: other
+        for name in OUR_MODULES
+        for other in set(owners.get(name, ())) - {DISTRIBUTION}
+        if any(file.parts[0] == name for file in importlib.metadata.files(other) or ())
+    }
+
+
+def import_ours_first() -> None:
+    """Make imports from now on find our modules before any foreign ones of the same name."""
+    sys.path.insert(0, str(_our_folder()))
+
+
+def _our_folder() -> Path:
+    return Path(gavel.__file__).resolve().parents[1]
+
+
+def _place(name: str) -> Path | None:
+    """Return the folder, or the single file, that Python would import a module from."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    return Path([*(spec.submodule_search_locations or ()), spec.origin or ""][0]).resolve()

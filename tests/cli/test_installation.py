@@ -1,0 +1,153 @@
+"""What a command says where an extra is missing, or where another package has the name of one of our modules."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from gavel.cli import installation
+from gavel.cli.faults import Fault
+from gavel.cli.installation import (
+    EXTRAS,
+    OUR_MODULES,
+    fault_of_import,
+    foreign_modules,
+    overwritten_modules,
+    require,
+)
+from gavel.cli.policies.list import complete_policy
+from tests.cli.conftest import Gavel
+from tests.cli.service.upkeep import findings, nobody_else  # noqa: F401
+
+SMALL = (
+    "--workload",
+    "mixed-day",
+    "--hours",
+    "1",
+    "--rate",
+    "1",
+    "--cluster",
+    "v100=8,h100=8",
+    "--policy",
+    "las",
+)
+SETUP = Path(__file__).parents[2] / "setup.cfg"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that comes first on the path and has a package `traces` of its own."""
+    package = tmp_path / "first" / "traces"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "traces"]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.invalidate_caches()
+    return package
+
+
+def test_every_requirement_of_an_extra_is_known() -> None:
+    """`EXTRAS` has exactly the modules of what setup.cfg lists, for the extras that commands need."""
+    config = configparser.ConfigParser()
+    config.read(SETUP, encoding="utf-8")
+    owners = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        required = {Requirement(line).name for line in config["options.extras_require"][extra].split()}
+        by_module = {module: set(owners.get(module, [module])) for module in modules}
+        assert set().union(*by_module.values()) - required == set(), extra
+        assert required - set().union(*by_module.values()) == set(), extra
+
+
+def test_our_modules_are_those_that_are_installed() -> None:
+    """The modules that may be hidden are the packages of setup.cfg."""
+    config = configparser.ConfigParser()
+    config.read(SETUP, encoding="utf-8")
+    included = config["options.packages.find"]["include"].split()
+    assert sorted(OUR_MODULES) == sorted(name.rstrip("*") for name in included)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("matplotlib", ("allocate", "problem.yaml", "--plot", "a.svg"), "plots"),
+        ("matplotlib", ("simulate", *SMALL, "--plots", "a"), "plots"),
+        ("ray", ("sweep", *SMALL, "--engine", "ray"), "ray"),
+    ],
+)
+def test_an_option_whose_extra_is_missing_is_one_line(
+    missing: str, arguments: tuple[str, ...], extra: str, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before any work, with the command that installs the extra."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in ("gavel.cli.policies.plot", "gavel.cli.simulation.run_plots"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    result = gavel(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.endswith(f": pip install 'gavel-scheduler[{extra}]'\n")
+
+
+def test_an_extra_that_is_there_is_required_in_silence() -> None:
+    """Nothing happens."""
+    require("server", "this")
+
+
+def test_another_missing_module_is_a_defect_of_ours() -> None:
+    """No extra brings it, so that it stays the error that it is."""
+    assert fault_of_import(ModuleNotFoundError("no module", name="policies.gone")) is None
+
+
+def test_a_shell_completes_nothing_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle of a line that somebody types would be no help."""
+    monkeypatch.setitem(sys.modules, "policies.registry", None)
+    nothing: Any = None
+    assert complete_policy(nothing, nothing, "la") == []
+
+
+def test_a_foreign_module_is_named_with_its_place(foreign: Path) -> None:
+    """Both places, so that the reader knows which to take away; a failed import says the same."""
+    wrong = foreign_modules()
+    assert list(wrong) == ["traces"]
+    assert str(foreign) in wrong["traces"]
+    fault = fault_of_import(ModuleNotFoundError("no module", name="traces.trace"))
+    assert isinstance(fault, Fault)
+    assert str(foreign) in fault.message
+
+
+def test_a_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as after an interrupted installation."""
+    monkeypatch.setattr(installation, "OUR_MODULES", ("gavel", "gavel_without_this"))
+    assert list(foreign_modules()) == ["gavel_without_this"]
+
+
+def test_doctor_names_foreign_modules_and_goes_on(tmp_path: Path, foreign: Path, gavel: Gavel) -> None:
+    """One bad finding; the rest is checked with our own modules."""
+    code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
+    assert code == 1
+    assert [str(foreign) in what for what, _ in by_level["bad"]] == [True]
+    assert len(by_level["ok"]) > 1
+
+
+def test_doctor_names_a_distribution_that_wrote_into_our_modules(
+    tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index has another project `gavel`: installed into the same environment, its files lie among ours."""
+    folder = tmp_path / "gavel_of_others-9.9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gavel-of-others\nVersion: 9.9\n")
+    (folder / "top_level.txt").write_text("gavel\n")
+    (folder / "RECORD").write_text("gavel/__init__.py,,\n")
+    (tmp_path / "gavel").mkdir()
+    (tmp_path / "gavel" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert overwritten_modules() == {"gavel": "gavel-of-others"}
+    code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
+    assert code == 1
+    assert ["gavel-of-others" in what for what, _ in by_level["bad"]] == [True]

@@ -1,0 +1,1 @@
+"""The wheel and the source distribution: what is in them, and what works where only the base is installed."""
