@@ -8,10 +8,15 @@ from click.shell_completion import get_completion_class
 from gavel.cli.faults import Fault
 
 
-def completion(shell: str) -> None:
-    """Print the script of a shell."""
-    main = click.get_current_context().find_root().command
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script for completion in a SHELL: add `source <(gavel completion bash)` to ~/.bashrc.
+
+    zsh: the same in ~/.zshrc. fish: `gavel completion fish > ~/.config/fish/completions/gavel.fish`.
+    """
     kind = get_completion_class(shell)
     if kind is None:
         raise Fault(f"there is no completion for {shell}")
-    click.echo(kind(main, {}, "gavel", "_GAVEL_COMPLETE").source())
+    click.echo(kind(context.find_root().command, {}, "gavel", "_GAVEL_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`gavel login` and `gavel context`: several clusters, and the one that is meant when nothing else is said."""
+"""`gavel login` and `gavel context`: several clusters, and the one that is used where nothing names another."""
 
 from __future__ import annotations
 
@@ -6,58 +6,70 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.options import JSON, with_quiet_grpc
 from gavel.cli.io.session import MISSING, failure, one_line, print_json
 from gavel.cli.io.wording import nearest, printable
-from gavel.client import Client
-from gavel.client.settings import (
-    Context,
-    Contexts,
-    checked_address,
-    config_path,
-    read_contexts,
-    write_contexts,
-)
+
+if TYPE_CHECKING:
+    from gavel.client.settings import Contexts
 
 TOKEN_CHARS_MAX = 4096
 
 
+@click.command()
+@click.argument("name")
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--ca", type=click.Path(), metavar="FILE", help="The scheduler's CA certificate.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from standard input instead of asking.")
+@JSON
+@with_quiet_grpc
 def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: bool) -> None:
-    """The body of `gavel login`. Stored only if the scheduler knows the token."""
-    path = config_path(os.environ)
+    """Store a cluster under NAME, with your token for it, and use it from now on."""
+    from gavel.client import Client
+    from gavel.client.settings import Context, Contexts, checked_address
+
+    known = _contexts()
     with one_line():
-        known = read_contexts(path)
         address = checked_address(address)
-    token = _token(token_stdin)
+    token = _read_token(token_stdin)
     with one_line():
         client = Client(address, token=token, ca=ca or "", retry_s=0.0)
+    # Only a cluster whose scheduler accepts the token is stored.
     with client, one_line(client):
-        who = client.who_am_i()
-    stored = Context(address, token, str(Path(ca).absolute()) if ca else "")
-    _write(path, Contexts(name, {**known.contexts, name: stored}))
+        identity = client.who_am_i()
+    new = Context(address, token, str(Path(ca).absolute()) if ca else "")
+    _write(Contexts(name, {**known.contexts, name: new}))
     if as_json:
-        print_json({"name": name, "address": address, "ca": stored.ca, "identity": who})
+        print_json({"name": name, "address": address, "ca": new.ca, "identity": identity})
         return
-    click.echo(f"{printable(name)}: {address}, as {printable(who.user)} ({who.role.value}); used from now on")
+    who = f"{printable(identity.user)} ({identity.role.value})"
+    click.echo(f"{printable(name)}: {address}, as {who}; used from now on")
 
 
-def _token(from_stdin: bool) -> str:
+def _read_token(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline(TOKEN_CHARS_MAX).strip()
     if not sys.stdin.isatty():
         raise Fault("there is no terminal to ask for the token on: say --token-stdin, and pipe it in")
-    said: str = click.prompt("token (empty: none)", default="", hide_input=True, show_default=False, err=True)
-    return said.strip()
+    token: str = click.prompt(
+        "token (empty: none)", default="", hide_input=True, show_default=False, err=True
+    )
+    return token.strip()
 
 
+@click.command()
+@click.argument("name", required=False)
+@click.option("--remove", is_flag=True, help="Forget it, and its token.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_quiet_grpc
 def context(name: str | None, remove: bool, as_json: bool) -> None:
-    """The body of `gavel context`."""
-    path = config_path(os.environ)
-    with one_line():
-        known = read_contexts(path)
+    """List the stored clusters, or use NAME from now on."""
+    known = _contexts()
     if name is None:
         if remove:
             raise Fault("--remove: say which")
@@ -66,32 +78,43 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
     if name not in known.contexts:
         raise failure(MISSING, f"there is no context '{printable(name)}'{nearest(name, known.contexts)}")
     if remove:
-        left = {one: value for one, value in known.contexts.items() if one != name}
-        _write(path, Contexts("" if known.current == name else known.current, left))
+        rest = {other: context for other, context in known.contexts.items() if other != name}
+        _write(replace(known, current="" if known.current == name else known.current, contexts=rest))
     else:
-        _write(path, replace(known, current=name))
-    if not as_json:
+        _write(replace(known, current=name))
+    if as_json:
+        _show(_contexts(), as_json)
+    else:
         click.echo(f"{printable(name)} is {'forgotten' if remove else 'used from now on'}")
-        return
-    with one_line():
-        _show(read_contexts(path), as_json)
 
 
 def _show(known: Contexts, as_json: bool) -> None:
     if as_json:
-        found = [
-            {"name": name, "current": name == known.current, "address": one.address, "ca": one.ca}
-            for name, one in known.contexts.items()
-        ]
-        print_json(found)
+        print_json(
+            [
+                {"name": name, "current": name == known.current, "address": context.address, "ca": context.ca}
+                for name, context in known.contexts.items()
+            ]
+        )
         return
     if not known.contexts:
         click.echo("none; `gavel login NAME HOST:PORT` stores one", err=True)
-    for name, one in known.contexts.items():
-        click.echo(f"{'*' if name == known.current else ' '} {printable(name)}  {printable(one.address)}")
+    for name, context in known.contexts.items():
+        mark = "*" if name == known.current else " "
+        click.echo(f"{mark} {printable(name)}  {printable(context.address)}")
 
 
-def _write(path: Path, contexts: Contexts) -> None:
+def _contexts() -> Contexts:
+    from gavel.client.settings import config_path, read_contexts
+
+    with one_line():
+        return read_contexts(config_path(os.environ))
+
+
+def _write(contexts: Contexts) -> None:
+    from gavel.client.settings import config_path, write_contexts
+
+    path = config_path(os.environ)
     with one_line():
         try:
             write_contexts(path, contexts)

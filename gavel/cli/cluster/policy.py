@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
+from gavel.cli.faults import Fault
+from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import print_json, scheduler
 from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of, printable
+from gavel.cli.policies.list import complete_policy
 
 
+@click.group(invoke_without_command=True)
+@LIVE
+@click.pass_context
+def policy(ctx: click.Context, /, **options: Any) -> None:
+    """Show or set the policy that divides the cluster. `gavel policies` explains them all."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(get, **options)
+    elif any(options.values()):
+        raise Fault(f"options stand behind {ctx.invoked_subcommand}, not before it")
+
+
+@policy.command()
+@LIVE
 def get(as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel policy get`."""
+    """Show the policy, and how the last allocation came out."""
     with scheduler(address, context) as client:
         policy, allocation = client.policy(), client.allocation()
     if as_json:
@@ -22,18 +39,21 @@ def get(as_json: bool, address: str | None, context: str | None) -> None:
     if not allocation.number:
         click.echo("  no allocation has been made yet")
         return
-    made = f"  last allocation: number {allocation.number}, by {allocation.policy}"
-    shares = f", {count_of(len(allocation.shares), 'share')}"
-    sure = "" if allocation.optimal else ", the best found in the time given"
-    click.echo(printable(f"{made}, {ago(allocation.adopted, datetime.now(UTC))}{shares}{sure}"))
+    last = f"  last allocation: number {allocation.number}, by {allocation.policy}"
+    shares = count_of(len(allocation.shares), "share")
+    limit = "" if allocation.optimal else ", the best found in the time given"
+    click.echo(printable(f"{last}, {ago(allocation.adopted, datetime.now(UTC))}, {shares}{limit}"))
     if allocation.failed:
         click.echo(printable(f"  first come, first served, because the solver failed: {allocation.failed}"))
     for note in allocation.notes:
         click.echo(f"  {printable(note)}")
 
 
+@policy.command("set")
+@click.argument("spec", shell_complete=complete_policy)
+@LIVE
 def set_(spec: str, as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel policy set`."""
+    """Divide the cluster by SPEC from the next allocation on: 'las', 'min_cost(premium=0.2)'."""
     with scheduler(address, context, changes=True) as client:
         policy = client.set_policy(spec)
     if as_json:

@@ -1,53 +1,66 @@
-"""`gavel status`: how the scheduler is, and who one is to it."""
+"""`gavel status`: the state of the scheduler, and who the user is to it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from rich.text import Text
+import click
 
+from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import print_json, scheduler
 from gavel.cli.io.tables import out
 from gavel.cli.io.units import ago, span
 from gavel.cli.io.wording import count_of, printable
-from gavel.client.results import Identity, Status
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gavel.client.results import Identity, Status
 
 
+@click.command()
+@click.option("--check", is_flag=True, help="Exit with 1 if there is any warning: for monitoring.")
+@LIVE
 def status(check: bool, as_json: bool, address: str | None, context: str | None) -> None:
-    """The command's body."""
+    """Show how the scheduler is, and who you are to it."""
     with scheduler(address, context) as client:
-        found, who, where = client.status(), client.who_am_i(), client.connection
+        status, identity, connection = client.status(), client.who_am_i(), client.connection
     if as_json:
-        print_json({"address": where.address, "status": found, "identity": who})
+        print_json({"address": connection.address, "status": status, "identity": identity})
     else:
         console = out()
-        for line in lines(found, who, where.address, datetime.now(UTC)):
+        for line in lines(status, identity, connection.address, datetime.now(UTC)):
             console.print(line)
-    if check and found.warnings:
+    if check and status.warnings:
         sys.exit(1)
 
 
-def lines(found: Status, who: Identity, address: str, now: datetime) -> Iterator[Text]:
-    """For people."""
-    stopping = ", stopping: it takes no more jobs" if found.stopping else ""
-    yield Text(
-        f"gavel {found.version} at {address}, started {ago(found.started, now)}{stopping}", style="bold"
-    )
-    left = "" if found.round_ends is None else f", {'ends' if found.round_ends > now else 'ended'} "
-    left += "" if found.round_ends is None else ago(found.round_ends, now)
-    yield Text(f"  policy  {printable(found.policy)}; round {found.round}{left if found.round else ''}")
-    yield Text(f"  GPUs    {found.gpus_busy} of {found.gpus} busy, on {count_of(found.nodes, 'node')}")
-    counts = [f"{count} {state}" for state, count in sorted(found.jobs.items()) if count]
+def lines(status: Status, identity: Identity, address: str, now: datetime) -> Iterator[Text]:
+    """Return what is shown of a scheduler."""
+    from rich.text import Text
+
+    stopping = ", stopping: it takes no more jobs" if status.stopping else ""
+    started = f"started {ago(status.started, now)}"
+    yield Text(f"gavel {status.version} at {address}, {started}{stopping}", style="bold")
+    yield Text(f"  policy  {printable(status.policy)}; round {status.round}{_round_ends(status, now)}")
+    yield Text(f"  GPUs    {status.gpus_busy} of {status.gpus} busy, on {count_of(status.nodes, 'node')}")
+    counts = [f"{count} {state}" for state, count in sorted(status.jobs.items()) if count]
     yield Text(f"  jobs    {', '.join(counts) or 'none'}")
     expires = ""
-    if who.expires is not None:
-        expires = (
-            f", until {who.expires.astimezone().date()} ({span((who.expires - now).total_seconds())} left)"
-        )
-    yield Text(f"  you     {printable(who.user)}, {who.role.value}{expires}")
-    if found.data_dir:
-        yield Text(f"  data    {printable(found.data_dir)}")
-    for warning in found.warnings:
+    if identity.expires is not None:
+        left = span((identity.expires - now).total_seconds())
+        expires = f", until {identity.expires.astimezone().date()} ({left} left)"
+    yield Text(f"  you     {printable(identity.user)}, {identity.role.value}{expires}")
+    if status.data_dir:
+        yield Text(f"  data    {printable(status.data_dir)}")
+    for warning in status.warnings:
         yield Text(f"  warning: {printable(warning)}", style="yellow")
+
+
+def _round_ends(status: Status, now: datetime) -> str:
+    if status.round_ends is None or not status.round:
+        return ""
+    return f", {'ends' if status.round_ends > now else 'ended'} {ago(status.round_ends, now)}"

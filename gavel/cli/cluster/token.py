@@ -1,20 +1,22 @@
-"""`gavel token`: who may speak to the scheduler."""
+"""`gavel token`: who may call the scheduler."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.session import OK, exit_code, print_json, scheduler
+from gavel.cli.io.options import LIVE
+from gavel.cli.io.session import do_each, print_json, scheduler
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import ago, length_s, span
 from gavel.cli.io.wording import printable
-from gavel.client import GavelError, Role
-from gavel.client.errors import NotReachable
-from gavel.client.results import RevokedNode, Token
+
+if TYPE_CHECKING:
+    from gavel.client.results import RevokedNode, Token
 
 COLUMNS = (
     Column("id", most=20),
@@ -24,8 +26,26 @@ COLUMNS = (
     Column("last used"),
     Column("note"),
 )
+REVOKED_COLUMNS = (Column("node", most=40), Column("revoked"), Column("since then"))
 
 
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens, and those with which nodes join."""
+
+
+@token.command()
+@click.option("-u", "--user", default="", metavar="USER", help="For whom.  [default: you]")
+@click.option(
+    "--role",
+    type=click.Choice(["viewer", "user", "operator", "admin", "agent"]),
+    default="user",
+    show_default=True,
+    help="What it allows.",
+)
+@click.option("--valid", metavar="DURATION", help="For how long: 30d.  [default: what the scheduler says]")
+@click.option("--note", default="", metavar="TEXT", help="What it is for.")
+@LIVE
 def create(
     user: str,
     role: str,
@@ -35,24 +55,28 @@ def create(
     address: str | None,
     context: str | None,
 ) -> None:
-    """The body of `gavel token create`: the secret alone on standard output, the rest on standard error."""
+    """Make a token. Its secret is shown once."""
     valid_s = length_s("--valid", valid) if valid else 0.0
     with scheduler(address, context, changes=True) as client:
-        made = client.create_token(user, Role(role), valid_s=valid_s, note=note)
+        from gavel.client import Role
+
+        new = client.create_token(user, Role(role), valid_s=valid_s, note=note)
     if as_json:
-        print_json(made)
+        print_json(new)
         return
-    token = made.token
-    until = ago(token.expires, datetime.now(UTC))
-    click.echo(
-        f"token {token.id} for {printable(token.user)} ({token.role.value}), expires {until}:", err=True
-    )
-    click.echo(made.secret)
+    # The secret alone goes to standard output.
+    whose = f"{printable(new.token.user)} ({new.token.role.value})"
+    expires = ago(new.token.expires, datetime.now(UTC))
+    click.echo(f"token {new.token.id} for {whose}, expires {expires}:", err=True)
+    click.echo(new.secret)
     click.echo("it is not shown again; `gavel login` or GAVEL_TOKEN takes it", err=True)
 
 
+@token.command("list")
+@click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
+@LIVE
 def list_(user: str, as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel token list`."""
+    """List tokens, without their secrets."""
     with scheduler(address, context) as client:
         tokens = client.tokens(user)
     if as_json:
@@ -78,6 +102,16 @@ def list_(user: str, as_json: bool, address: str | None, context: str | None) ->
     )
 
 
+@token.command()
+@click.argument("ids", nargs=-1, metavar="[ID…]")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NODE",
+    help="What this node has joined with; may be given again.",
+)
+@LIVE
 def revoke(
     ids: tuple[str, ...],
     nodes: tuple[str, ...],
@@ -85,35 +119,33 @@ def revoke(
     address: str | None,
     context: str | None,
 ) -> None:
-    """The body of `gavel token revoke`."""
+    """Make tokens good for nothing, or what nodes have joined with.
+
+    A node that is revoked is cut off at once, and its jobs start elsewhere when their leases have ended; `gavel drain`
+    before it has them save and leave. It may join again, with another token.
+    """
+
+    def token_in_words(name: str, token: Token) -> str:
+        return f"revoked {printable(f'{token.id} of {token.user}')}"
+
+    def node_in_words(name: str, node: RevokedNode) -> str:
+        linked = "was linked" if node.was_linked else "was not linked"
+        return f"revoked node {printable(node.node)}, which {linked}"
+
     if not ids and not nodes:
         raise Fault("name tokens by their ids (`gavel token list`), or a node with --node")
-    code, failed = OK, []
-    done: dict[str, list[Token | RevokedNode]] = {"token": [], "node": []}
     with scheduler(address, context, changes=True) as client:
-        for kind, name in dict.fromkeys(
-            [*(("token", one) for one in ids), *(("node", one) for one in nodes)]
-        ):
-            try:
-                revoked = client.revoke_token(name) if kind == "token" else client.revoke_node(name)
-            except NotReachable:
-                raise
-            except GavelError as error:
-                code = code or exit_code(error)
-                failed.append({kind: name, "reason": error.reason, "message": error.message})
-                if not as_json:
-                    click.echo(f"gavel token revoke: {printable(error.message)}", err=True)
-                continue
-            done[kind].append(revoked)
-            if not as_json:
-                click.echo(f"revoked {printable(_words(revoked))}")
+        tokens, failed, code = do_each("token", ids, client.revoke_token, token_in_words, as_json)
+        cut_off, not_cut, node_code = do_each("node", nodes, client.revoke_node, node_in_words, as_json)
     if as_json:
-        print_json({"tokens": done["token"], "nodes": done["node"], "failed": failed})
-    sys.exit(code)
+        print_json({"tokens": tokens, "nodes": cut_off, "failed": [*failed, *not_cut]})
+    sys.exit(code or node_code)
 
 
+@token.command()
+@LIVE
 def revoked(as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel token revoked`."""
+    """List the nodes that were revoked with `gavel token revoke --node`."""
     with scheduler(address, context) as client:
         nodes = client.revoked_nodes()
     if as_json:
@@ -123,51 +155,48 @@ def revoked(as_json: bool, address: str | None, context: str | None) -> None:
         click.echo("no node is revoked", err=True)
         return
     now = datetime.now(UTC)
-    rows = [(one.node, ago(one.revoked, now), "joined again" if one.joined_again else "") for one in nodes]
-    show_table((Column("node", most=40), Column("revoked"), Column("since then")), rows)
+    rows = [
+        (node.node, ago(node.revoked, now), "joined again" if node.joined_again else "") for node in nodes
+    ]
+    show_table(REVOKED_COLUMNS, rows)
 
 
+@token.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@LIVE
 def unrevoke(nodes: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel token unrevoke`."""
-    code, done, failed = OK, [], []
+    """Take the revocation of nodes back, if it was a mistake.
+
+    Every certificate that the node has ever got counts again, also one that was lost. Where a key was lost, let the
+    node join again with another token instead: only its new certificate counts then.
+    """
+
+    def in_words(node: str, result: str) -> str:
+        return f"node {printable(node)}: all its certificates count again"
+
     with scheduler(address, context, changes=True) as client:
-        for node in dict.fromkeys(nodes):
-            try:
-                done.append(client.unrevoke_node(node))
-            except NotReachable:
-                raise
-            except GavelError as error:
-                code = code or exit_code(error)
-                failed.append({"node": node, "reason": error.reason, "message": error.message})
-                if not as_json:
-                    click.echo(f"gavel token unrevoke: {printable(error.message)}", err=True)
-                continue
-            if not as_json:
-                click.echo(f"node {printable(node)}: all its certificates count again")
+        restored, failed, code = do_each("node", nodes, client.unrevoke_node, in_words, as_json)
     if as_json:
-        print_json({"nodes": done, "failed": failed})
+        print_json({"nodes": restored, "failed": failed})
     sys.exit(code)
 
 
-def _words(revoked: Token | RevokedNode) -> str:
-    if isinstance(revoked, RevokedNode):
-        return (
-            f"node {revoked.node}{', which was linked' if revoked.was_linked else ', which was not linked'}"
-        )
-    return f"{revoked.id} of {revoked.user}"
-
-
+@token.command()
+@click.option("--node", default="", metavar="NODE", help="Only this one may use it.")
+@click.option("--valid", metavar="DURATION", help="For how long.  [default: what the scheduler says]")
+@LIVE
 def join(node: str, valid: str | None, as_json: bool, address: str | None, context: str | None) -> None:
-    """The body of `gavel token join`: the secret alone on standard output."""
+    """Make a one-time token with which a node joins."""
     valid_s = length_s("--valid", valid) if valid else 0.0
     with scheduler(address, context, changes=True) as client:
-        made = client.create_join_token(node, valid_s=valid_s)
+        new = client.create_join_token(node, valid_s=valid_s)
     if as_json:
-        print_json(made)
+        print_json(new)
         return
+    # The secret alone goes to standard output.
     whose = f"for {printable(node)}" if node else "for any new node"
-    valid = f", for {span((made.expires - datetime.now(UTC)).total_seconds())}" if made.expires else ""
-    click.echo(f"good once, {whose}{valid}:", err=True)
-    click.echo(made.secret)
-    if made.ca_fingerprint:
-        click.echo(f"the scheduler's CA is {made.ca_fingerprint}", err=True)
+    left = f", for {span((new.expires - datetime.now(UTC)).total_seconds())}" if new.expires else ""
+    click.echo(f"good once, {whose}{left}:", err=True)
+    click.echo(new.secret)
+    if new.ca_fingerprint:
+        click.echo(f"the scheduler's CA is {new.ca_fingerprint}", err=True)

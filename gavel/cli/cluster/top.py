@@ -14,57 +14,78 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.live import Live
+import click
 
-from gavel.cli.cluster.top_screen import Picture, screen
+from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import print_json, scheduler
 from gavel.cli.io.tables import out
 from gavel.cli.jobs.queue import as_listed
-from gavel.client import Client, JobFilter, JobState
-from gavel.client.errors import NotReachable
+
+if TYPE_CHECKING:
+    from gavel.cli.cluster.top_screen import Picture
+    from gavel.client import Client
 
 JOBS_SHOWN = 200
 LINES_ONCE = 1000
 QUIT = ("q", "Q", "\x1b", "\x04")
 
 
+@click.command()
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.5, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@click.option("--once", is_flag=True, help="Print one picture and end; so does --json.")
+@LIVE
 def top(every_s: float, once: bool, as_json: bool, address: str | None, context: str | None) -> None:
-    """The command's body."""
+    """Watch nodes, running jobs and the queue; q ends it."""
+    from gavel.cli.cluster.top_screen import screen
+
     with scheduler(address, context) as client:
         picture = look(client)
         if as_json:
-            said = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
-            print_json(said | {"jobs": [as_listed(job) for job in picture.jobs]})
-            return
-        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            parts = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
+            print_json(parts | {"jobs": [as_listed(job) for job in picture.jobs]})
+        elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             console = out()
-            width = shutil.get_terminal_size().columns
-            for line in screen(picture, width, LINES_ONCE):
+            for line in screen(picture, shutil.get_terminal_size().columns, LINES_ONCE):
                 console.print(line)
-            return
-        _watch(client, picture, every_s)
+        else:
+            _watch(client, picture, every_s)
 
 
 def look(client: Client) -> Picture:
-    """How things are now."""
-    waiting = (JobState.QUEUED, JobState.PREEMPTED, JobState.HELD)
+    """Return the picture of this moment."""
+    from gavel.cli.cluster.top_screen import Picture
+    from gavel.client import JobFilter
+
+    waiting = ("queued", "preempted", "held")
     # Waiting jobs first: one that starts between the two calls is in both lists, and not in neither.
     queue = client.page(JobFilter(states=waiting), size=JOBS_SHOWN, brief=True)
-    running = list(islice(client.list(JobFilter(states=[JobState.RUNNING]), brief=True), JOBS_SHOWN))
+    running = list(islice(client.list(JobFilter(states=["running"]), brief=True), JOBS_SHOWN))
     started = {job.id for job in running}
     jobs = (*running, *(job for job in queue.jobs if job.id not in started))
     return Picture(client.status(), client.nodes(), jobs, queue.total, datetime.now(UTC))
 
 
 def _watch(client: Client, picture: Picture, every_s: float) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    from gavel.cli.cluster.top_screen import screen
+    from gavel.client import NotReachable
+
     console = out()
     console.soft_wrap = False
-    client.on_trouble, client.retry_s = (
-        None,
-        0.0,
-    )  # it looks again anyway, and says in the picture what is wrong
+    # It looks again anyway, and the picture says what is wrong.
+    client.on_trouble, client.retry_s = None, 0.0
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             size = shutil.get_terminal_size()
@@ -73,13 +94,14 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
                 return
             try:
                 picture = look(client)
-            except NotReachable as error:  # it may come back: the last picture stays, with the reason
+            except NotReachable as error:
+                # The scheduler may come back: the last picture stays, with the reason.
                 picture = replace(picture, at=datetime.now(UTC), trouble=f"still trying: {error}")
 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int]:
-    """The keyboard, each key at once and unseen."""
+    """Open the keyboard so that each key is read at once and not shown."""
     number = sys.stdin.fileno()
     before = termios.tcgetattr(number)
     try:

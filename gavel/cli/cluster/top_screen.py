@@ -12,7 +12,7 @@ from gavel.cli.io.job_text import NODE_STYLES, few, job_on, job_progress, job_wh
 from gavel.cli.io.tables import Column, fitted, table
 from gavel.cli.io.units import age, span
 from gavel.cli.io.wording import printable
-from gavel.client.results import Job, JobState, Node, Status
+from gavel.client.results import Job, Node, Status
 
 RUNNING_COLUMNS = (
     Column("job", right=True, most=10),
@@ -29,18 +29,18 @@ BUSY, FREE, SHARED, BROKEN = "█", "░", "▓", "x"
 
 @dataclass(frozen=True)
 class Picture:
-    """What is shown; `trouble`: why it is older than it should be."""
+    """What is shown. `waiting`: how many jobs wait, more than are shown. `trouble`: why the picture is old."""
 
     status: Status
     nodes: Sequence[Node]
     jobs: Sequence[Job]
-    waiting: int  # of all jobs; more than are shown
+    waiting: int
     at: datetime
     trouble: str = ""
 
 
 def screen(picture: Picture, width: int, height: int) -> list[Text]:
-    """At most so many lines, none wider."""
+    """Return at most `height` lines, none wider than `width`."""
     running = [job for job in picture.jobs if job.placement is not None]
     waiting = [job for job in picture.jobs if job.placement is None and not job.state.is_final]
     head = _head(picture, width)
@@ -76,7 +76,7 @@ def _head(picture: Picture, width: int) -> list[Text]:
 
 
 def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
-    """A bar for each node, in as many columns as fit; busy nodes are not hidden by idle ones."""
+    """Return a bar for each node, in as many columns as fit; busy nodes are not hidden by idle ones."""
     names = max([min(len(node.name), 16) for node in nodes], default=0)
     kinds = max([min(len(node.worker_type), 10) for node in nodes], default=0)
     bars = max([len(node.gpus) for node in nodes], default=0)
@@ -123,7 +123,7 @@ def _some(
     width: int,
     picture: Picture,
 ) -> list[Text]:
-    """A table in at most so many lines."""
+    """Return a table of jobs in at most `most` lines."""
     if not jobs:
         return [Text(f"{title}: none", style="dim")]
     room = most - 1
@@ -145,7 +145,7 @@ def _cells(job: Job, waits: bool, now: datetime) -> Iterable[str | Text]:
     yield job_on(job)
     yield job_progress(job)
     yield age(job.ended or job.submitted, now)
-    if job.state is JobState.RUNNING and job.placement is not None and job.placement.phase == "running":
+    if job.state == "running" and job.placement is not None and job.placement.phase == "running":
         yield few(job.placement.nodes)
     else:
         yield job_where(job)

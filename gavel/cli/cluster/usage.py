@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import print_json, scheduler
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import hours, moment_before
-from gavel.client.results import UsageRow
+
+if TYPE_CHECKING:
+    from gavel.client import UsageRow
 
 
+@click.command()
+@click.option(
+    "--by",
+    type=click.Choice(["user", "tenant", "job_type"]),
+    default="user",
+    show_default=True,
+    help="One row for each of these.",
+)
+@click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
+@click.option(
+    "--since", default="30d", show_default=True, metavar="WHEN", help="From then on: 7d, or a time."
+)
+@click.option("--until", metavar="WHEN", help="Until then.  [default: now]")
+@LIVE
 def usage(
     by: Literal["user", "tenant", "job_type"],
     user: str,
@@ -23,8 +39,8 @@ def usage(
     address: str | None,
     context: str | None,
 ) -> None:
-    """The command's body."""
-    start: datetime = moment_before("--since", since)
+    """Show GPU time and cost."""
+    start = moment_before("--since", since)
     end = moment_before("--until", until) if until else None
     with scheduler(address, context) as client:
         rows = client.usage(by, since=start, until=end, user=user)
@@ -35,14 +51,9 @@ def usage(
         click.echo("nothing was used in that time", err=True)
         return
     kinds = sorted({kind for row in rows for kind in row.gpu_s})
-    right = [Column(kind, right=True) for kind in kinds]
-    heads = (
-        Column(by.replace("_", " "), most=24),
-        *right,
-        *(Column("GPU time", True), Column("cost", True), Column("jobs", True)),
-        *(Column("completed", True), Column("failed", True)),
-    )
-    show_table(heads, [_row(row, kinds) for row in rows])
+    numbers = (*kinds, "GPU time", "cost", "jobs", "completed", "failed")
+    columns = [Column(by.replace("_", " "), most=24), *(Column(head, right=True) for head in numbers)]
+    show_table(columns, [_row(row, kinds) for row in rows])
 
 
 def _row(row: UsageRow, kinds: Sequence[str]) -> tuple[Any, ...]:

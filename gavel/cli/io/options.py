@@ -186,7 +186,7 @@ class State(click.Choice[str]):
 # ------------------------------------------------------------------------------------------- shared options
 
 
-def _calls_a_scheduler(command: Command) -> Command:
+def with_quiet_grpc(command: Command) -> Command:
     """Load gRPC without its own log before the command runs: it reports each failed call once, in our words.
 
     gRPC reads the variable once, when it is loaded. It does not stay in the environment, so that a scheduler or an
@@ -210,7 +210,7 @@ ADDRESS = options(
         "--address", metavar="HOST:PORT", help="Of the scheduler.  [default: GAVEL_ADDRESS, or the context's]"
     ),
     click.option("--context", metavar="NAME", help="A cluster that `gavel login` has stored."),
-    _calls_a_scheduler,
+    with_quiet_grpc,
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
 LIVE = options(JSON, ADDRESS)

@@ -1,0 +1,54 @@
+"""`gavel drain`, `resume` and `remove`: what operators do to nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gavel.cli.cluster.nodes import busy
+from gavel.cli.io.job_text import few
+from gavel.cli.io.options import LIVE, YES, options
+from gavel.cli.io.session import confirm, do_each, print_json, scheduler
+from gavel.cli.io.wording import count_of, printable
+
+if TYPE_CHECKING:
+    from gavel.client import Node
+
+DONE = {"drain": "is draining", "resume": "gets jobs again", "remove": "is removed"}
+
+
+def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command:
+    @click.command(action, help=help)
+    @click.argument("names", nargs=-1, required=True, metavar="NODE…")
+    @options(*more, LIVE)
+    def change(
+        names: tuple[str, ...],
+        as_json: bool,
+        address: str | None,
+        context: str | None,
+        yes: bool = True,
+    ) -> None:
+        def in_words(name: str, node: Node) -> str:
+            left = busy(node) if action == "drain" else 0
+            more = f"; {count_of(left, 'GPU')} still busy" if left else ""
+            return f"{printable(node.name)} {DONE[action]}{more}"
+
+        if not yes:
+            confirm(action, count_of(len(names), "node"), few(names, 8))
+        with scheduler(address, context, changes=True) as client:
+            nodes, failed, code = do_each("node", names, getattr(client, action), in_words, as_json)
+        if as_json:
+            print_json({"nodes": nodes, "failed": failed})
+        sys.exit(code)
+
+    return change
+
+
+drain = _command("drain", "Let nodes finish what they have, and give them nothing new.")
+resume = _command("resume", "Give drained nodes jobs again.")
+remove = _command(
+    "remove", "Take nodes out of the cluster for good, once they are drained and empty, or lost.", YES
+)
