@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from scheduler.journal.codec import decode_facts, encode_facts
 from scheduler.journal.memory import MemoryJournal
@@ -42,7 +43,7 @@ def lived(facts: int) -> list[Record]:
         report_interval_s=REPORT_S,
         seed=1,
     )
-    simulate(replace(prepare(run).options, journal=journal))
+    simulate(msgspec.structs.replace(prepare(run).options, journal=journal))
     return list(journal.records())
 
 

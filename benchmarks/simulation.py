@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from scheduler.rounds.inputs import RoundInputs
 from scheduler.rounds.plan import plan_round
 from scheduler.sim import simulate as simulation
 from scheduler.sim.engine.machines import Machines
-from scheduler.sim.runs import RARE_REPORTS_S
+from scheduler.sim.run import RARE_REPORTS_S
 from scheduler.sim.simulate import SimOptions, simulate
 from scheduler.solving import answer
 from traces.published import JOB_TYPES, published_jobs
@@ -122,7 +122,7 @@ def run(policy: str, jobs: int, on_disk: bool) -> Row:
         if on_disk:
             folder = opened.enter_context(tempfile.TemporaryDirectory())
             journal = opened.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
-            asked = replace(asked, journal=journal)
+            asked = msgspec.structs.replace(asked, journal=journal)
         for owner, function, name in (
             (simulation, "answer", "solve"),
             (Core, "handle_all", "core"),

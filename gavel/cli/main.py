@@ -58,20 +58,20 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "policies": ("policies.list", "List the policies: what each maximises and what it needs to know."),
         "allocate": ("policies.allocate", "Divide the cluster in PROBLEM among its jobs."),
         "simulate": (
-            "simulation.commands",
+            "simulation.simulate",
             "Run jobs through the scheduler in virtual time, and say how they fared.",
         ),
         "sweep": (
-            "simulation.commands",
+            "simulation.sweep",
             "Simulate every combination of policies, rates, seeds and clusters.",
         ),
-        "replay": ("simulation.commands", "What would another policy have done with my history?"),
+        "replay": ("simulation.replay", "What would another policy have done with my history?"),
         "compare": (
-            "simulation.commands",
+            "simulation.compare",
             "Two results of `gavel simulate --json`, side by side, with what B is to A.",
         ),
         "generate": (
-            "simulation.commands",
+            "simulation.generate",
             "Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's.",
         ),
     },

@@ -1,4 +1,4 @@
-"""One simulated run: the core, the loop and the agents' logic of the live service, in virtual time."""
+"""One simulated run: the core, the loop and the agents' decisions of the live service, in virtual time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -34,46 +35,65 @@ from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 from worker_agent.core.messages import Limits
 
-STORAGE = "shared"  # simulated nodes see each other's checkpoints
-COLLECT_EVERY = 100_000  # objects; what a run makes is freed without a search for cycles, nearly all of it
-MEASURED_AT_ONCE = 200  # records, for the processor's caches: what is done in a row stays in them
-STARVED_S = 1e9  # a run that goes on for thirty years of virtual time waits for something that cannot come
-STILL_ROUNDS = (
-    50  # so many rounds in which nobody had a GPU, and nothing else was to come, will go on for ever
-)
+# All simulated nodes see each other's checkpoints.
+STORAGE = "shared"
+# How many new objects make the garbage collector look for cycles: a run makes many objects and few cycles.
+COLLECT_EVERY = 100_000
+# How many records are measured in a row, so that the code for it stays in the processor's caches.
+MEASURED_AT_ONCE = 200
+# A run that lasts thirty years of virtual time waits for something that cannot come.
+STARVED_S = 1e9
+# After so many rounds in which no job had a GPU, and with nothing else to come, no job ever will.
+STILL_ROUNDS = 50
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimOptions:
-    """What is simulated."""
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """The truth about jobs, nodes and solver in a simulated world, whatever is run in it."""
 
-    cluster: Mapping[str, int]  # GPUs by worker type
-    jobs: Iterable[TraceJob] = ()  # may be endless, with `measure`
-    arrivals: Sequence[Arrival] = ()  # requests as they were made once, before the jobs
-    commands: Sequence[tuple[float, JobCommand]] = ()  # what people want of them
-    throughputs: Throughputs  # rates as they are
-    believed: Throughputs | None = None  # rates as the scheduler is told; None: as they are
-    settings: Settings = field(default_factory=Settings)
-    gpus_per_node: int = 1
-    prices: Mapping[str, float] | None = None  # None: those of the table
-    measure: tuple[int, int] | None = None  # jobs by order of arrival; the run ends with the last of them
     seed: int = 0
     restart_s: float = 0.0
     checkpoint_s: float = 0.0
-    costs: Mapping[str, Cost] = field(default_factory=dict)  # both by job type, where a type has its own
+    # Both of these for job types that have their own.
+    costs: Mapping[str, Cost] = {}
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
     save_every_s: float = 3600.0
-    renewal_restarts: bool = False  # a job whose lease is renewed saves and starts again
-    events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()  # faults, reclaims, prices over time
-    ideal: bool = False  # exact shares, without rounds
+    # A job whose lease is renewed saves and starts again.
+    renewal_restarts: bool = False
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The fields above by name, to be handed on to something else that has them."""
+        return {name: getattr(self, name) for name in Conditions.__struct_fields__}
+
+
+class SimOptions(Conditions, frozen=True, kw_only=True):
+    """A simulation with all its files read. `KNOBS` of `scheduler.sim.run` explains the fields that `Run` has too."""
+
+    cluster: Mapping[str, int]
+    gpus_per_node: int = 1
+    # Endless jobs need `measure`.
+    jobs: Iterable[TraceJob] = ()
+    # Requests that come before the jobs, and what users asked of them later: the past of a replay.
+    arrivals: Sequence[Arrival] = ()
+    commands: Sequence[tuple[float, JobCommand]] = ()
+    # The true rates, and those that the scheduler is given; None: the true ones.
+    throughputs: Throughputs
+    believed: Throughputs | None = None
+    settings: Settings = Settings()
+    # None: those of the throughput table.
+    prices: Mapping[str, float] | None = None
+    measure: tuple[int, int] | None = None
+    # Faults, reclaimed nodes and prices over time.
+    events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()
+    ideal: bool = False
     journal: Journal | None = None
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is."""
+    """How far a run has come."""
 
     now_s: float = 0.0
     submitted: int = 0
@@ -82,7 +102,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What came of it."""
+    """The outcome of a run. `refused` has the name of each job that the scheduler refused, and why."""
 
     metrics: Metrics
     wall_s: float
@@ -94,7 +114,7 @@ class SimResult:
 
 
 class _Recorder:
-    """Facts go to a journal if there is one, and to the metrics: many records in a row, which is faster by a third."""
+    """Passes facts to a journal, if there is one, and to the metrics: many records in a row, a third faster."""
 
     def __init__(self, metrics: Metrics, journal: Journal | None) -> None:
         self.journal, self.facts = journal, 0
@@ -102,7 +122,7 @@ class _Recorder:
         self._unmeasured: deque[tuple[float, Sequence[Fact]]] = deque()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One atomic record."""
+        """Append one atomic record."""
         if self.journal is not None:
             self.journal.append(now_s, facts)
         self._unmeasured.append((now_s, facts))
@@ -111,24 +131,26 @@ class _Recorder:
             self.measured()
 
     def measured(self) -> Metrics:
-        """The metrics of all facts until now."""
+        """Return the metrics of all facts until now."""
         try:
             while self._unmeasured:
                 self._metrics.observe_all(*self._unmeasured.popleft())
         except BaseException:
-            self._unmeasured.clear()  # cut off in the middle of a record: those behind it build on all of it
+            # The metrics hold half a record now, and the later ones build on the whole of it.
+            self._unmeasured.clear()
             raise
         return self._metrics
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """What the journal holds."""
+        """Yield the facts of the journal."""
         return iter(()) if self.journal is None else self.journal.read()
 
 
 def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None] | None = None) -> SimResult:
-    """Run it to its end. A `progress` that answers False stops it; so does Ctrl-C, with what there is."""
+    """Run to the end. Ctrl-C, or a `progress` that returns False, stops the run and keeps its figures until then."""
     began_s = time.perf_counter()
-    resolve(options.settings.policy)  # a wrong name is an error now, not in the middle
+    # A wrong name is an error before the run, not in the middle of it.
+    resolve(options.settings.policy)
     recorder = _Recorder(Metrics(options.measure), options.journal)
     watch = _Watch(options, recorder, progress)
     run = _run_ideal if options.ideal else _run_rounds
@@ -149,7 +171,7 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
 
 @contextmanager
 def _rare_searches() -> Iterator[None]:
-    """Within this block the garbage collector looks for cycles less often."""
+    """Make the garbage collector look for cycles less often within this block."""
     usual = gc.get_threshold()
     gc.set_threshold(max(COLLECT_EVERY, usual[0]), *usual[1:])
     try:
@@ -159,7 +181,7 @@ def _rare_searches() -> Iterator[None]:
 
 
 class _Watch:
-    """Tells how far a run is, and when it is over."""
+    """Reports the progress of a run, and decides when it is over."""
 
     def __init__(
         self, options: SimOptions, recorder: _Recorder, progress: Callable[[Progress], bool | None] | None
@@ -167,11 +189,12 @@ class _Watch:
         self.stopped = False
         self.state: SchedulerState | None = None
         self._recorder, self._progress, self._seen = recorder, progress, Progress()
-        self._least_jobs = options.measure[1] if options.measure else math.inf  # until the last measured one
+        # The number of jobs submitted when the last measured one has come.
+        self._least_jobs = options.measure[1] if options.measure else math.inf
         self._every_s = 20 * options.settings.round_s
 
     def over(self, now_s: float) -> bool:
-        """Whether the run has seen what it was made for, or is to stop."""
+        """Whether every measured job has ended, or the run has to stop."""
         seen, state = self._seen, self.state
         if self._progress is not None and state is not None and now_s - seen.now_s >= self._every_s:
             seen.now_s, seen.submitted = now_s, len(state.jobs)
@@ -180,31 +203,32 @@ class _Watch:
         return self.stopped or now_s > STARVED_S or self._all_measured()
 
     def _all_measured(self) -> bool:
-        """Whether every measured job has ended; until all of them have come there is no need to ask the metrics."""
+        """Whether every measured job has ended. The metrics are asked only once all of them have come."""
         if self.state is None or len(self.state.jobs) < self._least_jobs:
             return False
         return self._recorder.measured().all_ended
 
 
 class _Stillness:
-    """Notices that nothing can happen any more but that rounds go by: who waits now would wait for ever."""
+    """Notices that rounds go by and nothing else can happen: a job that waits now would never run."""
 
     def __init__(self, settings: Settings) -> None:
         self._patience_s = settings.min_reallocation_s + STILL_ROUNDS * settings.round_s
         self._since_s = 0.0
 
-    def for_ever(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
-        """Whether nobody has had a GPU for long, and nothing is to come that could change it."""
+    def lasts(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
+        """Whether no job has had a GPU for long, and nothing is to come that could change that."""
         if state.leases or world.expects_anything:
             self._since_s = now_s
         return now_s - self._since_s > self._patience_s
 
 
-Ran = tuple[int, int, tuple[tuple[str, str], ...]]  # rounds, events, jobs that were refused and why
+# Rounds, events, and the jobs that were refused with the reason.
+Ran = tuple[int, int, tuple[tuple[str, str], ...]]
 
 
 def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
-    """The scheduler as it is, on machines that are simulated."""
+    """Run the scheduler as it is, on simulated machines."""
     physics = Physics(
         options.throughputs,
         seed=options.seed,
@@ -224,7 +248,7 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     def over(now_s: float) -> bool:
         state = core.state
         nothing_left = world.arrived_all and bool(state.nodes) and not state.active and not state.leases
-        return nothing_left or watch.over(now_s) or still.for_ever(now_s, state, world)
+        return nothing_left or watch.over(now_s) or still.lasts(now_s, state, world)
 
     world = SimWorld(
         machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over
@@ -238,7 +262,7 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
 
 
 def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
-    """Exact shares, without rounds."""
+    """Give every job exactly its shares, without rounds."""
     fluid = Fluid(options.settings, lambda now_s, fact: recorder.append(now_s, (fact,)))
     watch.state = fluid.state
     table = (options.believed or options.throughputs).restrict(options.cluster)
@@ -251,13 +275,13 @@ def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
 
 
 def patience_s(options: SimOptions) -> float:
-    """How long agents wait for a checkpoint before they become rude: longer than the longest takes."""
+    """How long agents wait for a checkpoint before they send SIGTERM: longer than the longest checkpoint takes."""
     longest_s = max([options.checkpoint_s, *(cost.checkpoint_s for cost in options.costs.values())])
     return max(Limits().ask_s, 1.5 * longest_s)
 
 
 def in_force(settings: Settings, options: SimOptions) -> Settings:
-    """The settings, with a lease margin that outlasts the agents' patience."""
+    """Return the settings with a lease margin that outlasts the agents' patience."""
     wait_s = patience_s(options) + 2.0 * Limits().grace_s
     return msgspec.structs.replace(settings, lease_margin_s=max(settings.lease_margin_s, wait_s))
 
@@ -267,7 +291,7 @@ def _prices(options: SimOptions) -> Mapping[str, float]:
 
 
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
-    """The first instant: settings, rates, prices, nodes."""
+    """Send what comes first: settings, rates, prices and nodes; and plan the events."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
     world.at(0.0, Configure(settings=in_force(options.settings, options)))
     world.at(0.0, GiveRates(**table.rows()))
@@ -290,7 +314,7 @@ def _join(machines: Machines, spec: NodeSpec) -> Callable[[float], Iterable[Mess
 
 
 def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
-    """Nodes of each type with so many GPUs, the last one with what is left."""
+    """Yield the nodes of each type, with so many GPUs each; the last one has what is left."""
     for worker_type, gpus in cluster.items():
         count = -(-gpus // gpus_per_node)
         digits = len(str(count - 1))

@@ -1,8 +1,8 @@
 """Many runs over processes: policies × rates × seeds × clusters, resumed where an earlier sweep was interrupted.
 
 Rules:
-- a results directory holds one JSON file per finished run, named by the run's key; a file that is not whole
-  is not taken for a result;
+- a results directory holds one JSON file per finished run, named by the run's key; a file that is not whole does not
+  count;
 - a run that cannot start is refused before any run starts; one that fails does not stop the others.
 """
 
@@ -31,36 +31,28 @@ from scheduler.sim.run import Run
 from scheduler.sim.runs import key, prepare
 from scheduler.sim.simulate import Progress, simulate
 
+# How long to wait for finished runs before progress is reported again.
 POLL_S = 0.3
 Figures = dict[str, Any]
 Finished = Generator[tuple[int, Figures], None, None]
 
 
 class Failed(Exception):
-    """A run came to nothing."""
+    """A run was interrupted before its end."""
 
 
 class Engine(Protocol):
-    """Where runs are carried out."""
+    """Carries out runs."""
 
-    def carry_out(self, runs: Sequence[Run], seen: Callable[[float], None]) -> Finished:
-        """Each run's number and figures, as they finish; `seen` hears of the part of all work that is done."""
+    def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
+        """Yield each run's number and figures as it finishes; report the part of all work that is done."""
         ...
 
 
-def grid(
-    base: Run,
-    policies: Iterable[str],
-    rates_per_h: Iterable[float | None],
-    seeds: Iterable[int],
-    clusters: Iterable[Mapping[str, int]],
-) -> list[Run]:
-    """Every combination, each once."""
-    every = itertools.product(clusters, rates_per_h, seeds, policies)
-    runs = [
-        msgspec.structs.replace(base, cluster=dict(cluster), rate_per_h=rate, seed=seed, policy=policy)
-        for cluster, rate, seed, policy in every
-    ]
+def grid(base: Run, axes: Mapping[str, Iterable[Any]]) -> list[Run]:
+    """Return the base with every combination of the values of its fields in `axes`, each run once."""
+    combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    runs = [msgspec.structs.replace(base, **values) for values in combinations]
     return list({key(run): run for run in runs}.values())
 
 
@@ -71,26 +63,24 @@ class Results:
     directory: Path
 
     def path(self, run: Run) -> Path:
-        """Where a run's figures are, or will be."""
+        """Return the file of a run's figures, written or not."""
         return self.directory / f"{key(run)}.json"
 
     def load(self, run: Run) -> Figures | None:
-        """The figures of a run that was finished before; None for one that was not, or not wholly written."""
+        """Return the figures of a finished run; None where there is no file, or not the whole of one."""
         try:
-            found = json.loads(self.path(run).read_bytes())
-            figures = found["figures"]
+            figures = json.loads(self.path(run).read_bytes())["figures"]
             return figures if tuple(figures) == KEYS else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def save(self, run: Run, figures: Figures) -> None:
-        """Whole or not at all."""
+        """Write the figures of a run, whole or not at all."""
         path = self.path(run)
-        written = path.with_suffix(f".{os.getpid()}.tmp")
-        written.write_text(
-            json.dumps({"run": run.data, "figures": figures}, indent=2, allow_nan=False) + "\n"
-        )
-        written.replace(path)
+        aside = path.with_suffix(f".{os.getpid()}.tmp")
+        text = json.dumps({"run": run.data, "figures": figures}, indent=2, allow_nan=False)
+        aside.write_text(text + "\n")
+        aside.replace(path)
 
 
 def sweep(
@@ -98,39 +88,39 @@ def sweep(
     results: Results,
     engine: Engine,
     *,
-    seen: Callable[[int, float], None] = lambda finished, part: None,
+    progress: Callable[[int, float], None] = lambda finished, part: None,
 ) -> list[Figures | str]:
-    """The figures of every run in order, or why it failed. `seen`: runs finished, part of the work done."""
-    found: list[Figures | str | None] = [results.load(run) for run in runs]
-    left = [number for number, figures in enumerate(found) if figures is None]
+    """Return the figures of every run in order, or why it failed. `progress`: runs finished, part of the work done."""
+    outcomes: list[Figures | str | None] = [results.load(run) for run in runs]
+    left = [number for number, figures in enumerate(outcomes) if figures is None]
     before = len(runs) - len(left)
 
-    def part_seen(part: float) -> None:
-        finished = sum(figures is not None for figures in found)
-        seen(finished, (before + part * len(left)) / max(len(runs), 1))
+    def report(part: float) -> None:
+        finished = sum(figures is not None for figures in outcomes)
+        progress(finished, (before + part * len(left)) / max(len(runs), 1))
 
-    part_seen(0.0)
-    with closing(engine.carry_out([runs[number] for number in left], part_seen)) as finished:
+    report(0.0)
+    with closing(engine.carry_out([runs[number] for number in left], report)) as finished:
         for number, figures in finished:
             run = runs[left[number]]
             if "error" in figures:
-                found[left[number]] = str(figures["error"])
+                outcomes[left[number]] = str(figures["error"])
             else:
                 results.save(run, figures)
-                found[left[number]] = figures
-    part_seen(1.0)
-    return [figures if figures is not None else "was not carried out" for figures in found]
+                outcomes[left[number]] = figures
+    report(1.0)
+    return [figures if figures is not None else "was not carried out" for figures in outcomes]
 
 
-def carry_out(run: Run, seen: Callable[[float], None] | None = None) -> Figures:
-    """One run, here and now."""
+def carry_out(run: Run, progress: Callable[[float], None] | None = None) -> Figures:
+    """Carry out one run in this process."""
     prepared = prepare(run)
 
-    def progress(now: Progress) -> None:
-        if seen is not None and prepared.jobs:
-            seen(min(now.ended / prepared.jobs, 1.0))
+    def report(now: Progress) -> None:
+        if progress is not None and prepared.jobs:
+            progress(min(now.ended / prepared.jobs, 1.0))
 
-    result = simulate(prepared.options, progress=progress)
+    result = simulate(prepared.options, progress=report)
     if result.interrupted:
         raise Failed("was interrupted")
     return summarise(
@@ -139,13 +129,13 @@ def carry_out(run: Run, seen: Callable[[float], None] | None = None) -> Figures:
 
 
 class Processes:
-    """Runs spread over processes of this machine."""
+    """Spreads runs over processes of this machine."""
 
     def __init__(self, count: int | None = None) -> None:
         self.count = count or os.cpu_count() or 1
 
-    def carry_out(self, runs: Sequence[Run], seen: Callable[[float], None]) -> Finished:
-        """As they finish. Leaving early ends the processes."""
+    def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
+        """Yield runs as they finish. Leaving early ends the processes."""
         if not runs:
             return
         spawn = multiprocessing.get_context("spawn")
@@ -162,17 +152,17 @@ class Processes:
                 done, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield numbers[future], _figures_of(future)
-                seen(sum(parts[:]) / len(runs))
+                progress(sum(parts[:]) / len(runs))
         finally:
             _end(pool)
 
 
 @contextmanager
 def no_interrupts() -> Iterator[None]:
-    """Ctrl-C waits, here for a moment, and for good in processes that are started meanwhile: they would tell of it.
+    """Put Ctrl-C off to the end of this block; processes that are started in it never receive it.
 
-    Processes inherit what this thread blocks. But other threads, those of numpy among them, still take the signal, and
-    Python would hand it to this one: so it is put off as well.
+    Processes inherit what this thread blocks. Other threads, those of numpy among them, still receive the signal, and
+    Python would pass it to this one: so it is put off as well.
     """
     pressed: list[tuple[int, FrameType | None]] = []
     handler = None
@@ -193,26 +183,28 @@ _parts: SynchronizedArray[float] | None = None
 
 
 def _begin(parts: SynchronizedArray[float]) -> None:
-    global _parts  # noqa: PLW0603  (what the pool hands to each of its processes, once)
+    # The pool hands this to each of its processes, once.
+    global _parts  # noqa: PLW0603
     _parts = parts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that shows the progress
+    # Ctrl-C is for the process that shows the progress.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _carry_out_in_process(number: int, run: Run) -> Figures:
     assert _parts is not None
 
-    def seen(part: float) -> None:
+    def progress(part: float) -> None:
         _parts[number] = part
 
-    figures = _attempt(run, seen)
+    figures = _attempt(run, progress)
     _parts[number] = 1.0
     return figures
 
 
-def _attempt(run: Run, seen: Callable[[float], None] | None = None) -> Figures:
-    """Figures, or the error in words: not every exception travels between processes."""
+def _attempt(run: Run, progress: Callable[[float], None] | None = None) -> Figures:
+    """Return figures, or the error as text: not every exception travels between processes."""
     try:
-        return carry_out(run, seen)
+        return carry_out(run, progress)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -220,12 +212,13 @@ def _attempt(run: Run, seen: Callable[[float], None] | None = None) -> Figures:
 def _figures_of(future: Future[Figures]) -> Figures:
     try:
         return future.result()
-    except Exception as error:  # the process died: the other runs go on, as far as they can
+    # The process died: the other runs go on, as far as they can.
+    except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
-    """Do not wait for runs that nobody wants any more."""
+    """End the processes without waiting for their runs."""
     processes = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
@@ -233,15 +226,14 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 class Ray:
-    """Runs spread over a Ray cluster: the one that RAY_ADDRESS names, else one on this machine."""
+    """Spreads runs over a Ray cluster: the one that RAY_ADDRESS names, else one on this machine."""
 
     def __init__(self) -> None:
-        self._ray: Any = importlib.import_module(
-            "ray"
-        )  # the extra `ray`; ImportError says that it is missing
+        """Raise ImportError where the extra `ray` is not installed."""
+        self._ray: Any = importlib.import_module("ray")
 
-    def carry_out(self, runs: Sequence[Run], seen: Callable[[float], None]) -> Finished:
-        """As they finish."""
+    def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
+        """Yield runs as they finish."""
         ray = self._ray
         if not runs:
             return
@@ -258,7 +250,7 @@ class Ray:
                 except Exception as error:
                     figures = {"error": str(error).strip().splitlines()[-1]}
                 yield numbers[reference], figures
-            seen(1 - len(waiting) / len(runs))
+            progress(1 - len(waiting) / len(runs))
 
 
 def _carry_out_of_data(data: dict[str, Any]) -> Figures:
@@ -266,7 +258,7 @@ def _carry_out_of_data(data: dict[str, Any]) -> Figures:
 
 
 def run_of(data: Mapping[str, Any]) -> Run:
-    """The run that `Run.data` was taken from."""
+    """Return the run that `Run.data` was taken from."""
     plain = dict(data)
     if plain.get("rate_per_h") == "inf":
         plain["rate_per_h"] = float("inf")

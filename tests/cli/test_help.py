@@ -39,7 +39,8 @@ from gavel.cli.main import main
 main(["--help"], standalone_mode=False)
 listed = {name for name in sys.modules if name.startswith("gavel.cli")}
 list(main.commands.values())
-heavy = {"numpy", "scipy", "grpc", "google", "policies", "rich", "matplotlib", "yaml", "scheduler", "worker_agent"}
+libraries = {"numpy", "scipy", "grpc", "google", "rich", "matplotlib", "yaml"}
+heavy = {*libraries, "policies", "scheduler.core", "scheduler.live", "scheduler.sim.runs", "worker_agent"}
 print(sorted(listed), sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.core.apply import apply
 from scheduler.core.state import SchedulerState

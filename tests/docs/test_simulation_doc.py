@@ -10,6 +10,7 @@ from gavel.cli.main import main
 from scheduler.sim.figures.summary import KEYS
 from tests.cli.conftest import run
 
+COMMANDS = [main.commands[name] for name in ("simulate", "sweep", "generate", "replay", "compare", "explain")]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`[^`]*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)

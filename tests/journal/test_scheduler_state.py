@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from scheduler.core.apply import apply
@@ -76,7 +77,7 @@ def lived() -> Lived:
     journal = MemoryJournal()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "Core", Seen)
-        simulation.simulate(replace(prepare(RUN).options, journal=journal))
+        simulation.simulate(msgspec.structs.replace(prepare(RUN).options, journal=journal))
     return Lived(list(journal.records()), cores[0].state)
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,13 +12,47 @@ import pytest
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON
 from scheduler.sim.figures.summary import KEYS
-from scheduler.sim.run import Run
-from scheduler.sim.runs import key, mistaken, prepare, settings_of
+from scheduler.sim.run import FILES, Run
+from scheduler.sim.runs import key, prepare, settings_of
 from scheduler.sim.sweep import Figures, Finished, Processes, Ray, Results, carry_out, grid, run_of, sweep
+from scheduler.sim.tables import mistaken
 from traces.errors import TraceError
 from traces.roofline import default_throughputs
 
 SIX = Run(cluster={"a100": 8}, workload="mixed-day", rate_per_h=6.0, jobs=6)
+AXES = {"rate_per_h": [1.0], "seed": [0, 1], "policy": ["las", "fifo"]}
+# Every field that is not a file, with a value that is not its default.
+EVERYTHING: dict[str, Any] = {
+    "policy": "fifo",
+    "workload": "mixed-day",
+    "rate_per_h": float("inf"),
+    "jobs": 7,
+    "hours": 2.5,
+    "subtrace": "a",
+    "repair": True,
+    "measured": "x",
+    "measure": (1, 6),
+    "ideal": True,
+    "seed": 5,
+    "cluster": {"v100": 4, "k80": 8},
+    "gpus_per_node": 8,
+    "comparison": True,
+    "round_s": 60.0,
+    "min_reallocation_s": 120.0,
+    "restart_s": 5.0,
+    "checkpoint_s": 2.0,
+    "save_every_s": 900.0,
+    "renewal_restarts": True,
+    "rate_noise": 0.1,
+    "rate_error": 0.3,
+    "solver_latency_s": 3.0,
+    "report_interval_s": 600.0,
+    "mtbf_h": 20.0,
+    "repair_h": 2.0,
+    "prices": {"v100": 1.5},
+    "cloud": "c",
+    "notice_s": 30.0,
+}
 
 
 class Pretended:
@@ -27,13 +62,13 @@ class Pretended:
         self.failing = failing
         self.asked: list[Run] = []
 
-    def carry_out(self, runs: Sequence[Run], seen: Callable[[float], None]) -> Finished:
+    def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
         """At once, the last one first."""
         for number, run in reversed(list(enumerate(runs))):
             self.asked.append(run)
             bad = run.policy in self.failing
             yield number, {"error": "no memory"} if bad else figures_of(run)
-            seen(1 - number / len(runs))
+            progress(1 - number / len(runs))
 
 
 def figures_of(run: Run) -> Figures:
@@ -43,7 +78,15 @@ def figures_of(run: Run) -> Figures:
 
 def test_the_grid_has_every_combination_once() -> None:
     """Two policies, two rates, two seeds, two clusters; what stands twice is run once."""
-    runs = grid(SIX, ["las", "fifo", "las"], [1.0, 2.0], [0, 1], [{"a100": 8}, {"h100": 8}])
+    runs = grid(
+        SIX,
+        {
+            "cluster": [{"a100": 8}, {"h100": 8}],
+            "rate_per_h": [1.0, 2.0],
+            "seed": [0, 1],
+            "policy": ["las", "fifo", "las"],
+        },
+    )
     assert len(runs) == 16
     assert len({key(run) for run in runs}) == 16
 
@@ -61,6 +104,16 @@ def test_the_key_is_of_values_and_contents(tmp_path: Path) -> None:
         key(Run(cluster={"a100": 8}, trace=str(tmp_path / "missing")))
 
 
+def test_keys_stay(tmp_path: Path) -> None:
+    """Sweeps of earlier releases go on: these are keys of before the fields of runs were described in one place."""
+    file = tmp_path / "trace.csv"
+    file.write_text("one")
+    assert key(SIX) == "b85e99afdfb67dcee9001200"
+    assert key(Run(**EVERYTHING)) == "835c834724ebbfc8d3d4d2c3"
+    assert key(Run(**EVERYTHING, **dict.fromkeys(FILES, str(file)))) == "e90baec15bcbffabab08ae23"
+    assert {*EVERYTHING, *FILES} == set(Run.__struct_fields__)
+
+
 def test_a_run_survives_json() -> None:
     """All of it, an infinite rate too."""
     run = Run(
@@ -71,7 +124,7 @@ def test_a_run_survives_json() -> None:
 
 def test_finished_runs_are_kept_and_failed_ones_tried_again(tmp_path: Path) -> None:
     """The first time one fails; the second time only that one is asked for."""
-    runs, results = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}]), Results(tmp_path)
+    runs, results = grid(SIX, AXES), Results(tmp_path)
     first = sweep(runs, results, Pretended("fifo"))
     assert first == [figures_of(run) if run.policy == "las" else "no memory" for run in runs]
     engine = Pretended()
@@ -94,23 +147,25 @@ def test_a_result_that_is_not_whole_is_none(text: str, tmp_path: Path) -> None:
 def test_progress_only_grows(tmp_path: Path) -> None:
     """From what was there before to all of it."""
     heard: list[tuple[int, float]] = []
-    runs = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}])
+    runs = grid(SIX, AXES)
     Results(tmp_path).save(runs[0], figures_of(runs[0]))
-    sweep(runs, Results(tmp_path), Pretended(), seen=lambda finished, part: heard.append((finished, part)))
+    sweep(
+        runs, Results(tmp_path), Pretended(), progress=lambda finished, part: heard.append((finished, part))
+    )
     assert heard == sorted(heard)
     assert (heard[0], heard[-1]) == ((1, 0.25), (4, 1.0))
 
 
 def test_an_interruption_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     """Ctrl-C in the middle: what was done is there for the next time."""
-    runs, results = grid(SIX, ["las", "fifo"], [1.0], [0, 1], [{"a100": 8}]), Results(tmp_path)
+    runs, results = grid(SIX, AXES), Results(tmp_path)
 
     def stop(finished: int, part: float) -> None:
         if finished == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(runs, results, Pretended(), seen=stop)
+        sweep(runs, results, Pretended(), progress=stop)
     assert sum(results.load(run) is not None for run in runs) == 2
     assert not list(tmp_path.glob("*.tmp"))
 

@@ -6,23 +6,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
+import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.document import BadFile, read_document
+from gavel.cli.io.options import JSON
 from gavel.cli.io.outputs import STDOUT, write_json
-from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import nearest, printable, quoted
-from gavel.cli.simulation.run_table import comparison_table, flat, ratio_of
-from scheduler.sim.figures.summary import INTERRUPTED, KEYS
 
+# The figures that are not numbers.
 WORDS = ("policy",)
+FLAGS = ("interrupted",)
 TABLES = ("utilization", "cluster")
 LARGEST = sys.float_info.max
 
 
+@click.command()
+@click.argument("a", type=click.Path(allow_dash=True))
+@click.argument("b", type=click.Path(allow_dash=True))
+@JSON
 def compare(a: str, b: str, as_json: bool) -> None:
-    """The command's body."""
+    """Two results of `gavel simulate --json`, side by side, with what B is to A."""
+    from rich.text import Text
+
+    from gavel.cli.io.tables import print_all
+    from gavel.cli.simulation.run_table import comparison_table, flat, ratio_of
+    from scheduler.sim.figures.summary import INTERRUPTED
+
     if a == b == "-":
         raise Fault("A and B are both standard input, which can be read only once")
     first, second = read_figures(a), read_figures(b)
@@ -36,41 +45,41 @@ def compare(a: str, b: str, as_json: bool) -> None:
     print_all(comparison_table(first, second, (f"A: {_name(a)}", f"B: {_name(b)}")))
     partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
     if partial:
-        verb = "was" if len(partial) == 1 else "were"
-        print_all(
-            Text(
-                f"note: {' and '.join(partial)} {verb} interrupted: figures until then, not of a whole run",
-                "yellow",
-            )
-        )
+        were = f"{' and '.join(partial)} {'was' if len(partial) == 1 else 'were'} interrupted"
+        print_all(Text(f"note: {were}: figures until then, not of a whole run", "yellow"))
     differ = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
     if differ:
         print_all(Text(f"note: not the same {', '.join(differ)}: what differs may be due to that", "yellow"))
 
 
 def read_figures(name: str) -> dict[str, Any]:
-    """The figures in a file, checked as far as the table needs it."""
-    shown = "standard input" if name == "-" else printable(name)
+    """Read the figures in a file, checked as far as the table needs it."""
+    from gavel.cli.io.document import BadFile, read_document
+    from scheduler.sim.figures.summary import INTERRUPTED, KEYS
+
+    file = "standard input" if name == "-" else printable(name)
     try:
         data = read_document(name)
     except BadFile as error:
-        raise Fault(f"{shown}: {printable(str(error))}") from None
+        raise Fault(f"{file}: {printable(str(error))}") from None
     if type(data) is dict and type(data.get("figures")) is dict:
-        data = data["figures"]  # a finished run of a sweep
+        # A finished run of a sweep.
+        data = data["figures"]
     if type(data) is not dict or not set(KEYS) & set(data):
-        raise Fault(f"{shown}: is no result of `gavel simulate --json`")
+        raise Fault(f"{file}: is no result of `gavel simulate --json`")
     for key, value in data.items():
         if key not in (*KEYS, INTERRUPTED):
-            raise Fault(f"{shown}: {quoted(str(key))} is no figure{nearest(str(key), KEYS)}")
+            raise Fault(f"{file}: {quoted(str(key))} is no figure{nearest(str(key), KEYS)}")
         if not _fits(key, value):
-            raise Fault(f"{shown}: {key}: is not what `gavel simulate --json` writes there")
+            raise Fault(f"{file}: {key}: is not what `gavel simulate --json` writes there")
     return data
 
 
 def _fits(key: str, value: Any) -> bool:
+    """Whether a value is of the type that `gavel simulate --json` writes under this key."""
     if value is None:
         return True
-    if key == INTERRUPTED:
+    if key in FLAGS:
         return type(value) is bool
     if key in WORDS:
         return type(value) is str

@@ -2,62 +2,88 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import click
+
 from gavel.cli.faults import Fault
+from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
-from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import printable
-from gavel.cli.simulation.journals import compacted, nothing_in, opened
-from gavel.cli.simulation.run_table import comparison_table
-from gavel.cli.simulation.simulate import Outputs, carry_out, faults, say_what_was_odd
-from policies.errors import UnknownPolicy
-from policies.registry import resolve
-from scheduler.sim.figures.summary import summarise
-from scheduler.sim.replay.history import History
-from scheduler.sim.run_checks import TIME_S_MAX
-from scheduler.sim.runs import table_of
+from gavel.cli.simulation.options import of_run
+from gavel.cli.simulation.outputs import OUTPUTS, Outputs
+
+if TYPE_CHECKING:
+    from scheduler.sim.replay.history import History
+
+OF_JOURNAL = "  [default: the journal's]"
 
 
+@click.command()
+@click.argument("journal_in", metavar="JOURNAL", type=click.Path())
+@options(
+    of_run("policy", f"The policy.{OF_JOURNAL}"),
+    of_run("throughputs", "The true rates; else those that the journal's scheduler was given."),
+    of_run("measured"),
+    of_run("pairs"),
+    of_run("restart_s", f"Time from the start of a job's processes to its first step.{OF_JOURNAL}"),
+    of_run("checkpoint_s", f"Time from the request to stop until the job has saved.{OF_JOURNAL}"),
+)
+@OUTPUTS
 def replay(
     journal_in: str,
-    policy: str | None,
+    policy: str,
     throughputs: str,
     measured: str,
     pairs: str,
     restart_s: float | None,
     checkpoint_s: float | None,
-    **outputs: str | None,
+    **chosen: str | None,
 ) -> None:
-    """The command's body."""
-    wanted = Outputs(**outputs)
-    if policy is not None:
+    """What would another policy have done with my history?
+
+    Takes requests, nodes, prices and what people did out of JOURNAL as they came, and simulates them under
+    --policy, beside the figures of what really happened. Notes say what could not be carried over.
+    """
+    from gavel.cli.io.tables import print_all
+    from gavel.cli.simulation.refusals import faults
+    from gavel.cli.simulation.run_table import comparison_table
+    from gavel.cli.simulation.running import carry_out, report_oddities
+    from policies.errors import UnknownPolicy
+    from policies.registry import resolve
+    from scheduler.sim.figures.summary import summarise
+    from scheduler.sim.tables import table_of
+
+    outputs = Outputs(**chosen)
+    if policy:
         try:
             resolve(policy)
         except UnknownPolicy as error:
             raise Fault(f"--policy: {printable(str(error))}") from None
-    for option, time_s in (("--restart", restart_s), ("--checkpoint", checkpoint_s)):
-        if time_s is not None and time_s > TIME_S_MAX:
-            raise Fault(f"{option}: is {time_s:g}, must be at most {TIME_S_MAX:,.0f}, a week")
     with faults():
         table = table_of(throughputs, measured, pairs) if throughputs or measured or pairs else None
         history = read_history(journal_in)
-        options = history.options(
-            policy=policy, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
+        again = history.options(
+            policy=policy or None, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
-    wanted.check(journal_in, throughputs)
-    jobs = sum(len(arrival.truths) for arrival in options.arrivals)
-    result = carry_out(options, wanted.journal, jobs)
+    outputs.check(journal_in, throughputs)
+    jobs = sum(len(arrival.truths) for arrival in again.arrivals)
+    result = carry_out(again, outputs.journal, jobs)
     happened = summarise(history.metrics)
     figures = summarise(result.metrics, wall_s=result.wall_s, interrupted=result.interrupted)
-    if not wanted.take_stdout:
+    if not outputs.take_stdout:
         print_all(comparison_table(happened, figures, ("A: what happened", f"B: {figures['policy']}")))
-    wanted.write(result.metrics, figures)
-    for what, count in history.notes.items():
-        say(f"note: {what}: {count:,}")
-    say_what_was_odd(result, jobs)
+    outputs.write(result.metrics, figures)
+    for change, count in history.notes.items():
+        say(f"note: {change}: {count:,}")
+    report_oddities(result, jobs)
 
 
 def read_history(path: str) -> History:
-    """All facts of a journal."""
+    """Read all facts of a journal; refuse one without jobs or nodes."""
+    from gavel.cli.simulation.journals import compacted, nothing_in, opened
+    from scheduler.sim.replay.history import History
+
     with opened(path) as journal:
         history = History(journal.meta)
         for now_s, fact in journal.read():
@@ -67,7 +93,6 @@ def read_history(path: str) -> History:
         if not history.metrics.cluster:
             raise Fault(f"{printable(path)}: holds no nodes; was its beginning compacted away?")
         if away := compacted(journal):
-            say(
-                f"note: {printable(path)}: its first {away:,} records are compacted away: history begins after them"
-            )
+            gone = f"its first {away:,} records are compacted away: history begins after them"
+            say(f"note: {printable(path)}: {gone}")
     return history

@@ -5,51 +5,66 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel.cli.faults import INTERRUPTED, Fault
 from gavel.cli.installation import has, install_command, require
+from gavel.cli.io.options import JSON, not_empty, options
 from gavel.cli.io.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
-from gavel.cli.io.progress import Bar
-from gavel.cli.io.tables import print_all
 from gavel.cli.io.wording import count_of, printable
-from gavel.cli.simulation.run_table import cluster_words, flat, sweep_table
-from gavel.cli.simulation.simulate import faults, run_of_options
+from gavel.cli.simulation.options import all_of_run, run_of_options, values_of
 from scheduler.sim.run import Run
-from scheduler.sim.runs import prepare
-from scheduler.sim.sweep import Engine, Processes, Ray, Results, grid
-from scheduler.sim.sweep import sweep as carry_out_all
+
+if TYPE_CHECKING:
+    from scheduler.sim.sweep import Engine
 
 TABLE, PLOT = "results.csv", "mean_jct.png"
 RUNS_MAX = 10_000
+# What the runs of a sweep differ in; the last changes fastest.
+AXES = ("cluster", "rate_per_h", "seed", "policy")
 Figures = Mapping[str, Any]
 
 
-def sweep(
-    policies: Sequence[list[str]],
-    rates_per_h: list[float] | None,
-    seeds: list[int],
-    clusters: Sequence[dict[str, int]],
-    results: str,
-    engine: str,
-    processes: int | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """The command's body."""
-    specs = list(dict.fromkeys(spec for listed in policies for spec in listed))
-    base = run_of_options({**options, "cluster": clusters[0], "policy": specs[0]})
-    with faults():
-        count = len(specs) * len(rates_per_h or [None]) * len(seeds) * len(clusters)
-        if count > RUNS_MAX:
-            raise Fault(
-                f"{count:,} runs: every combination of policies, rates, seeds and clusters; at most {RUNS_MAX:,}"
-            )
-        runs = grid(base, specs, rates_per_h or [None], seeds, clusters)
-        for run in runs:
-            prepare(run)
+@click.command()
+@click.argument("trace", required=False, type=click.Path(), callback=not_empty)
+@all_of_run(*AXES)
+@options(
+    click.option(
+        "--results",
+        "results",
+        type=click.Path(),
+        default="sweep",
+        show_default=True,
+        metavar="DIR",
+        help="Where finished runs are kept, with the table and the plot.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(["processes", "ray"]),
+        default="processes",
+        show_default=True,
+        help="Run in processes of this machine, or on a Ray cluster.",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 4096),
+        metavar="N",
+        help="How many at once.  [default: one per CPU]",
+    ),
+    JSON,
+)
+def sweep(results: str, engine: str, processes: int | None, as_json: bool, **chosen: Any) -> None:
+    """Simulate every combination of policies, rates, seeds and clusters.
+
+    Runs that are in --results already are not run again, so that an interrupted sweep goes on where it was.
+    """
+    from gavel.cli.io.progress import Bar
+    from scheduler.sim.sweep import Results
+    from scheduler.sim.sweep import sweep as carry_out_all
+
+    runs = _runs(chosen)
     check_directory("--results", results)
     worker = _engine(engine, processes)
     kept = Results(Path(results))
@@ -59,40 +74,65 @@ def sweep(
     try:
         with Bar("sweeping") as bar:
 
-            def seen(finished: int, part: float) -> None:
+            def progress(finished: int, part: float) -> None:
                 bar.show(f"{finished} of {count_of(len(runs), 'run')}", part)
 
-            found = carry_out_all(runs, kept, worker, seen=seen)
+            outcomes = carry_out_all(runs, kept, worker, progress=progress)
     except KeyboardInterrupt:
-        done = [kept.load(run) or "was not carried out" for run in runs]
-        _show(runs, done, Path(results), as_json)
-        finished = sum(not isinstance(figures, str) for figures in done)
+        outcomes = [kept.load(run) or "was not carried out" for run in runs]
+        _show(runs, outcomes, Path(results), as_json)
+        finished = sum(not isinstance(figures, str) for figures in outcomes)
         say(
             f"interrupted with {finished} of {len(runs)} runs in {printable(results)}; the same command goes on"
         )
         click.get_current_context().exit(INTERRUPTED)
     except OSError as error:
         raise unwritable("--results", results, error) from None
-    _show(runs, found, Path(results), as_json)
-    failed = [(run, why) for run, why in zip(runs, found, strict=True) if isinstance(why, str)]
+    _show(runs, outcomes, Path(results), as_json)
+    failed = [(run, why) for run, why in zip(runs, outcomes, strict=True) if isinstance(why, str)]
     for run, why in failed:
         say(f"failed: {_label(run)}: {printable(why)}")
     if failed:
         click.get_current_context().exit(1)
 
 
+def _runs(chosen: dict[str, Any]) -> list[Run]:
+    """Return the runs of all combinations, each of which can start."""
+    from gavel.cli.simulation.refusals import faults
+    from scheduler.sim.runs import prepare
+    from scheduler.sim.sweep import grid
+
+    axes = {field: values_of(field, chosen[field]) for field in AXES}
+    count = math.prod(map(len, axes.values()))
+    if count > RUNS_MAX:
+        every = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
+        raise Fault(f"{every}; at most {RUNS_MAX:,}")
+    with faults():
+        runs = grid(run_of_options({**chosen, **{field: axes[field][0] for field in AXES}}), axes)
+        for run in runs:
+            prepare(run)
+    return runs
+
+
 def _engine(name: str, processes: int | None) -> Engine:
+    from scheduler.sim.sweep import Processes, Ray
+
     if name == "processes":
         return Processes(processes)
     require("ray", "--engine ray")
     return Ray()
 
 
-def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
-    """The table or the same as JSON, and its files beside the runs."""
+def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
+    """Print the table, or the same as JSON, and write its files beside the runs."""
+    from gavel.cli.io.tables import print_all
+    from gavel.cli.simulation.run_table import cluster_words, sweep_table
+
     if as_json:
-        write_json("--json", STDOUT, {"runs": list(map(_told, runs, found))})
-    done = [(run, figures) for run, figures in zip(runs, found, strict=True) if not isinstance(figures, str)]
+        write_json("--json", STDOUT, {"runs": list(map(_data, runs, outcomes))})
+    done = [
+        (run, figures) for run, figures in zip(runs, outcomes, strict=True) if not isinstance(figures, str)
+    ]
     if not done:
         return
     rows: dict[tuple[str, float | None, str], dict[str, Any]] = {}
@@ -102,19 +142,20 @@ def _show(runs: Sequence[Run], found: Sequence[Figures | str], directory: Path, 
         row.setdefault("figures", []).append(figures)
     if not as_json:
         print_all(sweep_table(list(rows.values())))
-    written = [_write_table(done, directory / TABLE)]
-    written += _draw(list(rows.values()), directory)
+    written = [_write_table(done, directory / TABLE), *_draw(list(rows.values()), directory)]
     say("written: " + ", ".join(map(printable, written)))
 
 
-def _told(run: Run, found: Figures | str) -> dict[str, Any]:
-    """A run for programs: what was asked, and its figures or why there are none. All jobs at once is the rate "inf"."""
+def _data(run: Run, outcome: Figures | str) -> dict[str, Any]:
+    """Return a run as JSON: its place in the grid, and its figures or why there are none."""
     rate = "inf" if run.rate_per_h == math.inf else run.rate_per_h
-    asked = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
-    return asked | ({"failed": found} if isinstance(found, str) else {"figures": dict(found)})
+    place = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
+    return place | ({"failed": outcome} if isinstance(outcome, str) else {"figures": dict(outcome)})
 
 
 def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
+    from gavel.cli.simulation.run_table import cluster_words, flat
+
     flattened = [dict(flat({**figures, "cluster": cluster_words(run.cluster)})) for run, figures in done]
     header = list(dict.fromkeys(key for row in flattened for key in row))
     lines = [
@@ -126,7 +167,7 @@ def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
 
 
 def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
-    """Mean JCT: over the rate where there are several, else a bar each; by policy, and by cluster if need be."""
+    """Draw mean completion times over the rate where there are several rates, else as bars; return the file's name."""
     if not has("plots"):
         say(f"no plot is drawn: the extra 'plots' is not installed: {install_command('plots')}")
         return []
@@ -141,18 +182,18 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
         if means:
             name = f"{row['policy']} on {row['cluster']}" if several else row["policy"]
             bars[name] = means
-            if row["rate"] is not None and row["rate"] != float("inf"):
+            if row["rate"] is not None and row["rate"] != math.inf:
                 curves.setdefault(name, []).append((row["rate"], float(mean_of(means) or 0.0)))
     if len({row["rate"] for row in rows}) > 1:
         if not any(len(points) > 1 for points in curves.values()):
             return []
         figure = rates_figure(curves, "mean job completion time over the rate of arrivals")
     elif len(bars) > 1:
-        figure = bars_figure(
-            bars, "mean job completion time (dots: seeds)" if _seeds(rows) > 1 else "mean job completion time"
-        )
+        seeds = max(len(row["figures"]) for row in rows)
+        figure = bars_figure(bars, f"mean job completion time{' (dots: seeds)' if seeds > 1 else ''}")
     else:
-        return []  # one bar says no more than the table
+        # One bar shows no more than the table.
+        return []
     path = directory / PLOT
     try:
         figure.savefig(path)
@@ -161,10 +202,8 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
     return [str(path)]
 
 
-def _seeds(rows: Sequence[Mapping[str, Any]]) -> int:
-    return max(len(row["figures"]) for row in rows)
-
-
 def _label(run: Run) -> str:
+    from gavel.cli.simulation.run_table import cluster_words
+
     rate = "" if run.rate_per_h is None else f", {run.rate_per_h:g} jobs/h"
     return f"{printable(run.policy)}{rate}, seed {run.seed}, {printable(cluster_words(run.cluster))}"

@@ -117,6 +117,7 @@ class History:
         told = throughputs or table_of(self._told)
         table = throughputs or self._true_rates(told, kinds)
         return SimOptions(
+            **made.conditions,
             cluster={kind: 0 for kind in kinds if kind in told.worker_types},  # nodes join by events
             arrivals=self._arrivals(made, table, kinds),
             commands=tuple(self._commands),
@@ -124,15 +125,6 @@ class History:
             believed=told,
             settings=settings,
             prices={},
-            seed=made.seed,
-            restart_s=made.restart_s,
-            checkpoint_s=made.checkpoint_s,
-            costs=made.costs,
-            rate_noise=made.rate_noise,
-            save_every_s=made.save_every_s,
-            renewal_restarts=made.renewal_restarts,
-            solver_latency_s=made.solver_latency_s,
-            report_interval_s=made.report_interval_s,
             events=(
                 *((at_s, self._event(policy, what)) for at_s, what in self._happened),
                 *self._vacations((made.checkpoint_s, *(cost.checkpoint_s for cost in made.costs.values()))),

@@ -1,6 +1,6 @@
-"""What was true in a simulation and its scheduler never learnt: kept beside the journal, so that it can be run again.
+"""What was true in a simulation and its scheduler never learnt, kept beside the journal so that it can be run again.
 
-The journal's word for it is `made_by` (docs/journal-format.md). A live journal has none.
+It stands in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scheduler.sim.simulate import SimOptions
-from traces.costs import Cost
+from scheduler.sim.simulate import Conditions, SimOptions
 from traces.throughputs import Throughputs
 
 KEY = "made_by"
@@ -27,7 +26,7 @@ class Rates(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Throughputs:
-        """As a table again."""
+        """The throughput table with these rows."""
         return Throughputs(
             {row[:3]: row[3] for row in self.solo},
             {row[:3]: row[3] for row in self.unconsolidated},
@@ -36,45 +35,25 @@ class Rates(msgspec.Struct, frozen=True):
         )
 
 
-class MadeBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options of a simulation that no fact tells."""
+class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
+    """The conditions of a simulation, and its true rates where the scheduler was given others."""
 
-    seed: int = 0
-    rates: Rates | None = None  # the true ones, where the scheduler was told others
-    rate_noise: float = 0.0
-    restart_s: float = 0.0
-    checkpoint_s: float = 0.0
-    costs: dict[str, Cost] = {}
-    save_every_s: float = 3600.0
-    renewal_restarts: bool = False
-    solver_latency_s: float = 0.0
-    report_interval_s: float = 3600.0
+    rates: Rates | None = None
 
 
 def made_by(options: SimOptions) -> str:
-    """The options as JSON."""
+    """Return what no fact of the simulation tells, as JSON."""
     rates = None
     if options.believed is not None:
         kinds = [kind for kind in options.cluster if kind in options.throughputs.worker_types]
         rates = msgspec.convert(options.throughputs.restrict(kinds).rows(), Rates)
-    said = MadeBy(
-        seed=options.seed,
-        rates=rates,
-        rate_noise=options.rate_noise,
-        restart_s=options.restart_s,
-        checkpoint_s=options.checkpoint_s,
-        costs=dict(options.costs),
-        save_every_s=options.save_every_s,
-        renewal_restarts=options.renewal_restarts,
-        solver_latency_s=options.solver_latency_s,
-        report_interval_s=options.report_interval_s,
-    )
-    return msgspec.json.encode(said).decode()
+    return msgspec.json.encode(MadeBy(rates=rates, **options.conditions)).decode()
 
 
 def read_made_by(meta: Mapping[str, str]) -> MadeBy | None:
-    """What the words about a journal say of the simulation that made it; None of any other journal."""
+    """Return what a journal's metadata says of the simulation that made it; None for any other journal."""
+    # Without the key it is no simulation; with an unreadable value, one of another version.
     try:
         return msgspec.json.decode(meta[KEY], type=MadeBy)
-    except (KeyError, ValueError):  # not a simulation, or words of another kind
+    except (KeyError, ValueError):
         return None

@@ -30,21 +30,21 @@ def pressed(*arguments: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("module", "function", "arguments"),
     [
-        ("simulation.simulate", "prepare", ("simulate", *RUN)),
-        ("simulation.sweep", "prepare", ("sweep", *RUN, "--policy", "las")),
-        ("simulation.generate", "table_of", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
-        ("simulation.replay", "read_history", ("replay", "a.db")),
-        ("simulation.compare", "read_document", ("compare", "a.json", "b.json")),
-        ("simulation.explain_journal", "state_at", ("explain", "1", "--journal", "a.db")),
-        ("policies.problem_file", "read_problem", ("allocate", "a.json")),
-        ("policies.list", "_as_data", ("policies", "--json")),
+        ("scheduler.sim.runs", "prepare", ("simulate", *RUN)),
+        ("scheduler.sim.runs", "prepare", ("sweep", *RUN, "--policy", "las")),
+        ("gavel.cli.simulation.generate", "table_of", ("generate", "a.csv", "--rate", "6", "--jobs", "12")),
+        ("gavel.cli.simulation.replay", "read_history", ("replay", "a.db")),
+        ("gavel.cli.io.document", "read_document", ("compare", "a.json", "b.json")),
+        ("gavel.cli.simulation.explain_journal", "state_at", ("explain", "1", "--journal", "a.db")),
+        ("gavel.cli.policies.problem_file", "read_problem", ("allocate", "a.json")),
+        ("gavel.cli.policies.list", "_as_data", ("policies", "--json")),
     ],
 )
 def test_before_there_is_anything_worth_keeping(
     module: str, function: str, arguments: tuple[str, ...], gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it still reads its files: 130 and one line, as of a run that was interrupted, and no word of click's."""
-    monkeypatch.setattr(import_module(f"gavel.cli.{module}"), function, pressed)
+    monkeypatch.setattr(import_module(module), function, pressed)
     result = gavel(*arguments)
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr == "gavel: interrupted\n"

@@ -84,7 +84,7 @@ def test_jobs_that_wait_for_ever_are_told(
     options = ("simulate", str(trace), "--cluster", "a100=4", "--failures", str(failures))
     result = gavel(*options)
     assert result.stderr == "note: 2 jobs had not ended when nothing could happen any more; the first is b\n"
-    for module in ("scheduler.sim.simulate", "gavel.cli.simulation.simulate"):
+    for module in ("scheduler.sim.simulate", "gavel.cli.simulation.running"):
         monkeypatch.setattr(f"{module}.STARVED_S", 722.0)
     failures.write_text("t_s,node,event\n9e8,a100-0,crash\n")
     assert "had not ended when the run was stopped after 0 simulated years" in gavel(*options).stderr

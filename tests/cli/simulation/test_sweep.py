@@ -83,7 +83,7 @@ def test_finished_runs_are_not_run_again(swept: Path, gavel: Gavel) -> None:
     [
         (("--policy", "las,"), "invalid value for '--policy': 'las,' has an empty place"),
         (("--policy", "lass"), "--policy: "),
-        (("--rate", "2,nan"), "invalid value for '--rate': 'nan' is not a number above 0"),
+        (("--rate", "2,nan"), "invalid value for '--rate': is nan, must be"),
         (("--seed", "0,x"), "invalid value for '--seed': "),
         (("--cluster", "tpu=1"), "--cluster: 'tpu' is not in our own throughput table"),
         (("--engine", "slurm"), "invalid value for '--engine': 'slurm' is not one of 'processes', 'ray'."),

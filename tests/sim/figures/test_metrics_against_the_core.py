@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.core.apply import apply
 from scheduler.core.facts import Fact, LeaseClosed

@@ -1,7 +1,6 @@
 """A journal as a workload: live journals say less than simulated ones, and what is missing is made good or told."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -257,7 +256,7 @@ def eventful() -> SimOptions:
 def facts_of(options: SimOptions) -> list[tuple[float, f.Fact]]:
     """The journal of a run."""
     journal = MemoryJournal()
-    result = simulate(replace(options, journal=journal))
+    result = simulate(structs.replace(options, journal=journal))
     assert not result.refused
     return list(journal.read())
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.core.facts import Fact, LeaseClosed, LeasesStarted
 from scheduler.core.messages import Exit

@@ -1,0 +1,119 @@
+"""The files that `gavel simulate` and `gavel replay` write: figures, a line per job, a journal, pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gavel.cli.installation import require
+from gavel.cli.io.options import options
+from gavel.cli.io.outputs import (
+    STDOUT,
+    check_apart,
+    check_directory,
+    check_file,
+    check_one_stdout,
+    say,
+    unwritable,
+    write_csv,
+    write_json,
+)
+from gavel.cli.io.wording import printable
+
+if TYPE_CHECKING:
+    from scheduler.sim.figures.metrics import Metrics
+
+OUTPUTS = options(
+    click.option(
+        "--json",
+        "json_file",
+        type=click.Path(allow_dash=True),
+        is_flag=False,
+        flag_value="-",
+        metavar="[FILE]",
+        help="Write the figures as JSON; without a FILE, or as -, print them instead of the table.",
+    ),
+    click.option(
+        "--jobs-csv",
+        type=click.Path(allow_dash=True),
+        metavar="FILE",
+        help="Write one line per job; - prints them instead of the table.",
+    ),
+    click.option(
+        "--journal",
+        type=click.Path(),
+        metavar="FILE",
+        help="Write the journal that a live scheduler would have written.",
+    ),
+    click.option(
+        "--plots",
+        type=click.Path(),
+        metavar="DIR",
+        help="Draw completion times, the jobs on each GPU, shares and utilisation.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The values of the options above."""
+
+    json_file: str | None
+    jobs_csv: str | None
+    journal: str | None
+    plots: str | None
+
+    def check(self, *inputs: str) -> None:
+        """Refuse, before the run, outputs that cannot be written or that would overwrite a file in use."""
+        files = {"--json": self.json_file, "--jobs-csv": self.jobs_csv, "--journal": self.journal}
+        check_one_stdout({**files, "--plots": self.plots}, never=("--journal", "--plots"))
+        check_apart({name: path for name, path in files.items() if path not in (None, STDOUT)}, inputs)
+        check_file("--json", self.json_file)
+        check_file("--jobs-csv", self.jobs_csv)
+        check_file("--journal", self.journal, new=True)
+        if self.plots is not None:
+            require("plots", "--plots")
+        check_directory("--plots", self.plots)
+
+    @property
+    def take_stdout(self) -> bool:
+        """Whether standard output is one of the files, so that nothing else may be printed there."""
+        return STDOUT in (self.json_file, self.jobs_csv)
+
+    def write(self, metrics: Metrics, figures: dict[str, Any]) -> None:
+        """Write everything but the journal, which the run has written, and report the names of all files."""
+        written = []
+        if self.json_file is not None:
+            write_json("--json", self.json_file, figures)
+            written.append(self.json_file)
+        if self.jobs_csv is not None:
+            _write_jobs(self.jobs_csv, metrics)
+            written.append(self.jobs_csv)
+        if self.journal is not None:
+            written.append(self.journal)
+        if self.plots is not None:
+            from gavel.cli.simulation.run_plots import draw_run
+
+            try:
+                written += draw_run(metrics, Path(self.plots), str(figures["policy"]))
+            except OSError as error:
+                raise unwritable("--plots", self.plots, error) from None
+        if files := [path for path in written if path != STDOUT]:
+            say("written: " + ", ".join(map(printable, files)))
+
+
+def _write_jobs(path: str, metrics: Metrics) -> None:
+    """Write one line per job, with the time on each worker type in columns of its own."""
+    from scheduler.sim.figures.job_table import FIELDS
+
+    kinds = metrics.jobs.worker_types
+    by_type = [(figure, kind) for figure in ("received_h", "allocated_h") for kind in kinds]
+    header = [*FIELDS, *(f"{figure}:{kind}" for figure, kind in by_type)]
+    rows = metrics.jobs.rows(metrics.now_s)
+    lines = (
+        [*(row[field] for field in FIELDS), *(row[figure][kind] for figure, kind in by_type)] for row in rows
+    )
+    write_csv("--jobs-csv", path, header, lines)

@@ -1,0 +1,37 @@
+"""Refusals of simulations as one line, with the option or the file and line at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gavel.cli.faults import Fault
+from gavel.cli.io.wording import printable
+from gavel.cli.simulation.options import option_of
+from policies.errors import PolicyError
+from scheduler.config import ConfigError
+from scheduler.journal.errors import JournalError
+from scheduler.model.errors import InvalidSpec
+from traces.errors import TraceError
+from traces.importers import SUBTRACE
+from traces.intake import REPAIR
+from traces.throughput_csv import MEASURED
+
+# The advice of `traces` names arguments of Python functions; here they are options.
+IN_PYTHON = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED: "--measured NAME"}
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn what the scheduler, the policies and the traces refuse within this block into a `Fault`."""
+    try:
+        yield
+    except InvalidSpec as error:
+        raise Fault(f"{option_of(error.field)}: {printable(error.problem)}") from None
+    except TraceError as error:
+        text = str(error)
+        for argument, option in IN_PYTHON.items():
+            text = text.replace(argument, option)
+        raise Fault(printable(text)) from None
+    except (PolicyError, JournalError, ConfigError) as error:
+        raise Fault(printable(str(error))) from None

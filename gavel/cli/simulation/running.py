@@ -1,0 +1,71 @@
+"""Carry out a simulation in the foreground: a bar, a journal if wanted, and notes about what its figures leave out."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import click
+from msgspec.structs import replace
+
+from gavel.cli.faults import INTERRUPTED
+from gavel.cli.io.outputs import say
+from gavel.cli.io.progress import Bar, interruptible
+from gavel.cli.io.wording import count_of, printable
+from gavel.cli.simulation.refusals import faults
+from scheduler.journal.store import SqliteJournal
+from scheduler.sim.figures.metrics import Metrics
+from scheduler.sim.replay.made_by import KEY as MADE_BY
+from scheduler.sim.replay.made_by import made_by
+from scheduler.sim.scenario.arrivals import YEAR_S
+from scheduler.sim.simulate import STARVED_S, Progress, SimOptions, SimResult, simulate
+
+DAY_S = 86_400.0
+
+
+def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> SimResult:
+    """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: how many will end, if known."""
+    with faults(), interruptible() as wish, Bar("simulating") as bar:
+
+        def progress(now: Progress) -> bool:
+            part = min(now.ended / jobs, 1.0) if jobs else None
+            bar.show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", part)
+            return not wish.stop
+
+        if journal is None:
+            return simulate(options, progress=progress)
+        with SqliteJournal(journal, durable=False) as store:
+            store.set_meta(MADE_BY, made_by(options))
+            return simulate(replace(options, journal=store), progress=progress)
+
+
+def report_oddities(result: SimResult, jobs: int | None) -> None:
+    """Print what the figures leave out: refused jobs, fallbacks, jobs that never ended; exit 130 after Ctrl-C."""
+    metrics = result.metrics
+    if result.refused:
+        (name, why), count = result.refused[0], count_of(len(result.refused), "job")
+        say(f"note: {count} refused by the scheduler; {printable(name)}: {printable(why)}")
+    if metrics.fallbacks:
+        several = metrics.fallbacks > 1
+        times = f"{metrics.fallbacks:,} of its allocations" if several else "one of its allocations"
+        say(f"note: the policy had no answer for {times}: {printable(metrics.fallback_why)}")
+    if result.interrupted:
+        total = f" of {jobs:,}" if jobs else ""
+        ended = f"{metrics.ended:,}{total} jobs ended"
+        say(
+            f"interrupted on day {metrics.now_s / DAY_S:,.1f}, with {ended}: these are the figures until then"
+        )
+        sys.stdout.flush()
+        click.get_current_context().exit(INTERRUPTED)
+    _report_left(metrics)
+
+
+def _report_left(metrics: Metrics) -> None:
+    ends_s = metrics.jobs.numbers("end_s")
+    left = [name for name, end_s in zip(metrics.jobs.names, ends_s, strict=True) if math.isnan(end_s)]
+    if not left:
+        return
+    when = "nothing could happen any more"
+    if metrics.now_s > 0.99 * STARVED_S:
+        when = f"the run was stopped after {STARVED_S / YEAR_S:.0f} simulated years"
+    say(f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {printable(left[0])}")

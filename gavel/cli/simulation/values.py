@@ -1,0 +1,122 @@
+"""Values of options that are more than a word: numbers within bounds, tables by worker type, ranges, lists."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+from scheduler.model.bounds import Bound, shown
+
+
+class Number(click.ParamType):
+    """A number within its bounds; NaN never is."""
+
+    name = "number"
+
+    def __init__(self, bound: Bound, *, whole: bool = False) -> None:
+        self.bound, self.whole = bound, whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number that the text stands for."""
+        try:
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def read(self, value: Any) -> float:
+        """Return the number, or raise ValueError with what is wrong."""
+        kind = "whole number" if self.whole else "number"
+        try:
+            number = _whole(value) if self.whole else float(value)
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{value}' is not a {kind}") from None
+        if math.isnan(number) or not self.bound.admits(number):
+            raise ValueError(
+                f"is {shown(number)}, must be a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
+            )
+        return number
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", value):
+        raise ValueError
+    return int(value)
+
+
+class ByType(click.ParamType):
+    """A number for each worker type: `v100=36,k80=36`."""
+
+    name = "numbers by worker type"
+
+    def __init__(self, number: Number) -> None:
+        self.number = number
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, float]:
+        """Return the numbers by type, in the order given."""
+        if isinstance(value, dict):
+            return value
+        table: dict[str, float] = {}
+        for entry in value.split(","):
+            kind, equals, text = (part.strip() for part in entry.partition("="))
+            if not (kind and equals and text):
+                self.fail(f"'{value}' is not of the form v100=36,k80=36", param, ctx)
+            if kind in table:
+                self.fail(f"'{kind}' stands twice", param, ctx)
+            try:
+                table[kind] = self.number.read(text)
+            except ValueError as error:
+                self.fail(f"{kind}: {error}", param, ctx)
+        return table
+
+
+class JobRange(click.ParamType):
+    """Jobs by order of arrival, the second number not included: `4000:5000`."""
+
+    name = "range of jobs"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Return the first job and the one behind the last."""
+        if isinstance(value, tuple):
+            return value
+        numbers = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)
+        if numbers is None:
+            self.fail(f"'{value}' is not a range of jobs such as 4000:5000", param, ctx)
+        first, end = map(int, numbers.groups())
+        if first >= end:
+            self.fail(f"'{value}' is empty: the first number must be below the second", param, ctx)
+        return first, end
+
+
+class Listed(click.ParamType):
+    """Values separated by commas: `2,4,4.8`. Commas in parentheses belong to a value."""
+
+    def __init__(self, each: click.ParamType) -> None:
+        self.each, self.name = each, f"list of {each.name}s"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        """Return the values, each converted."""
+        if isinstance(value, list):
+            return value
+        parts = [part.strip() for part in split_outside_parentheses(value)]
+        if not all(parts):
+            self.fail(f"'{value}' has an empty place between its commas", param, ctx)
+        return [self.each.convert(part, param, ctx) for part in parts]
+
+
+def split_outside_parentheses(text: str) -> list[str]:
+    """Split at commas, but not at those in `min_cost(premium=0.2, …)`."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,67 @@
+"""The throughput tables of a run: the true rates, and those that the scheduler is given."""
+
+from __future__ import annotations
+
+from random import Random
+
+from scheduler.model.errors import InvalidSpec
+from scheduler.sim.run import Run
+from traces.errors import BadTable, nearest
+from traces.roofline import default_throughputs
+from traces.throughput_files import load_throughputs
+from traces.throughputs import Throughputs
+
+
+def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
+    """Read the throughput table of these files; without a file it is our own."""
+    for field, value in (("measured", measured), ("pairs", pairs)):
+        if value and not throughputs:
+            raise InvalidSpec(field, "belongs to --throughputs, which is missing")
+    if not throughputs:
+        return default_throughputs()
+    return load_throughputs(throughputs, measured=measured or None, pairs=pairs or None)
+
+
+def believed(run: Run, table: Throughputs) -> Throughputs | None:
+    """Return the rates that the scheduler is given where they are not the true ones, else None."""
+    given = _believed_file(run) if run.believed else None
+    if given is not None:
+        for worker_type in run.cluster:
+            if worker_type not in given.worker_types:
+                advice = nearest(worker_type, given.worker_types)
+                raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {advice}")
+    return given if run.rate_error == 0 else mistaken(given or table, run.rate_error, run.seed)
+
+
+def _believed_file(run: Run) -> Throughputs:
+    """Read the believed table; `measured` chooses only where it holds several sets of measurements."""
+    try:
+        return load_throughputs(run.believed)
+    except BadTable as error:
+        if error.field != "measured" or not run.measured:
+            raise
+        return load_throughputs(run.believed, measured=run.measured)
+
+
+def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
+    """Multiply the rates of each job type on each worker type by a lognormal factor of its own, with median 1."""
+
+    def factor(job_type: str, worker_type: str) -> float:
+        return Random(f"{seed}/{job_type}/{worker_type}").lognormvariate(0.0, sigma)
+
+    return Throughputs(
+        solo={k: rate * factor(k[0], k[2]) for k, rate in table.solo.items()},
+        unconsolidated={k: rate * factor(k[0], k[2]) for k, rate in table.unconsolidated.items()},
+        pairs={k: (a * factor(k[1], k[0]), b * factor(k[3], k[0])) for k, (a, b) in table.pairs.items()},
+        prices_per_gpu_hour=table.prices_per_gpu_hour,
+        memory_gb=table.memory_gb,
+        source=f"{table.source}, wrong by sigma {sigma:g}",
+    )
+
+
+def prices(run: Run, table: Throughputs) -> dict[str, float] | None:
+    """Return the prices of the cluster's types: the run's own before the table's; None where the run has none."""
+    if not run.prices:
+        return None
+    known = {kind: price for kind, price in table.prices_per_gpu_hour.items() if kind in run.cluster}
+    return known | run.prices
