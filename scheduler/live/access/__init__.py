@@ -1,1 +1,1 @@
-"""Who may call what: TLS, tokens, roles, limits, the audit log. Nothing here knows what a call does."""
+"""Access control: TLS, tokens, roles, limits, the audit log. Nothing here knows what a call does."""

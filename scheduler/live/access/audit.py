@@ -1,7 +1,7 @@
-"""The audit log: who changed what, when, from where, and how it ended. One JSON object per line.
+"""The audit log: who changed what, when, from where, and with what result. One JSON object per line.
 
-It is written before the caller learns the answer. A line that cannot be written is told in the daemon's log, and
-stops nothing: the journal has the facts, too.
+A line is written before the caller receives the answer. If it cannot be written, the daemon's log reports it and the
+call goes on: the journal has the facts as well.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from scheduler.live.access.limits import Buckets, PeopleConfig, host_of
 from scheduler.live.access.roles import Caller
 
 log = logging.getLogger(__name__)
-NAMED_MAX = 20  # jobs of a submission that are named
+# How many jobs of a submission are named.
+NAMED_MAX = 20
 
-# Lines about callers whom nobody knows, from one address: more would push what users did out of the log.
+# How many lines unknown callers at one address may cause: more would push out the lines about users.
 UNKNOWN_BURST, UNKNOWN_PER_S = 100.0, 0.1
 
 
 class Audit:
-    """An audit log in a file that is rotated by size."""
+    """An audit log in files that are rotated by size."""
 
     def __init__(self, path: Path, config: PeopleConfig, clock: Callable[[], float] = time.time) -> None:
         self._path, self._config, self._clock = path, config, clock
         self._unknown = Buckets(UNKNOWN_PER_S, UNKNOWN_BURST, clock)
         self._file: TextIO = self._open()
 
-    def note(self, who: Caller, method: str, request: object, result: str) -> None:
-        """This was asked, and so it ended."""
-        if not who.user:
-            if self._unknown.wait_s(host_of(who.peer)) > 0:
+    def note(self, caller: Caller, method: str, request: object, result: str) -> None:
+        """Write a line about one call and its result."""
+        if not caller.user:
+            if self._unknown.wait_s(host_of(caller.peer)) > 0:
                 return
-            self._unknown.take(host_of(who.peer))
+            self._unknown.take(host_of(caller.peer))
         line = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock())),
-            "user": who.user,
-            "role": who.role.word,
-            "token": who.token,
-            "from": who.peer,
+            "user": caller.user,
+            "role": caller.role.word,
+            "token": caller.token,
+            "from": caller.peer,
             "call": method.removeprefix("/gavel.v1."),
-            "what": _said(request),
+            "what": _summary(request),
             "result": result,
         }
         try:
@@ -59,7 +60,7 @@ class Audit:
             log.error("the audit log cannot be written (%s): %s", error, line)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def _open(self) -> TextIO:
@@ -80,26 +81,26 @@ class Audit:
         return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
 
 
-def _said(request: object) -> dict[str, Any]:
-    """What was asked, in short; never what is secret."""
+def _summary(request: object) -> dict[str, Any]:
+    """Return a short form of a request, without secrets."""
     if not isinstance(request, Message):
         return {}
     specs = getattr(request, "specs", None)
     if specs is not None:
-        named = [{"name": one.name, "user": one.user, "gpus": one.gpus or 1} for one in specs[:NAMED_MAX]]
+        named = [{"name": spec.name, "user": spec.user, "gpus": spec.gpus or 1} for spec in specs[:NAMED_MAX]]
         return {"jobs": len(specs), "specs": named, "key": getattr(request, "idempotency_key", "")}
-    said: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for field, value in request.ListFields():
         if field.name in _SECRET:
             continue
         if isinstance(value, str | int | float | bool):
-            said[field.name] = value if not isinstance(value, str) else value[:256]
+            summary[field.name] = value if not isinstance(value, str) else value[:256]
             if field.enum_type is not None and isinstance(value, int):
                 known = field.enum_type.values_by_number.get(value)
-                said[field.name] = value if known is None else known.name
+                summary[field.name] = value if known is None else known.name
         elif field.is_repeated:
-            said[field.name] = f"{len(value)} entries"
-    return said
+            summary[field.name] = f"{len(value)} entries"
+    return summary
 
 
 _SECRET = frozenset({"token", "secret", "certificate_request_pem", "data"})

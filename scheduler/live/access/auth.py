@@ -1,4 +1,4 @@
-"""Who is it? By token, or, in single-user mode on loopback, by what they say: then everybody is an admin."""
+"""Identify callers: by token, by certificate, or, in single-user mode on loopback, by the name they give."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from scheduler.live.access.status import TOO_MANY, UNAUTHENTICATED, CallFailed
 from scheduler.live.access.tokens import Access, BadToken, id_of
 
 USER_HEADER = "x-gavel-user"
-FAILURES_BURST, FAILURES_PER_S = 10.0, 0.1  # wrong tokens, by address and the token's id
-# How many calls with wrong tokens are held up, in all and from one address.
+# How many wrong tokens are tolerated at once and per second, by address and by the token's id.
+FAILURES_BURST, FAILURES_PER_S = 10.0, 0.1
+# How many calls with wrong tokens may wait for their answer, in all and from one address.
 WAITING_MAX, WAITING_EACH_MAX = 1000, 32
 _NAME_CHARS_MAX = 64
 
 
 class SingleUser:
-    """Everybody who can reach the socket is the same person, whatever they are called."""
+    """Single-user mode: every caller that reaches the socket is an admin."""
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """An admin, under the name that they give."""
+        """Return an admin with the user name from the metadata."""
         user = metadata.get(USER_HEADER, "local")
         if not user or len(user) > _NAME_CHARS_MAX or not user.isprintable() or ":" in user:
             raise CallFailed(UNAUTHENTICATED, f"the user name in {USER_HEADER} is no user name")
@@ -29,7 +30,7 @@ class SingleUser:
 
 
 class ByToken:
-    """Whoever shows a token that is valid is who it was made for."""
+    """Identify a caller by its token."""
 
     def __init__(self, access: Access, now_s: Callable[[], float]) -> None:
         self._access = access
@@ -37,13 +38,13 @@ class ByToken:
         self._waiting = Crowd(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """The caller. Who guesses is made to wait; who has a good token is not kept by somebody else's guesses."""
+        """Return the token's owner. Guesses are slowed down; they do not delay callers with a valid token."""
         scheme, _, secret = metadata.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
             raise CallFailed(
                 UNAUTHENTICATED,
-                "a token is needed: ask an admin for one (`gavel token create`), and put it into GAVEL_TOKEN",
+                "a token is needed: ask an admin for one (`gavel token create`) and put it into GAVEL_TOKEN",
             )
         about = f"{host_of(peer)} {id_of(secret)}"
         wait_s = self._failures.wait_s(about)
@@ -65,9 +66,11 @@ class ByToken:
 
 
 class ByCertificate:
-    """Behind mutual TLS: the connection stands only with a certificate of ours. Which node it is for, and whether it
-    was revoked, the service itself looks at."""
+    """Identify agents: mutual TLS admits only certificates of our authority.
+
+    The service itself checks which node the certificate is for and whether it was revoked.
+    """
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """An agent."""
+        """Return the role of an agent."""
         return Caller("", Role.AGENT, peer=peer)

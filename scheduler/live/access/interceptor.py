@@ -1,12 +1,12 @@
-"""The one door that every call comes through: who is it, may they, what went wrong, who did what.
+"""The interceptor of every call: it identifies the caller, checks the role, reports errors and keeps the audit log.
 
-    metadata → who is it? → is there room for one more call? → the body is read → parsed → the service
+    metadata → caller → is there room for one more call? → read the body → parse it → the service
 
-Nothing of a body is read before its caller is known. gRPC would read and parse a request before it asks us, so every
-method is served as one that takes a stream of bytes: what is not read stays with the caller, but for the few kilobytes
-of HTTP/2's flow control. Who shows no token (health checks, nodes that join) may send 64 kB.
+No body is read before its caller is known. gRPC would read and parse a request before it asks us, so every method is
+served as one that takes a stream of bytes: unread data stays with the caller, except for the few kilobytes of HTTP/2's
+flow control. A caller without a token (health checks, nodes that join) may send 64 kB.
 
-Services behind it take a request and raise what is wrong; nothing there thinks of tokens, status codes or logs.
+Services take a request and raise errors; they handle neither tokens nor status codes nor logs.
 """
 
 from __future__ import annotations
@@ -33,62 +33,64 @@ from scheduler.live.access.status import (
 )
 
 Context = aio.ServicerContext[Any, Any]
-BROKEN_OFF = "broken_off"  # In the audit log: the caller left before a stream had ended.
-CALL_S = 60.0  # that a call with one answer may take, whatever its caller would wait for
+# What the audit log records if the caller left before a stream had ended.
+BROKEN_OFF = "broken_off"
+# How long a call with one answer may take, even if its caller would wait longer.
+CALL_S = 60.0
 
 # How many bytes, and for how long, a caller without a token may send.
 STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
 
 
 class Door(Protocol):
-    """Who tells callers apart."""
+    """Identifies callers."""
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Who this is; CallFailed if nobody can tell."""
+        """Return the caller; raise CallFailed if it cannot be identified."""
         ...
 
 
 class Record(Protocol):
-    """Who keeps the audit log."""
+    """The audit log."""
 
-    def note(self, who: Caller, method: str, request: object, result: str) -> None:
-        """This was asked, and so it ended."""
+    def note(self, caller: Caller, method: str, request: object, result: str) -> None:
+        """Record one call and its result."""
         ...
 
 
 class Streams:
-    """Calls that never end by themselves: somebody watches or follows something."""
+    """Calls without an end of their own: their callers watch or follow something."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Until this is done, or we stop."""
-        working, told = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        """Run `work` to its end, or until the scheduler stops."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         self._open.add(working)
         try:
-            await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise CallFailed(
                     STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0
                 )
             working.result()
         finally:
-            for task in (working, told):
+            for task in (working, stopping):
                 task.cancel()
-            await asyncio.gather(working, told, return_exceptions=True)
+            await asyncio.gather(working, stopping, return_exceptions=True)
             self._open.discard(working)
 
     async def stop(self, patience_s: float) -> None:
-        """Each caller is told to come back; when this returns, nothing more is read for them."""
+        """Ask all callers to try again later. When this returns, nothing more is read for them."""
         self._stopping.set()
         if self._open:
             await asyncio.wait(self._open, timeout=patience_s)
 
 
 class Guard(aio.ServerInterceptor):
-    """An interceptor for every server. `places`: how many calls there may be at once."""
+    """The interceptor of every server. `places` limits how many calls run at once."""
 
     def __init__(self, door: Door, record: Record, places: CallPlaces) -> None:
         self.door, self.record, self.places = door, record, places
@@ -99,9 +101,9 @@ class Guard(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of the method, behind the door."""
+        """Return the handler of the method, guarded; None if there is no such method."""
         handler = await continuation(details)
-        if handler is None:  # there is no such method
+        if handler is None:
             return None
         return _Call(self, str(details.method), details.invocation_metadata or ()).guarded(handler)
 
@@ -113,12 +115,14 @@ class _Call:
         self._guard, self._method = guard, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
         self._least = LEAST_ROLE.get(method, Role.ADMIN)
-        self._who = Caller("", Role.NOBODY)
-        self._request: Any = None  # of calls with one request
-        self._place: tuple[Crowd, str] | None = None  # of this call in flight
+        self._caller = Caller("", Role.NOBODY)
+        # The request, in calls that have exactly one.
+        self._request: Any = None
+        # The place that this call takes up while it runs.
+        self._place: tuple[Crowd, str] | None = None
 
     def guarded(self, handler: Any) -> Any:
-        """The same handler, which looks who calls first, and reads only then."""
+        """Wrap a handler so that it identifies the caller before it reads anything."""
         self._parse, self._one_request = handler.request_deserializer, not handler.request_streaming
         if handler.response_streaming:
             inner = handler.stream_stream or handler.unary_stream
@@ -128,25 +132,26 @@ class _Call:
         inner = handler.stream_unary or handler.unary_unary
         return grpc.stream_unary_rpc_method_handler(self._once(inner), None, handler.response_serializer)
 
-    # ---------------------------------------------------------------------------------------- who, and with what
+    # ------------------------------------------------------------------------------- the caller and the request
 
     async def _enter(self, context: Context) -> Any:
-        """The request, or the stream of requests, once we know whose it is."""
+        """Identify the caller, then return the request or the stream of requests."""
         peer, places = context.peer(), self._guard.places
-        self._who = Caller("", Role.NOBODY, peer=peer)
+        self._caller = Caller("", Role.NOBODY, peer=peer)
         if self._least is Role.NOBODY:
             self._take_place(places.strangers, host_of(peer))
         else:
-            self._who = await self._guard.door.recognise(self._metadata, peer)
-            if self._least is not Role.AGENT:  # a node has one link, which lasts
-                self._take_place(places.users, self._who.user)
+            self._caller = await self._guard.door.recognise(self._metadata, peer)
+            # A node has one link, which lasts: links are not counted among calls.
+            if self._least is not Role.AGENT:
+                self._take_place(places.users, self._caller.user)
         if self._one_request:
             request = self._request = await self._read_one(context)
             self._check_role()
         else:
             self._check_role()
             request = self._messages(context)
-        call_as(self._who)
+        call_as(self._caller)
         return request
 
     def _take_place(self, crowd: Crowd, name: str) -> None:
@@ -160,9 +165,9 @@ class _Call:
             crowd.leave(name)
 
     def _check_role(self) -> None:
-        if not self._who.may(self._least):
+        if not self._caller.may(self._least):
             needs = f"{deed(self._method)} needs the role {self._least.word}"
-            raise CallFailed(FORBIDDEN, f"{needs}; {self._who.user} has {self._who.role.word}")
+            raise CallFailed(FORBIDDEN, f"{needs}; {self._caller.user} has {self._caller.role.word}")
 
     async def _read_one(self, context: Context) -> Any:
         if self._least is not Role.NOBODY:
@@ -172,7 +177,7 @@ class _Call:
                 async with asyncio.timeout(STRANGER_READ_S):
                     return self._parsed(await context.read())
             except TimeoutError:
-                text = f"the request did not come within {STRANGER_READ_S:g} s"
+                text = f"the request did not arrive within {STRANGER_READ_S:g} s"
                 raise CallFailed(UNAVAILABLE, text) from None
 
     async def _messages(self, context: Context) -> AsyncGenerator[Any, None]:
@@ -180,19 +185,21 @@ class _Call:
             yield message
 
     def _parsed(self, raw: Any, last: Any = INVALID) -> Any:
-        """The message, or CallFailed: a caller may send anything. `last`: what the end of a stream is."""
+        """Parse a message; raise CallFailed if it is malformed. `last`: INVALID if the stream must not end here."""
         if raw is aio.EOF:
             if last is None:
                 return None
-            raise CallFailed(INVALID, "the call came without a request")
+            raise CallFailed(INVALID, "the call has no request")
         size = len(raw)
         if self._least is Role.NOBODY and size > STRANGER_BYTES_MAX:
-            del raw  # an exception keeps the variables of this frame for a while
-            text = f"the request has {size:,} bytes; without a token {STRANGER_BYTES_MAX:,} are allowed"
+            # An exception would keep the variables of this frame alive for a while.
+            del raw
+            text = f"the request has {size:,} bytes; the limit without a token is {STRANGER_BYTES_MAX:,}"
             raise CallFailed(INVALID, text)
         try:
             return self._parse(raw)
-        except Exception:  # of protobuf, whose errors have no class in common
+        # The errors of protobuf have no class in common.
+        except Exception:
             del raw
             kind = getattr(getattr(self._parse, "__self__", None), "__name__", "message of this method")
             raise CallFailed(INVALID, f"the request is not a valid {kind}") from None
@@ -216,12 +223,12 @@ class _Call:
         return call
 
     async def _timely(self, inner: Any, context: Context) -> Any:
-        """The answer to one request, both within a time."""
+        """Read and answer one request within CALL_S."""
         try:
             async with asyncio.timeout(CALL_S):
                 return await _answer(inner, await self._enter(context), context)
         except TimeoutError:
-            text = f"no answer within {CALL_S:g} s; what was asked may still be done"
+            text = f"no answer within {CALL_S:g} s; the scheduler may still carry the request out"
             raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
 
     async def _entered_in_time(self, context: Context) -> Any:
@@ -229,10 +236,10 @@ class _Call:
             async with asyncio.timeout(CALL_S):
                 return await self._enter(context)
         except TimeoutError:
-            raise CallFailed(UNAVAILABLE, f"the request did not come within {CALL_S:g} s") from None
+            raise CallFailed(UNAVAILABLE, f"the request did not arrive within {CALL_S:g} s") from None
 
     async def _upload(self, inner: Any, context: Context) -> Any:
-        """The answer to a stream of requests, which takes as long as it takes."""
+        """Answer a stream of requests, without a limit of time."""
         async with aclosing(await self._enter(context)) as requests:
             return await _answer(inner, requests, context)
 
@@ -240,8 +247,9 @@ class _Call:
         async def call(raw: Any, context: Context) -> None:
             try:
                 request = await self._entered_in_time(context)
+                # Calls that watch or follow have a limit of their own.
                 if self._least is not Role.NOBODY:
-                    self._leave()  # how many may watch or follow is limited by itself
+                    self._leave()
                 answer = inner(request, context)
                 work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
                 await self._guard.streams.run(work)
@@ -258,7 +266,8 @@ class _Call:
         return call
 
     async def _fail(self, context: Context, error: Exception) -> None:
-        if isinstance(error, aio.AbortError) or context.done():  # somebody has said already how it ends
+        # The call has ended already: there is nobody to report the error to.
+        if isinstance(error, aio.AbortError) or context.done():
             self._note(BROKEN_OFF)
             return
         failed = failure(error)
@@ -267,7 +276,7 @@ class _Call:
 
     def _note(self, result: str) -> None:
         if self._method in CHANGES:
-            self._guard.record.note(self._who, self._method, self._request, result)
+            self._guard.record.note(self._caller, self._method, self._request, result)
 
 
 async def _answer(inner: Any, request: Any, context: Context) -> Any:
@@ -276,7 +285,7 @@ async def _answer(inner: Any, request: Any, context: Context) -> Any:
 
 
 async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:
-    """Close what is being read when the reader has gone."""
+    """Write every part, and close the source when the reader has gone."""
     try:
         async for part in parts:
             await context.write(part)

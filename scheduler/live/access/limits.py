@@ -13,7 +13,8 @@ from scheduler.live.access.status import TOO_MANY, CallFailed
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-BUCKETS_MAX = 10_000  # whoever has been quiet longest is forgotten first
+# How many names a set of buckets keeps; the least recently used is forgotten first.
+BUCKETS_MAX = 10_000
 
 # How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
 STRANGERS_READ_MAX = 4
@@ -49,18 +50,19 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Buckets:
-    """A token bucket for each name: so much per second in the long run, and so much at once."""
+    """A token bucket for each name: `per_s` in the long run, `burst` at once."""
 
     def __init__(self, per_s: float, burst: float, now_s: Callable[[], float]) -> None:
         self._per_s, self._burst, self._now_s = per_s, burst, now_s
-        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name → what is left, when
+        # Name → what is left, and as of when.
+        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, name: str, count: float = 1.0) -> float:
-        """How long until so much may be taken; 0: now. What is more than a full bucket may be taken from a full one."""
+        """Return how long until `count` may be taken. More than a full bucket may be taken from a full one."""
         return max(min(count, self._burst) - self._left(name), 0.0) / self._per_s
 
     def take(self, name: str, count: float = 1.0) -> None:
-        """Take so much, whether it is there or not."""
+        """Take `count`, even below zero."""
         self._level[name] = (self._left(name) - count, self._now_s())
         self._level.move_to_end(name)
         if len(self._level) > BUCKETS_MAX:
@@ -72,18 +74,18 @@ class Buckets:
 
 
 class Submissions:
-    """How many jobs a user may submit, and have."""
+    """The limits of each user's submissions and unfinished jobs."""
 
     def __init__(self, config: PeopleConfig, now_s: Callable[[], float]) -> None:
         self._buckets = Buckets(config.submissions_per_s, config.submissions_burst, now_s)
         self._unfinished_max = config.jobs_unfinished_max
 
     def admit(self, user: str, jobs: int, unfinished: int) -> None:
-        """CallFailed if it is too much."""
+        """Count a submission; raise CallFailed if it exceeds a limit."""
         if unfinished + jobs > self._unfinished_max:
             raise CallFailed(
                 TOO_MANY,
-                f"{user} would have {unfinished + jobs:,} unfinished jobs, {self._unfinished_max:,} are allowed",
+                f"{user} would have {unfinished + jobs:,} unfinished jobs; the limit is {self._unfinished_max:,}",
                 retry_s=60.0,
             )
         wait_s = self._buckets.wait_s(user, jobs)
@@ -95,14 +97,14 @@ class Submissions:
 
 
 class Places:
-    """So many at once, and no more."""
+    """A limit of how many calls of a kind run at once."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what, self.taken = most, what, 0
+    def __init__(self, most: int, kind: str) -> None:
+        self._most, self._kind, self.taken = most, kind, 0
 
     def __enter__(self) -> None:
         if self.taken >= self._most:
-            raise CallFailed(TOO_MANY, f"there are {self._most:,} {self._what} already", retry_s=10.0)
+            raise CallFailed(TOO_MANY, f"there are already {self._most:,} {self._kind}", retry_s=10.0)
         self.taken += 1
 
     def __exit__(self, *error: object) -> None:
@@ -110,7 +112,7 @@ class Places:
 
 
 class CallPlaces:
-    """How many calls may be in flight: of users, and of callers without a token, by their address."""
+    """The limits of calls in flight: of users, and of callers without a token by their address."""
 
     def __init__(self, config: PeopleConfig) -> None:
         self.users = Crowd(config.calls_max, config.calls_per_user_max)
@@ -119,7 +121,7 @@ class CallPlaces:
 
 
 class Crowd:
-    """So many calls at once in all, and so many of each."""
+    """A limit of calls in flight, in all and of each user or address."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self._most_each = most, most_each
@@ -127,11 +129,11 @@ class Crowd:
 
     @property
     def names(self) -> int:
-        """How many users or addresses have calls now."""
+        """Return how many users or addresses have calls now."""
         return len(self._each)
 
     def enter(self, name: str) -> None:
-        """Take a place for one call of this user or address, to be given back by `leave`; CallFailed: there is none."""
+        """Take a place for one call of this user or address until `leave`; raise CallFailed if none is free."""
         if self.taken >= self._most:
             text = f"the scheduler is busy with {self._most:,} calls; try again in a second"
             raise CallFailed(TOO_MANY, text, retry_s=1.0)
@@ -142,7 +144,7 @@ class Crowd:
         self._each[name] += 1
 
     def leave(self, name: str) -> None:
-        """A call is over."""
+        """Give back the place of a call that has ended."""
         self.taken -= 1
         self._each[name] -= 1
         if not self._each[name]:
@@ -150,5 +152,5 @@ class Crowd:
 
 
 def host_of(peer: str) -> str:
-    """The address without the port, which is another for every connection."""
+    """Return the address without its port, which differs for every connection."""
     return peer.rpartition(":")[0] if peer.startswith("ipv") else peer

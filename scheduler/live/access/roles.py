@@ -1,6 +1,6 @@
-"""Who calls, and who may call what. The table names the least role for every method that people and agents can reach.
+"""Callers and their roles. A table names the least role for each method that users and agents can call.
 
-Roles of people are a ladder: whoever may do more may do less as well. The role of an agent stands beside it.
+The roles of users are a ladder: each includes the ones below it. The role of an agent stands beside the ladder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduler.live.access.status import FORBIDDEN, CallFailed
 
 
 class Role(IntEnum):
-    """What somebody may do, by the numbers of the protocol. NOBODY: no token is asked for."""
+    """A role, with its number in the protocol. NOBODY: the method needs no token."""
 
     NOBODY = 0
     VIEWER = 1
@@ -24,22 +24,22 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """For people: "operator"."""
+        """The name that users read, such as "operator"."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes this call."""
+    """The caller of one call, with the id of its token and the address it calls from."""
 
     user: str
     role: Role
-    token: str = ""  # its id
-    peer: str = ""  # the address it comes from
+    token: str = ""
+    peer: str = ""
     expires_s: float | None = None
 
     def may(self, least: Role) -> bool:
-        """Whether the role is enough."""
+        """Return whether the role includes `least`."""
         if least is Role.NOBODY:
             return True
         if Role.AGENT in (self.role, least):
@@ -47,14 +47,14 @@ class Caller:
         return self.role >= least
 
     def owns(self, user: str) -> bool:
-        """Whether they may see and change what belongs to this user."""
+        """Return whether the caller may see and change what belongs to this user."""
         return self.may(Role.OPERATOR) or (self.may(Role.USER) and bool(user) and user == self.user)
 
-    def must_own(self, user: str, what: str) -> None:
-        """CallFailed unless they may."""
+    def must_own(self, user: str, thing: str) -> None:
+        """Raise CallFailed unless the caller owns what belongs to this user; `thing` names it in the error."""
         if not self.owns(user):
             raise CallFailed(
-                FORBIDDEN, f"{what} belongs to {user or 'nobody'}; you are {self.user} ({self.role.word})"
+                FORBIDDEN, f"{thing} belongs to {user or 'nobody'}; you are {self.user} ({self.role.word})"
             )
 
 
@@ -62,18 +62,18 @@ _caller: ContextVar[Caller] = ContextVar("caller")
 
 
 def caller() -> Caller:
-    """Who makes the call that this task answers."""
+    """Return the caller of the call that this task answers."""
     return _caller.get()
 
 
-def call_as(who: Caller) -> None:
-    """From here on this task answers a call of theirs."""
-    _caller.set(who)
+def call_as(own: Caller) -> None:
+    """Record whose call this task answers from here on."""
+    _caller.set(own)
 
 
 _V, _U, _O, _A = Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN
 
-# Method → the least role. Of other people's jobs the methods themselves show and change less.
+# Method → the least role. Methods themselves restrict what they show and change of other users' jobs.
 LEAST_ROLE: dict[str, Role] = {
     "/gavel.v1.Jobs/SubmitJobs": _U,
     "/gavel.v1.Jobs/PreviewJobs": _U,
@@ -97,15 +97,17 @@ LEAST_ROLE: dict[str, Role] = {
     "/gavel.v1.Cluster/ListRates": _V,
     "/gavel.v1.Cluster/GiveRates": _O,
     "/gavel.v1.Access/WhoAmI": _V,
-    "/gavel.v1.Access/CreateToken": _V,  # for oneself, at most what one is; for others admins only
-    "/gavel.v1.Access/ListTokens": _V,  # one's own; all of them admins only
+    # Users create, list and revoke their own tokens, with at most their own role; admins those of everyone.
+    "/gavel.v1.Access/CreateToken": _V,
+    "/gavel.v1.Access/ListTokens": _V,
     "/gavel.v1.Access/RevokeToken": _V,
     "/gavel.v1.Access/CreateJoinToken": _A,
     "/gavel.v1.Access/RevokeNode": _A,
     "/gavel.v1.Access/ListRevokedNodes": _A,
     "/gavel.v1.Access/UnrevokeNode": _A,
     "/gavel.v1.Upkeep/Backup": _A,
-    "/gavel.v1.Agents/Join": Role.NOBODY,  # it brings a one-time token of its own
+    # The request carries a one-time token of its own.
+    "/gavel.v1.Agents/Join": Role.NOBODY,
     "/gavel.v1.Agents/Link": Role.AGENT,
     "/gavel.v1.Agents/SendLogs": Role.AGENT,
     "/gavel.v1.Agents/FetchPackage": Role.AGENT,
@@ -116,7 +118,7 @@ LEAST_ROLE: dict[str, Role] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _V,
 }
 
-# What changes something, and is written into the audit log.
+# Methods that change something: the audit log records their calls.
 CHANGES: frozenset[str] = frozenset(
     f"/gavel.v1.{name}"
     for name in (
@@ -128,7 +130,7 @@ CHANGES: frozenset[str] = frozenset(
     )
 )
 
-# What a call does, for people whose role does not allow it. Those that every person may make are not here.
+# What a call does, for the error that its role does not allow it. Calls open to every user are not listed.
 _DEEDS = {
     "SubmitJobs": "submitting jobs",
     "PreviewJobs": "asking what would become of jobs",
@@ -140,10 +142,10 @@ _DEEDS = {
     "SetPolicy": "setting the policy",
     "SetPrices": "setting prices",
     "GiveRates": "giving rates",
-    "CreateJoinToken": "making a token with which a node joins",
+    "CreateJoinToken": "creating a join token for a node",
     "RevokeNode": "revoking nodes",
     "ListRevokedNodes": "listing revoked nodes",
-    "UnrevokeNode": "taking the revocation of nodes back",
+    "UnrevokeNode": "undoing the revocation of nodes",
     "Backup": "taking a backup",
     "Link": "linking as an agent",
     "SendLogs": "sending logs as an agent",
@@ -152,5 +154,5 @@ _DEEDS = {
 
 
 def deed(method: str) -> str:
-    """What a call of this method does: "submitting jobs"."""
+    """Return what a call of this method does, such as "submitting jobs"."""
     return _DEEDS.get(method.rpartition("/")[2], "this call")

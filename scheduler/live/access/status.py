@@ -1,9 +1,9 @@
-"""What went wrong with a call, as gRPC says it: a status code, and details that programs can read.
+"""Errors as gRPC statuses: a code, and details for programs.
 
-Every failure carries google.rpc.ErrorInfo with a stable reason in the domain "gavel". Where one field is wrong, it
-carries google.rpc.BadRequest with the path of it; where waiting helps, google.rpc.RetryInfo.
+Every failure carries google.rpc.ErrorInfo with a stable reason in the domain "gavel", google.rpc.BadRequest with the
+path of the field at fault, and google.rpc.RetryInfo if a retry can succeed.
 
-WARNING: reasons are read by other people's programs. One that was once released keeps its meaning.
+WARNING: users' programs read the reasons. A released reason keeps its meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from scheduler.model.errors import InvalidSpec, KeyReused, NotFound, Refused
 log = logging.getLogger(__name__)
 
 DOMAIN = "gavel"
-TEXT_CHARS_MAX = 2000  # a status travels in headers, which are small
+# A status travels in headers, which are small.
+TEXT_CHARS_MAX = 2000
 
 INVALID, NOT_FOUND, KEY_REUSED, REFUSED = "invalid", "not_found", "key_reused", "refused"
 STOPPING, INTERNAL, SLOW_READER, UNAVAILABLE = "stopping", "internal", "slow_reader", "unavailable"
@@ -48,7 +49,7 @@ _CODES: dict[str, int] = {
 
 
 class CallFailed(Exception):
-    """A call that is answered with an error. `reason` is one of those above."""
+    """An error to answer a call with. `reason` is one of those above."""
 
     def __init__(self, reason: str, text: str, field: str = "", retry_s: float | None = None) -> None:
         super().__init__(text)
@@ -59,8 +60,8 @@ class CallFailed(Exception):
 
 
 def failure(error: Exception) -> CallFailed:
-    """What a caller is told about an error. What nobody foresaw is told as a number, and is in the log under it."""
-    # Not above: settings need CallFailed, and should not need the whole scheduler with it.
+    """Return the error that the caller receives. An unexpected one becomes a number that the log explains."""
+    # Imported late: settings need CallFailed, and should not load the whole scheduler with it.
     from scheduler.live.feed import Fell
     from scheduler.live.node_views import LogUnavailable
     from scheduler.live.world import CallRefused
@@ -83,17 +84,18 @@ def failure(error: Exception) -> CallFailed:
             return CallFailed(INVALID, str(error), "policy")
         case LogUnavailable():
             return CallFailed(UNAVAILABLE, str(error), retry_s=5.0)
-        case NotImplementedError():  # of a service that is not ours, such as Health.List
+        # A method of gRPC's own services, such as Health.List.
+        case NotImplementedError():
             return CallFailed(UNIMPLEMENTED, "this release does not serve this method")
         case Fell():
-            return CallFailed(SLOW_READER, "you read too slowly and have missed something: begin again")
+            return CallFailed(SLOW_READER, "the reader was too slow and has missed messages: begin again")
     number = secrets.token_hex(4)
     log.error("internal error %(number)s", {"number": number}, exc_info=error)
     return CallFailed(INTERNAL, f"an internal error; the scheduler's log has it as {number}")
 
 
 def status_of(failed: CallFailed) -> grpc.Status:
-    """The status to end a call with."""
+    """Return the gRPC status that ends a call with this error."""
     text = failed.text if len(failed.text) <= TEXT_CHARS_MAX else failed.text[: TEXT_CHARS_MAX - 1] + "…"
     details: list[AnyMessage] = [_packed(error_details_pb2.ErrorInfo(reason=failed.reason, domain=DOMAIN))]
     if failed.field:
@@ -109,8 +111,8 @@ def status_of(failed: CallFailed) -> grpc.Status:
 
 
 def _status(code: int, text: str, details: Sequence[AnyMessage]) -> grpc.Status:
-    said: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=text, details=details))
-    return said
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=text, details=details))
+    return status
 
 
 def _packed(message: object) -> AnyMessage:

@@ -1,7 +1,7 @@
-"""Keys and certificates: an authority of our own, the server's certificate, and those of nodes.
+"""Keys and certificates: our own authority, the server's certificate, and those of nodes.
 
-Keys are on the curve P-256, in files that only their owner reads. The name of a node is the common name "node:NAME" of
-its certificate. Nothing here opens a socket.
+Keys are on the curve P-256, in files readable only by their owner. A node's certificate has the common name
+"node:NAME". Nothing here opens a socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from scheduler.model.errors import InvalidSpec, Refused
 NODE_PREFIX = "node:"
 AUTHORITY_DAYS, SERVER_DAYS, NODE_DAYS = 3650, 397, 1825
 WARN_DAYS = 30
-SLACK = dt.timedelta(minutes=10)  # clocks differ
+# How far clocks may differ.
+SLACK = dt.timedelta(minutes=10)
 REQUEST_BYTES_MAX = 16 * 1024
 
 _CURVE = ec.SECP256R1
@@ -32,14 +33,14 @@ _Key = ec.EllipticCurvePrivateKey
 
 
 class Signed(NamedTuple):
-    """What a node gets."""
+    """A node's certificate, with that of the authority."""
 
     certificate_pem: bytes
     ca_pem: bytes
 
 
 class Keys:
-    """The files in a directory: ca.pem, ca.key, server.pem, server.key."""
+    """A directory with ca.pem, ca.key, server.pem and server.key."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,15 +51,15 @@ class Keys:
         return (self.folder / "ca.pem").read_bytes()
 
     def server(self) -> tuple[bytes, bytes]:
-        """The server's key and its certificate with the authority's, as grpc.ssl_server_credentials takes them.
+        """Return the server's key and its certificate chain, as grpc.ssl_server_credentials takes them.
 
-        The authority is shown too, so that a node that knows only its fingerprint can recognise it.
+        The chain includes the authority, so that a node that knows only its fingerprint can recognise it.
         """
         chain = (self.folder / "server.pem").read_bytes() + self.ca_pem
         return (self.folder / "server.key").read_bytes(), chain
 
     def fingerprint(self) -> str:
-        """By which nodes recognise the authority: "sha256:…"; empty where there is none."""
+        """Return the authority's fingerprint, "sha256:…", by which nodes recognise it; empty if there is none."""
         try:
             authority = x509.load_pem_x509_certificate(self.ca_pem)
         except FileNotFoundError:
@@ -66,7 +67,7 @@ class Keys:
         return fingerprint(authority)
 
     def make(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
-        """A new authority, and a certificate for a server that is reached by these names."""
+        """Create an authority, and a certificate for a server with these names."""
         now, names = now or _now(), _names(hosts)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = ec.generate_private_key(_CURVE())
@@ -84,7 +85,7 @@ class Keys:
         self._certify(names, now)
 
     def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
-        """A new key and certificate for the server, by the same authority; `hosts` empty: those of the old one."""
+        """Renew the server's key and certificate, for `hosts`, or for the names of the old certificate."""
         self._certify(_names(hosts) if hosts else self._names_now(), now or _now())
 
     def _certify(self, names: Sequence[x509.GeneralName], now: dt.datetime) -> None:
@@ -104,7 +105,7 @@ class Keys:
         write_public(self.folder / "server.pem", _pem(certificate))
 
     def sign_node(self, request_pem: bytes, node: str, now: dt.datetime | None = None) -> Signed:
-        """A certificate for this node, whatever name its request has. Refused where the request is no good."""
+        """Sign a certificate for this node, ignoring the name in the request. Raise Refused if it is malformed."""
         now = now or _now()
         public_key = _requested(request_pem)
         authority, authority_key = self._authority()
@@ -120,15 +121,15 @@ class Keys:
         return Signed(_pem(certificate), self.ca_pem)
 
     def ends(self) -> dict[str, dt.datetime]:
-        """Until when the certificates here are good, by file; those that are there."""
-        found = {}
+        """Return when each existing certificate expires, by file."""
+        ends = {}
         for name in ("ca.pem", "server.pem"):
             try:
                 data = (self.folder / name).read_bytes()
-                found[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
+                ends[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
             except (OSError, ValueError):
                 continue
-        return found
+        return ends
 
     def _authority(self) -> tuple[x509.Certificate, _Key]:
         authority = x509.load_pem_x509_certificate(self.ca_pem)
@@ -142,7 +143,7 @@ class Keys:
 
 
 def common_name(node: str) -> str:
-    """What the certificate of a node calls it. 64 characters are all that X.509 has room for."""
+    """Return the common name in a node's certificate; X.509 allows 64 characters."""
     name = f"{NODE_PREFIX}{node}"
     if len(name) > 64:
         raise InvalidSpec(
@@ -152,39 +153,39 @@ def common_name(node: str) -> str:
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """A hash that people and nodes can compare."""
+    """Return the hash of a certificate that users and nodes compare."""
     return f"sha256:{certificate.fingerprint(hashes.SHA256()).hex()}"
 
 
 def fingerprint_of(certificate_pem: bytes) -> str:
-    """The same for a certificate in a file, or as a connection shows it."""
+    """Return the fingerprint of a certificate in PEM, from a file or a connection."""
     return fingerprint(x509.load_pem_x509_certificate(certificate_pem))
 
 
 def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
-    """What an operator should know of certificates that end soon."""
+    """Return a warning for each certificate that expires soon."""
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
-    said = []
+    warnings = []
     for name, end in keys.ends().items():
         days = (end - now).days
         if days < WARN_DAYS:
-            when = f"ends in {days} days" if days >= 0 else "has ended"
+            when = f"expires in {days} days" if days >= 0 else "has expired"
             remedy = (
                 "run `gavel init --renew`"
                 if name == "server.pem"
                 else "make a new authority, and have nodes join again"
             )
-            said.append(f"the certificate {name} {when}: {remedy}")
-    return said
+            warnings.append(f"the certificate {name} {when}: {remedy}")
+    return warnings
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Written aside and renamed; only its owner ever reads it."""
+    """Write a file that only its owner can read, aside first and then renamed."""
     _write(path, data, 0o600)
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """The same for what everybody may read."""
+    """Write a file that everybody can read, aside first and then renamed."""
     _write(path, data, 0o644)
 
 
@@ -200,7 +201,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def _requested(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    wrong = Refused("the certificate request is no PEM request for a P-256 key, signed with that key")
+    wrong = Refused("the certificate request is not a PEM request for a P-256 key, signed with that key")
     if len(request_pem) > REQUEST_BYTES_MAX:
         raise wrong
     try:
@@ -230,25 +231,25 @@ def _builder(
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """InvalidSpec where one of these cannot be the name or address of a machine."""
+    """Raise InvalidSpec if one of these is not a host name or address."""
     _names(hosts)
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    found: list[x509.GeneralName] = []
+    names: list[x509.GeneralName] = []
     for host in dict.fromkeys((*hosts, "localhost", "127.0.0.1")):
         try:
-            found.append(x509.IPAddress(ipaddress.ip_address(host.strip("[]"))))
+            names.append(x509.IPAddress(ipaddress.ip_address(host.strip("[]"))))
         except ValueError:
             if not host or len(host) > 253 or any(c.isspace() or c in "/:@" or ord(c) > 127 for c in host):
                 raise InvalidSpec(
                     "host", f"is '{host}', must be a name or an address of this machine"
                 ) from None
-            found.append(x509.DNSName(host))
-    return found
+            names.append(x509.DNSName(host))
+    return names
 
 
-def _usage(**given: bool) -> x509.KeyUsage:
+def _usage(**allowed: bool) -> x509.KeyUsage:
     words = (
         *(
             "digital_signature",
@@ -259,7 +260,7 @@ def _usage(**given: bool) -> x509.KeyUsage:
         ),
         *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
     )
-    return x509.KeyUsage(**{word: given.get(word, False) for word in words})
+    return x509.KeyUsage(**{word: allowed.get(word, False) for word in words})
 
 
 def _authority_id(key: _Key) -> x509.AuthorityKeyIdentifier:

@@ -1,9 +1,9 @@
 """Tokens of people and agents, one-time tokens with which nodes join, and the nodes whose certificates were revoked.
 
-A token is "gavel_ID_SECRET". The secret is 256 bits of chance, so a salted SHA-256 of it is enough to keep: slow hashes
-are for passwords, which can be guessed. Whoever reads the file can neither use nor guess a token.
+A token is "gavel_ID_SECRET". The secret has 256 random bits, so a salted SHA-256 of it suffices: slow hashes are for
+passwords, which can be guessed. A reader of the file can neither use nor guess a token.
 
-Changes are durable when they return. When a token was last used is written now and then.
+Changes are durable on return. The time of a token's last use is written occasionally.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from scheduler.live.private_database import open_private
 from scheduler.model.errors import InvalidSpec, NotFound
 
 PREFIX = "gavel"
-USED_SLACK_S = 60.0  # that `used_s` may lag behind
+# How far the `used_s` on disk may lag behind.
+USED_SLACK_S = 60.0
 JOIN_VALID_S = 3600.0
 REMEDY = (
     "take access.db from a backup, or move it away and make a first token with `gavel init DIRECTORY --token`: all "
@@ -49,11 +50,11 @@ CREATE TABLE IF NOT EXISTS certified_again (
 
 
 class BadToken(Exception):
-    """Not a token of this scheduler, or not any more: in words that help its owner and nobody else."""
+    """The token is not valid here. The message helps its owner and reveals nothing to others."""
 
 
 class Token(msgspec.Struct):
-    """A token as it is kept."""
+    """A token, without its secret."""
 
     id: str
     user: str
@@ -68,21 +69,21 @@ class Token(msgspec.Struct):
 
 
 class RevokedNode(NamedTuple):
-    """A node whose certificates of before `at_s` do not count."""
+    """A node whose certificates from before `at_s` are refused; `joined_again`: it has a newer, valid one."""
 
     node: str
     at_s: float
-    joined_again: bool  # It has got a certificate since then, which counts.
+    joined_again: bool
 
 
 def id_of(secret: str) -> str:
-    """The part of a token that is no secret."""
+    """Return the part of a token that is not secret."""
     parts = secret.split("_", 2)
     return parts[1][:64] if len(parts) == 3 else ""
 
 
 class Access:
-    """The file of tokens. One process has it open; all tokens are in memory, too."""
+    """The database of tokens. One process has it open and keeps all tokens in memory as well."""
 
     def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
@@ -96,21 +97,21 @@ class Access:
             for row in rows
         }
         self._revoked_s: dict[str, float] = dict(self._db.execute("SELECT node, at_s FROM revoked_node"))
-        # Of nodes that were revoked, the certificates that they have got since then.
+        # The certificates that revoked nodes have received since.
         self._again: dict[str, set[str]] = {node: set() for node in self._revoked_s}
         for node, fingerprint in self._db.execute("SELECT node, fingerprint FROM certified_again"):
             self._again[node].add(fingerprint)
         self._written_s = {token.id: token.used_s or 0.0 for token in self._tokens.values()}
 
     def close(self) -> None:
-        """Write what is only in memory, and let the file go."""
+        """Write what is only in memory, and close the database."""
         self.write_used()
         self._db.close()
 
-    # ------------------------------------------------------------------------------------------------- of people
+    # ------------------------------------------------------------------------------------------------- user tokens
 
     def create(self, user: str, role: Role, valid_s: float, note: str = "") -> tuple[Token, str]:
-        """A new token, and the secret, which is said this once."""
+        """Create a token; return it with its secret, which is shown only this once."""
         check_user(user)
         if len(note) > 256 or not note.isprintable():
             raise InvalidSpec("note", "must be at most 256 characters, without line breaks")
@@ -126,7 +127,7 @@ class Access:
         return token, secret
 
     def recognise(self, secret: str) -> Token:
-        """The token with this secret; BadToken where it is none, or none any more."""
+        """Return the token with this secret; raise BadToken if it is unknown, revoked or expired."""
         token = self._tokens.get(id_of(secret))
         if token is None or not hmac.compare_digest(_hash(token.salt, secret), token.hash):
             raise BadToken("this token is not known here: is it for another scheduler, or mistyped?")
@@ -139,19 +140,19 @@ class Access:
         return token
 
     def token(self, id_: str) -> Token:
-        """A token by its id."""
-        found = self._tokens.get(id_)
-        if found is None:
+        """Return a token by id."""
+        token = self._tokens.get(id_)
+        if token is None:
             raise NotFound(f"there is no token '{id_}'")
-        return found
+        return token
 
     def tokens(self, user: str = "") -> list[Token]:
-        """All of them, or those of one user; oldest first."""
-        mine = [token for token in list(self._tokens.values()) if not user or token.user == user]
-        return sorted(mine, key=lambda token: (token.created_s, token.id))
+        """Return all tokens, or those of one user, oldest first."""
+        tokens = [token for token in list(self._tokens.values()) if not user or token.user == user]
+        return sorted(tokens, key=lambda token: (token.created_s, token.id))
 
     def revoke(self, id_: str) -> Token:
-        """It is no token any more, from the next call on."""
+        """Revoke a token: the next call with it is refused."""
         token = self.token(id_)
         with self._lock:
             self._db.execute("UPDATE token SET revoked = 1 WHERE id = ?", (id_,))
@@ -159,7 +160,7 @@ class Access:
         return token
 
     def write_used(self) -> None:
-        """Write when tokens were last used, where that has changed by much."""
+        """Write the times of last use that have changed by more than USED_SLACK_S."""
         with self._lock:
             late = [
                 (token.used_s, token.id)
@@ -167,15 +168,16 @@ class Access:
                 if (token.used_s or 0.0) > self._written_s.get(token.id, 0.0) + USED_SLACK_S
             ]
             if late:
-                with self._db:  # or nothing of it: what is made durable later must not wait for this
+                # One transaction: later changes must not wait for a commit per token.
+                with self._db:
                     self._db.execute("BEGIN")
                     self._db.executemany("UPDATE token SET used_s = ? WHERE id = ?", late)
                 self._written_s.update({id_: used_s or 0.0 for used_s, id_ in late})
 
-    # -------------------------------------------------------------------------------------------------- of nodes
+    # ------------------------------------------------------------------------------------------------------ nodes
 
     def create_join(self, node: str = "", valid_s: float = JOIN_VALID_S) -> tuple[str, float]:
-        """A one-time token for this node, or for any new one; the secret, and when it expires."""
+        """Create a one-time join token for this node, or for any; return its secret and when it expires."""
         id_, secret, salt, hash_ = _fresh()
         now_s = self.now_s()
         with self._lock:
@@ -187,10 +189,9 @@ class Access:
         return secret, now_s + valid_s
 
     def consume_join(self, secret: str, node: str, certificate_pem: bytes) -> None:
-        """Use a one-time token up for this node; BadToken where it is none, for another node, or used already.
+        """Use up a join token for this node; raise BadToken if it is unknown, expired, used, or another node's.
 
-        Of many who try at the same time, one succeeds. The certificate that it gets counts from now on, whatever was
-        revoked before.
+        Of several simultaneous attempts, one succeeds. Its certificate is valid even if the node was revoked before.
         """
         with self._lock:
             row = self._db.execute(
@@ -205,14 +206,14 @@ class Access:
                 (node, row[0], self.now_s()),
             )
             if used.rowcount != 1:
-                raise BadToken("this join token has expired or was used already: make another")
+                raise BadToken("this join token has expired or was already used: make another")
             if node in self._again:
                 fingerprint = fingerprint_of(certificate_pem)
                 self._db.execute("INSERT INTO certified_again VALUES (?, ?)", (fingerprint, node))
                 self._again[node].add(fingerprint)
 
     def revoke_node(self, node: str) -> None:
-        """No certificate or join token that this node has got so far counts any more."""
+        """Invalidate every certificate and join token that this node has received so far."""
         now_s = self.now_s()
         with self._lock:
             with self._db:
@@ -223,7 +224,7 @@ class Access:
             self._again[node], self._revoked_s[node] = set(), now_s
 
     def unrevoke_node(self, node: str) -> None:
-        """Every certificate that this node has ever got counts again. NotFound if it was not revoked."""
+        """Accept all certificates of this node again. Raise NotFound if it was not revoked."""
         with self._lock:
             if node not in self._revoked_s:
                 raise NotFound(f"node '{node}' is not revoked")
@@ -234,7 +235,7 @@ class Access:
             del self._again[node], self._revoked_s[node]
 
     def revoked_nodes(self) -> list[RevokedNode]:
-        """Nodes that were revoked, by name."""
+        """Return the revoked nodes, by name."""
         with self._lock:
             revoked = [
                 RevokedNode(node, at_s, bool(self._again[node])) for node, at_s in self._revoked_s.items()
@@ -242,7 +243,7 @@ class Access:
         return sorted(revoked)
 
     def is_revoked(self, node: str, certificate_pem: bytes) -> bool:
-        """Whether this certificate of a node counts no more."""
+        """Return whether this certificate of a node has been revoked."""
         again = self._again.get(node)
         return again is not None and fingerprint_of(certificate_pem) not in again
 
@@ -258,6 +259,6 @@ def _hash(salt: bytes, secret: str) -> bytes:
 
 
 def check_user(user: str) -> None:
-    """InvalidSpec where this cannot be the name of a user."""
+    """Raise InvalidSpec if this is not a valid user name."""
     if not user or len(user) > 64 or not user.isprintable() or any(c in ": /\\" for c in user):
         raise InvalidSpec("user", "must be a user name of at most 64 characters, without ':', '/' or spaces")

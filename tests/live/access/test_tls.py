@@ -140,7 +140,7 @@ def test_an_operator_is_warned_of_certificates_that_end(tmp_path: Path) -> None:
     assert "server.pem" in said
     assert "gavel init --renew" in said
     (said,) = expiry_warnings(keys, (NOW + dt.timedelta(days=400)).timestamp())
-    assert "has ended" in said
+    assert "has expired" in said
     assert expiry_warnings(Keys(tmp_path / "none"), 0.0) == []
 
 
