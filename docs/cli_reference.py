@@ -15,8 +15,8 @@ import click
 
 from gavel.cli.main import main
 from gavel.client import results as r
-from gavel.client.jobs.fields import FIELDS
-from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.after import After
+from gavel.client.jobs.spec import FIELDS, JobSpec
 from scheduler.model import bounds
 
 DOCS = Path(__file__).parent

@@ -24,8 +24,9 @@ from gavel.client.errors import (
     ServerError,
     TooMany,
 )
+from gavel.client.jobs.after import After
 from gavel.client.jobs.file import read_job_file
-from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.spec import JobSpec
 from gavel.client.results import (
     Allocation,
     Explanation,

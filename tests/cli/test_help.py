@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gavel.cli.main import COMMANDS, main
-from gavel.client.jobs.fields import FIELDS
+from gavel.client.jobs.spec import FIELDS
 from tests.cli.conftest import Gavel
 
 NO_FLAG = {"command": "stands behind --", "script": "lines of shell belong into a file, or behind -- bash -c"}

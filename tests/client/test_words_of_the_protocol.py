@@ -11,7 +11,8 @@ from gavel import AsyncClient, Client
 from gavel.client import results as r
 from gavel.client.calls import JobFilter
 from gavel.client.errors import Invalid
-from gavel.client.jobs.spec import After, JobSpec, Source, spec_from_proto, spec_to_proto
+from gavel.client.jobs.after import After
+from gavel.client.jobs.spec import JobSpec, Source, spec_from_proto, spec_to_proto
 from gavel.client.reading import moment, plain, read, stamp_of
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 

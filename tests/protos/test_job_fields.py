@@ -7,6 +7,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from gavel.client import JobSpec as ClientSpec
+from gavel.client.jobs.spec import FIELDS
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1.plain import UnknownWord, message_of, plain
 from scheduler.model.jobs import Dependency, JobSpec
@@ -48,6 +49,12 @@ def test_the_client_has_every_field() -> None:
     """The launch's are among the job's own; a package that was sent already is `package`; `source` is not sent."""
     wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
     assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
+
+
+def test_a_job_file_has_every_field() -> None:
+    """Under a name of its own where that is better; a range of GPUs is one field there."""
+    of_spec = {field.name for field in fields(ClientSpec)}
+    assert of_spec - {field.target for field in FIELDS} == {"gpus_min", "gpus_max", "package", "source"}
 
 
 def test_messages_are_plain_values_and_back() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
-from gavel.client.jobs.fields import BY_NAME
 from gavel.client.jobs.file import field_values
+from gavel.client.jobs.spec import BY_NAME
 from gavel.client.jobs.yaml import Wrong
 from protos.files.yaml import List, Node, Scalar, Table
 

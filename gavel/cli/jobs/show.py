@@ -149,7 +149,7 @@ def _due(job: Job, due: datetime, now: datetime) -> str:
 
 def _request(job: Job) -> Iterator[tuple[str, str]]:
     """Yield what was asked for at submission, in the words of the job file."""
-    from gavel.client.jobs.fields import FIELDS
+    from gavel.client.jobs.spec import FIELDS
 
     spec = job.spec
     for field in FIELDS:

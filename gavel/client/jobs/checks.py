@@ -8,17 +8,18 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import fields, replace
+from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gavel.client.errors import InvalidJob
+from gavel.client.jobs import values as v
+from gavel.client.jobs.after import AFTER, After
 from gavel.client.jobs.errors import objection
-from gavel.client.jobs.spec import After, JobSpec
-from gavel.client.jobs.values import AFTER, duration_s
+from gavel.client.jobs.spec import FIELDS, Field, JobSpec
 from gavel.client.jobs.yaml import Wrong
 from protos.files.yaml import Scalar
-from protos.gavel.v1.limits import COUNT_MAX, GPUS_MAX, INDEX_MAX
+from protos.gavel.v1 import limits
 
 Read = Callable[[Any], Any]
 
@@ -86,7 +87,7 @@ def _whole(least: int, most: int) -> Read:
 def _number(unit: str) -> Read:
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, Real):
-            length_s = duration_s(value) if unit == "seconds" and isinstance(value, str) else None
+            length_s = v.duration_s(value) if unit == "seconds" and isinstance(value, str) else None
             hint = f"; say {length_s:.15g}" if length_s is not None else _as_number(value)
             raise _Unfit(f"must be a number{f' of {unit}' if unit else ''}, got {_shown(value)}{hint}")
         try:
@@ -192,21 +193,30 @@ def _as_number(value: Any) -> str:
         return ""
 
 
-_READERS: dict[str, Read] = {
-    **dict.fromkeys(("name", "script", "job_type", "tenant", "user", "setup", "package"), _text),
-    **dict.fromkeys(("venv", "workdir", "checkpoint_dir"), _path),
-    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), _whole(1, GPUS_MAX)),
-    **dict.fromkeys(("retries", "retries_node", "retries_preemption"), _whole(0, COUNT_MAX)),
-    **dict.fromkeys(("steps", "weight", "cpus", "max_cost"), _number("")),
-    **{one.name: _number("seconds") for one in fields(JobSpec) if one.name.endswith("_s")},
-    **{one.name: _number("GB") for one in fields(JobSpec) if one.name.endswith("_gb")},
-    **dict.fromkeys(("preemptible", "packable", "reports_steps", "upload"), _boolean),
-    **dict.fromkeys(("worker_types", "excluded_worker_types", "nodes"), _names),
-    "command": _command,
-    "after": _after,
-    "array": _listed(_whole(0, INDEX_MAX), "whole numbers", "range(10)"),
-    **dict.fromkeys(("labels", "env", "env_from"), _mapped(_text, "{'KEY': 'value'}")),
-    "rates": _mapped(_number("steps per second"), "{'a100': 12.5}"),
-    "ranks": _word("per_gpu", "per_node"),
-    "checkpoints": _word("per_job", "per_attempt"),
+def _reader(field: Field, hint: Any) -> Read:
+    """Return how a value of a field is checked, by the type that the field has."""
+    name, kind = field.target, field.kind
+    if hint in (float, float | None):
+        return _number("seconds" if name.endswith("_s") else "GB" if name.endswith("_gb") else "")
+    if hint in (int, int | None):
+        return _whole(1, limits.GPUS_MAX) if kind is v.WIDTH else _whole(0, limits.COUNT_MAX)
+    if get_origin(hint) is Literal:
+        return _word(*filter(None, get_args(hint)))
+    if kind is v.PATH:
+        return _path
+    return _command if kind is v.COMMAND else _BY_TYPE[hint]
+
+
+_BY_TYPE: dict[Any, Read] = {
+    str: _text,
+    bool: _boolean,
+    bool | None: _boolean,
+    tuple[str, ...]: _names,
+    tuple[After, ...]: _after,
+    tuple[int, ...]: _listed(_whole(0, limits.INDEX_MAX), "whole numbers", "range(10)"),
+    Mapping[str, str]: _mapped(_text, "{'KEY': 'value'}"),
+    Mapping[str, float]: _mapped(_number("steps per second"), "{'a100': 12.5}"),
 }
+_HINTS = get_type_hints(JobSpec)
+_READERS: dict[str, Read] = {field.target: _reader(field, _HINTS[field.target]) for field in FIELDS}
+_READERS |= {"gpus_min": _READERS["gpus"], "gpus_max": _READERS["gpus"], "package": _text}

@@ -6,24 +6,13 @@ import re
 from collections.abc import Sequence
 
 from gavel.client.errors import GavelError, Invalid, InvalidJob
-from gavel.client.jobs.spec import JobSpec
+from gavel.client.jobs.spec import FIELDS, JobSpec
 
 _PLACE = re.compile(r"specs\[(\d+)\]\.?(.*)")
 
-# field of the protocol → field of the job file, where they differ
-_NAMES = {
-    "gpus_min": "gpus",
-    "gpus_max": "gpus",
-    "deadline_s": "deadline",
-    "earliest_start_s": "start",
-    "time_limit_s": "time_limit",
-    "min_run_s": "min_run",
-    "restart_cost_s": "restart_cost",
-    "memory_gb": "memory",
-    "gpu_memory_gb": "gpu_memory",
-    "excluded_worker_types": "exclude_worker_types",
-    "upload": "package",
-}
+# The names in a job file of the protocol's fields, where they differ.
+_NAMES = {field.target: field.name for field in FIELDS}
+_NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
 
 
 def file_field(path: str) -> str:

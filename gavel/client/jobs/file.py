@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.fields import ALSO_SAID, BY_NAME, SKYPILOT, Field
-from gavel.client.jobs.spec import JobSpec, Source
+from gavel.client.jobs.fields import ALSO_SAID, SKYPILOT
+from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
 from gavel.client.jobs.yaml import Pair, Wrong, documents, pairs, raise_first
 from protos.files.yaml import List, Node, quote, scalar
 from protos.gavel.v1.limits import program_fault

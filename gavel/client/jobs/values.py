@@ -16,7 +16,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from gavel.client.jobs.spec import After
 from gavel.client.jobs.yaml import Wrong, pairs
 from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
@@ -34,8 +33,8 @@ class Kind:
     schema: Schema = field(default_factory=dict)
 
 
-def _text_of(node: Node, what: str) -> str:
-    """Text, and numbers and words of YAML as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
+def text_of(node: Node, what: str) -> str:
+    """Return text; numbers and words of YAML are taken as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
         raise Wrong(node, f"must be {what}, got {quote(node)}")
@@ -49,12 +48,12 @@ def _text_of(node: Node, what: str) -> str:
     return text
 
 
-_argument = partial(_text_of, what="text")
-_when = partial(_text_of, what="succeeded or ended")
+_argument = partial(text_of, what="text")
 
 
-def _name_of(node: Node, what: str = "a name") -> str:
-    text = _text_of(node, what)
+def name_of(node: Node, what: str = "a name") -> str:
+    """Return text for one line, as long as a name may be."""
+    text = text_of(node, what)
     if not text or not text.isprintable():
         raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {quote(node)}")
     if len(text) > limits.NAME_CHARS_MAX:
@@ -63,7 +62,7 @@ def _name_of(node: Node, what: str = "a name") -> str:
 
 
 def _lines_of(node: Node) -> str:
-    text = _text_of(node, "text")
+    text = text_of(node, "text")
     if not text.strip():
         raise Wrong(node, "is empty: leave it out, or say something")
     if len(text.encode()) > limits.TEXT_BYTES_MAX:
@@ -214,7 +213,7 @@ def _array(node: Node) -> tuple[int, ...]:
     if isinstance(node, List):
         indices = [nested(f"[{at}]", _whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
-        text = _text_of(node, "indices such as 0-9")
+        text = text_of(node, "indices such as 0-9")
         if "%" in text:
             raise Wrong(
                 node,
@@ -240,36 +239,6 @@ def _array(node: Node) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def _after(node: Node) -> tuple[After, ...]:
-    """`17`, `[17, {job: 18, when: ended}]`; `17:ended` as the command line has it."""
-    parts = node.value if isinstance(node, List) else [node]
-    return tuple([nested(f"[{at}]", _one_after, part) for at, part in enumerate(parts)])
-
-
-_SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
-
-
-def _one_after(node: Node) -> After:
-    if isinstance(node, Table):
-        said = pairs(node, "a job")
-        for name, (key, _) in said.items():
-            if name not in ("job", "when"):
-                raise Wrong(key, "must have job and when only", name)
-        if "job" not in said:
-            raise Wrong(node, "job is missing: {job: 17, when: ended}")
-        job = nested("job", _name_of, said["job"][1])
-        when = nested("when", _when, said["when"][1]) if "when" in said else "succeeded"
-    else:
-        job, colon, when = _name_of(node, "the id of a job").rpartition(":")
-        if not colon:
-            job, when = when, "succeeded"
-    if job in _SLURM_AFTER:
-        raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
-    if when not in ("succeeded", "ended"):
-        raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
-    return After(job, when)  # type: ignore[arg-type]  # just checked
-
-
 def _command(node: Node) -> tuple[str, ...]:
     if not isinstance(node, List):
         raise Wrong(
@@ -289,7 +258,7 @@ def _said(node: Node) -> str:
 
 def _names(node: Node) -> tuple[str, ...]:
     parts = node.value if isinstance(node, List) else [node]
-    names = tuple([nested(f"[{at}]", _name_of, part) for at, part in enumerate(parts)])
+    names = tuple([nested(f"[{at}]", name_of, part) for at, part in enumerate(parts)])
     if not names or len(names) > limits.ENTRIES_MAX:
         raise Wrong(node, f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
     if len(set(names)) < len(names):
@@ -303,7 +272,7 @@ def _map(value: Read, *, variables: bool = False) -> Read:
         if len(said) > limits.ENTRIES_MAX:
             raise Wrong(node, f"must be at most {limits.ENTRIES_MAX:,} entries")
         for name, (key, _) in said.items():
-            _name_of(key)
+            name_of(key)
             if variables and not limits.is_variable(name):
                 raise Wrong(key, f"{quote(key)} cannot be the name of a variable: letters, digits and _ only")
         return {name: nested(name, value, part) for name, (_, part) in said.items()}
@@ -313,7 +282,7 @@ def _map(value: Read, *, variables: bool = False) -> Read:
 
 def _choice(*words: str) -> Kind:
     def read(node: Node) -> str:
-        if (text := _text_of(node, " or ".join(words))) not in words:
+        if (text := text_of(node, " or ".join(words))) not in words:
             raise Wrong(node, f"must be {' or '.join(words)}, got {quote(node)}")
         return text
 
@@ -334,8 +303,8 @@ _TEXT = {"type": "string"}
 _LISTED = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
 _SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
-NAME = Kind("name", _name_of, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX})
-PATH = Kind("path", _name_of, _TEXT)
+NAME = Kind("name", name_of, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX})
+PATH = Kind("path", name_of, _TEXT)
 LINES = Kind("lines of shell", _lines_of, _TEXT)
 BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
 COUNT = Kind("whole number", _whole(0, limits.COUNT_MAX), {"type": "integer", "minimum": 0})
@@ -370,18 +339,6 @@ INDICES = Kind(
         ]
     },
 )
-_ONE_AFTER = {
-    "anyOf": [
-        {"type": ["string", "integer"]},
-        {
-            "type": "object",
-            "properties": {"job": {"type": ["string", "integer"]}, "when": {"enum": ["succeeded", "ended"]}},
-            "required": ["job"],
-            "additionalProperties": False,
-        },
-    ]
-}
-AFTER = Kind("jobs", _after, {"anyOf": [*_ONE_AFTER["anyOf"], {"type": "array", "items": _ONE_AFTER}]})
 COMMAND = Kind(
     "list of arguments",
     _command,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.fields import ALSO_SAID, BY_NAME, FIELDS, json_schema
+from gavel.client.jobs.after import After
+from gavel.client.jobs.fields import ALSO_SAID, json_schema
 from gavel.client.jobs.file import parse_jobs, read_job_file
-from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.spec import BY_NAME, FIELDS, JobSpec
 
 FOLDER = Path("/shared/project")
 NOW_S = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
