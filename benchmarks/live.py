@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gavel.cli.service.up import LocalCluster
+from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, Job, JobSpec
 from scheduler.core.facts import (
     AllocationAdopted,

@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel import Client
-from gavel.cli.service.up import AGENTS_DEFAULT as AGENTS
-from gavel.cli.service.up import LocalCluster
+from gavel.cli.service.local_cluster import AGENTS_DEFAULT as AGENTS
+from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import GavelError, Job, JobSpec
 from scheduler.live.data.fsck import look_at
 

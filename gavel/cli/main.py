@@ -76,28 +76,28 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "Service": {
-        "up": ("service.commands", "Start a scheduler and a few agents on this machine, for trying things."),
+        "up": ("service.up", "Start a scheduler and a few agents on this machine, for trying things."),
         "init": (
-            "service.commands",
+            "service.init",
             "Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.",
         ),
-        "serve": ("service.commands", "Run a scheduler until it is told to stop."),
+        "serve": ("service.serve", "Run a scheduler until it is told to stop."),
         "agent": ("service.agent", "Run the agent of a node until it is told to stop."),
-        "config": ("service.commands", "Show or check the settings of a scheduler."),
+        "config": ("service.config", "Show or check the settings of a scheduler."),
         "doctor": (
-            "service.upkeep_commands",
+            "service.doctor",
             "Look for what may go wrong on this machine, and say what to do about it.",
         ),
         "backup": (
-            "service.upkeep_commands",
+            "service.backup",
             "Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.",
         ),
         "restore": (
-            "service.upkeep_commands",
+            "service.backup",
             "Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it.",
         ),
         "fsck": (
-            "service.upkeep_commands",
+            "service.fsck",
             "Check a data directory: files, records, and whether its history keeps every promise.",
         ),
         "completion": (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 from unittest import mock
 
-from gavel.cli.service.up import LocalCluster
+from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, Job, JobSpec, JobState, Refused
 from tests.worker_agent.shim_runs import end_groups
 from worker_agent.shim import process_tree

@@ -1,4 +1,4 @@
-"""`gavel agent`: its options, and nothing yet of how it is done. A test keeps them those of the agent's settings."""
+"""`gavel agent` and `gavel agent join`. A test keeps the options of the former those of the agent's settings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     from worker_agent.config import ConfigError, agent_config, labels_of
 
     try:
-        flags["labels"] = labels_of([one for part in labels for one in part.split(",")]) if labels else None
+        flags["labels"] = (
+            labels_of([label for part in labels for label in part.split(",")]) if labels else None
+        )
         if context.invoked_subcommand is not None:
             context.obj = path, flags
             return
@@ -88,7 +90,7 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
 @JSON
 @click.pass_obj
 def join(
-    given: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, as_json: bool, **flags: Any
+    outer: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, as_json: bool, **flags: Any
 ) -> None:
     """Get a certificate for this node.
 
@@ -99,13 +101,12 @@ def join(
 
     from gavel.cli.io.outputs import STDOUT, write_json
     from worker_agent.config import ConfigError, agent_config
-    from worker_agent.link.join import JoinError
-    from worker_agent.link.join import join as joined_by
+    from worker_agent.link import join
 
-    path, outer = given
+    path, settings = outer
+    settings |= {key: value for key, value in flags.items() if value is not None}
     try:
-        said = outer | {key: value for key, value in flags.items() if value is not None}
-        config = agent_config(path, said, os.environ)
+        config = agent_config(path, settings, os.environ)
     except ConfigError as error:
         raise Fault(str(error)) from None
     if (token is None) == (token_file is None):
@@ -118,17 +119,18 @@ def join(
             raise Fault(f"{token_file}: {(error.strerror or str(error)).lower()}") from None
     into = config.certificates or config.state / "certificates"
     try:
-        joined = joined_by(config.scheduler, config.node_name, token or "", ca_fingerprint, into)
-    except JoinError as error:
+        joined = join.join(config.scheduler, config.node_name, token or "", ca_fingerprint, into)
+    except join.JoinError as error:
         raise Fault(str(error)) from None
     except OSError as error:
         raise Fault(f"{error.filename or into}: {(error.strerror or str(error)).lower()}") from None
     if as_json:
-        found = {"node": config.node_name, "certificates": str(joined.certificates)}
-        write_json("--json", STDOUT, found | {"agents_address": joined.agents_address})
+        data = {"node": config.node_name, "certificates": str(joined.certificates)}
+        write_json("--json", STDOUT, data | {"agents_address": joined.agents_address})
         return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
     start = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}
-    start |= {key: said.get(key) for key in ("state_dir", "cert_dir")}  # by which it finds the certificate
+    # By these the agent finds its certificate.
+    start |= {key: settings.get(key) for key in ("state_dir", "cert_dir")}
     words = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in start.items() if value)
     click.echo(f"start it with: gavel agent {' '.join(words)}")

@@ -1,23 +1,29 @@
-"""The bodies of `gavel backup` and `gavel restore`."""
+"""`gavel backup` and `gavel restore`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import gavel
 from gavel.cli.faults import Fault
+from gavel.cli.io.options import CONFIG, DATA_DIR, JSON, LIVE
 from gavel.cli.io.session import one_line, print_json
 from gavel.cli.io.units import size
-from gavel.cli.service.findings import settings
-from gavel.cli.service.locate import client_of, elsewhere, running
-from gavel.client.client import Client
-from scheduler.live.data.backup import BackupError
-from scheduler.live.data.backup import backup as make
-from scheduler.live.data.backup import restore as unmake
+from gavel.cli.service.fsck import settings
+
+if TYPE_CHECKING:
+    from gavel.client import Client
 
 
+@click.command()
+@click.argument("archive", type=click.Path(dir_okay=False))
+@CONFIG
+@DATA_DIR
+@click.option("--packages", is_flag=True, help="Uploaded work directories too.")
+@LIVE
 def backup(
     archive: str,
     path: str | None,
@@ -27,57 +33,65 @@ def backup(
     address: str | None,
     context: str | None,
 ) -> None:
-    """By the scheduler if it runs, else here."""
+    """Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.
+
+    While the scheduler runs it makes the archive itself, for admins; it need not be stopped, and may be elsewhere.
+    """
+    from gavel.cli.service.locate import client_of, elsewhere, running
+
     target = Path(archive)
     with one_line():
         client = elsewhere(path, data_dir, address, context)
         folder = settings(path, data_dir).folder
-        if client is None and (found := running(folder)) is not None:
-            client = client_of(found)
+        if client is None and (scheduler := running(folder)) is not None:
+            client = client_of(scheduler)
     if client is not None:
-        _by_scheduler(client, target, packages, as_json)
-        return
-    try:
-        made = make(folder, target, gavel.__version__, packages=packages)
-    except BackupError as error:
-        raise Fault(str(error)) from None
-    if as_json:
-        _tell(target, made.size_bytes, "")
+        size_bytes = _made_by_scheduler(client, target, packages)
+        made_by = client.connection.address
+        words = f"{size(size_bytes)}, made by the scheduler at {made_by}"
     else:
-        _say(target, f"{made.records} records, {size(made.size_bytes)}")
+        from scheduler.live.data import backup
 
-
-def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Into an empty directory."""
-    folder = settings(path, data_dir).folder
-    try:
-        found = unmake(Path(archive), folder)
-    except BackupError as error:
-        raise Fault(str(error)) from None
+        try:
+            written = backup.backup(folder, target, gavel.__version__, packages=packages)
+        except backup.BackupError as error:
+            raise Fault(str(error)) from None
+        size_bytes, made_by = written.size_bytes, None
+        words = f"{written.records} records, {size(size_bytes)}"
     if as_json:
-        print_json({"data_dir": str(folder), "records": found.records})
-        return
-    click.echo(f"restored to {folder}: {found.records} records; what came after the backup is lost")
-    if found.data_dir_was:
-        click.echo(f"its gavel.toml named {found.data_dir_was} as data_dir; it names {folder.absolute()} now")
-    click.echo("start the scheduler: it uses no number that may have been given away since")
+        print_json({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by})
+    else:
+        click.echo(f"{target}: {words}; keep it where only you can read")
 
 
-def _by_scheduler(client: Client, target: Path, packages: bool, as_json: bool) -> None:
+def _made_by_scheduler(client: Client, target: Path, packages: bool) -> int:
     with client, one_line(client):
         try:
-            size_bytes = client.backup(target, packages=packages)
+            return client.backup(target, packages=packages)
         except OSError as error:
             raise Fault(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from None
-        if as_json:
-            _tell(target, size_bytes, client.connection.address)
-            return
-        _say(target, f"{size(size_bytes)}, made by the scheduler at {client.connection.address}")
 
 
-def _say(target: Path, what: str) -> None:
-    click.echo(f"{target}: {what}; keep it where only you can read")
+@click.command()
+@click.argument("archive", type=click.Path(exists=True, dir_okay=False))
+@CONFIG
+@click.option("--data-dir", metavar="DIR", help="The new data directory; it must be empty.")
+@JSON
+def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool) -> None:
+    """Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it."""
+    from scheduler.live.data import backup
 
-
-def _tell(target: Path, size_bytes: int, made_by: str) -> None:
-    print_json({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by or None})
+    folder = settings(path, data_dir).folder
+    try:
+        restored = backup.restore(Path(archive), folder)
+    except backup.BackupError as error:
+        raise Fault(str(error)) from None
+    if as_json:
+        print_json({"data_dir": str(folder), "records": restored.records})
+        return
+    click.echo(f"restored to {folder}: {restored.records} records; what came after the backup is lost")
+    if restored.data_dir_was:
+        click.echo(
+            f"its gavel.toml named {restored.data_dir_was} as data_dir; it names {folder.absolute()} now"
+        )
+    click.echo("start the scheduler: it uses no number that may have been given away since")

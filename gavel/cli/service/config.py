@@ -1,28 +1,50 @@
-"""The bodies of `gavel config`."""
+"""`gavel config`: the settings of a scheduler or an agent, shown or checked."""
 
 from __future__ import annotations
 
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.options import JSON
 from gavel.cli.io.outputs import STDOUT, write_json
 
 
-def show(agent: bool) -> None:
-    """Every setting, what it means and its default."""
+@click.command()
+@click.option("--example", is_flag=True, help="Print a file with every setting, its meaning and its default.")
+@click.option("--check", "path", type=click.Path(), metavar="FILE", help="Say whether a file is right.")
+@click.option("--agent", is_flag=True, help="Of an agent instead of the scheduler.")
+@JSON
+def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
+    """Show or check the settings of a scheduler."""
+    if path:
+        _check(path, agent)
+        if as_json:
+            of = "agent" if agent else "scheduler"
+            write_json("--json", STDOUT, {"file": path, "of": of, "right": True})
+        else:
+            click.echo(f"{path} is right")
+    elif as_json:
+        raise Fault("--json goes with --check: an example is a TOML file")
+    elif example:
+        click.echo(_example(agent))
+    else:
+        raise Fault("say --example or --check FILE")
+
+
+def _example(agent: bool) -> str:
     from scheduler.config import example_config
-    from scheduler.live.config import ENVIRONMENT, DaemonConfig
-    from worker_agent.config import ENVIRONMENT as AGENT_ENVIRONMENT
-    from worker_agent.config import AgentConfig
 
-    text = (
-        example_config(AgentConfig, AGENT_ENVIRONMENT) if agent else example_config(DaemonConfig, ENVIRONMENT)
-    )
-    click.echo(text.replace("Settings of the scheduler", "Settings of a node's agent", 1) if agent else text)
+    if agent:
+        from worker_agent.config import ENVIRONMENT, AgentConfig
+
+        text = example_config(AgentConfig, ENVIRONMENT)
+        return text.replace("Settings of the scheduler", "Settings of a node's agent", 1)
+    from scheduler.live import config as live
+
+    return example_config(live.DaemonConfig, live.ENVIRONMENT)
 
 
-def check(path: str, agent: bool, as_json: bool) -> None:
-    """Nothing when the file is right; one line and exit code 2 when it is not."""
+def _check(path: str, agent: bool) -> None:
     from policies.errors import PolicyError
     from scheduler.config import ConfigError
     from scheduler.live.config import daemon_config
@@ -36,14 +58,10 @@ def check(path: str, agent: bool, as_json: bool) -> None:
             _check_policy(daemon_config(path, {}, (), {}).scheduler.policy)
     except (ConfigError, PolicyError, AgentConfigError) as error:
         raise Fault(str(error)) from None
-    if as_json:
-        write_json("--json", STDOUT, {"file": path, "of": "agent" if agent else "scheduler", "right": True})
-    else:
-        click.echo(f"{path} is right")
 
 
 def _check_policy(spec: str) -> None:
-    """PolicyError for a policy that does not exist. Its solvers take most of a second to import."""
+    """Refuse a policy that does not exist. The default does, and solvers take most of a second to import."""
     from scheduler.model.settings import Settings
 
     if spec != Settings().policy:

@@ -1,264 +1,35 @@
-"""The body of `gavel doctor`: what may go wrong on this machine, and what to do about it."""
+"""`gavel doctor`: what may go wrong on this machine, and what to do about it."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sqlite3
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import click
 
-import gavel
-from gavel.cli.installation import DISTRIBUTION, has, install_command, overwritten_modules
+from gavel.cli.installation import foreign_modules, import_ours_first
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR
 from gavel.cli.io.session import one_line
-from gavel.cli.io.units import size
-from gavel.cli.service.findings import report, settings
-from gavel.cli.service.locate import client_of, elsewhere, running
-from gavel.client.client import Client
-from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
-from gavel.client.results import Node, Status
-from scheduler.live.config import Address, DaemonConfig, address_of
-from scheduler.live.data.findings import SQLITE_SOUND, Finding
-from worker_agent.runs.containment import SUBREAPER
-
-FREE_BYTES_LEAST = 2 * 1024**3
-CLOCK_S = 2.0  # that this machine's clock may be from the scheduler's
+from gavel.cli.service.fsck import FINDINGS_AS_JSON, report, settings
 
 
+@click.command()
+@CONFIG
+@DATA_DIR
+@FINDINGS_AS_JSON
+@ADDRESS
 def doctor(
-    foreign: Mapping[str, str],
-    path: str | None,
-    data_dir: str | None,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
+    path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
 ) -> None:
-    """Check everything and report each finding as it is made.
+    """Look for what may go wrong on this machine, and say what to do about it.
 
-    `foreign`: what is wrong with those of our modules that other commands do not find; this one imports ours.
+    Modules, ports, clocks, disk, SQLite, keys, GPU driver; and of a scheduler that answers, its nodes and warnings.
+    Where the scheduler is elsewhere, it and the GPUs of this machine. Exit code 1 when something is wrong.
     """
+    # Foreign modules end other commands; this one reports them, and goes on with ours.
+    foreign = foreign_modules()
+    if foreign:
+        import_ours_first()
+    from gavel.cli.service.checks import checks
+    from gavel.cli.service.locate import elsewhere
+
     with one_line():
         client = elsewhere(path, data_dir, address, context)
-    config = settings(path, data_dir)
-    report(_look(config, client, foreign), as_json)
-
-
-def _look(config: DaemonConfig, client: Client | None, foreign: Mapping[str, str]) -> Iterator[Finding]:
-    yield Finding("ok", f"Python {sys.version.split()[0]}, gavel {gavel.__version__}")
-    yield from _modules(foreign)
-    if client is None and not has("server"):
-        yield Finding(
-            "note",
-            "the extra 'server' is not installed, so no scheduler can run here",
-            f"{install_command('server')}; or name a scheduler elsewhere with --address or `gavel login`",
-        )
-    elif client is None:
-        yield _sqlite()
-        yield from _disk(config.folder)
-        found = running(config.folder)
-        if found is None:
-            yield from _ports(config)
-        if config.tls or (found is not None and found.ca):
-            yield from _keys(config)
-        if found is not None:
-            client = client_of(found)
-    if client is not None:
-        with client:
-            yield from _scheduler(client)
-    yield from _gpus()
-
-
-def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
-    for line in foreign.values():
-        yield Finding(
-            "bad", line, "take it off PYTHONPATH, or leave the directory where `python -m` finds it first"
-        )
-    overwritten = overwritten_modules()
-    for name, other in overwritten.items():
-        yield Finding(
-            "bad",
-            f"the package '{other}' has files in Gavel's module '{name}'",
-            f"pip uninstall '{other}', and install {DISTRIBUTION} again",
-        )
-    if not foreign and not overwritten:
-        yield Finding("ok", "every module of Gavel comes from this installation")
-
-
-def _sqlite() -> Finding:
-    if sqlite3.threadsafety < 3:  # a backup is copied by a thread, beside the one that appends
-        return Finding(
-            "bad",
-            f"SQLite {sqlite3.sqlite_version} of this Python was built so that threads may not share a connection",
-            "use a Python whose SQLite was built with SQLITE_THREADSAFE=1, as nearly all are",
-        )
-    if sqlite3.sqlite_version_info >= SQLITE_SOUND:
-        return Finding("ok", f"SQLite {sqlite3.sqlite_version}")
-    sound = ".".join(map(str, SQLITE_SOUND))
-    return Finding(
-        "note",
-        f"this Python uses SQLite {sqlite3.sqlite_version}; before {sound} a database can be damaged when two "
-        "connections write or checkpoint at once. The scheduler is safe: it alone writes its files, each over one "
-        "connection",
-        "let no other program, such as sqlite3, open the *.db files of a running scheduler (`gavel backup` and `gavel "
-        f"fsck` only read); SQLite {sound} mends it",
-    )
-
-
-def _disk(folder: Path) -> Iterator[Finding]:
-    there = folder.absolute()
-    while not os.path.lexists(there):
-        there = there.parent
-    if not there.is_dir():
-        yield Finding("bad", f"{there} is not a directory", "choose another data_dir, or move the file away")
-        return
-    if not os.access(there, os.W_OK | os.X_OK):
-        yield Finding(
-            "bad", f"{there} is not writable for this user", "choose another data_dir, or run as its owner"
-        )
-        return
-    free_bytes = shutil.disk_usage(there).free
-    words = f"{size(free_bytes)} are free for {folder}"
-    if free_bytes < FREE_BYTES_LEAST:
-        yield Finding("bad", words, "make room: a scheduler that cannot write its journal ends")
-    else:
-        yield Finding("ok", words)
-
-
-def _ports(config: DaemonConfig) -> Iterator[Finding]:
-    wanted = [("listen", address_of("listen", config.listen))]
-    if config.tls:
-        given = config.agents_listen
-        wanted.append(("agents_listen", address_of("agents_listen", given) if given else wanted[0][1].next()))
-    for field, address in wanted:
-        yield _port(field, address)
-
-
-def _port(field: str, address: Address) -> Finding:
-    try:
-        address.try_to_bind()
-    except OSError as error:
-        return Finding(
-            "bad",
-            f"{field}: {address} cannot be listened on: {(error.strerror or str(error)).lower()}",
-            "stop what listens there (`ss -ltnp`), or choose another address",
-        )
-    return Finding("ok", f"{field}: {address} is free")
-
-
-def _keys(config: DaemonConfig) -> Iterator[Finding]:
-    from scheduler.live.access.tls import Keys, expiry_warnings
-    from scheduler.live.listening import credentials
-
-    keys = Keys(config.folder / "tls")
-    try:
-        credentials(config, keys)
-        told = expiry_warnings(keys, time.time())
-    except (OSError, ValueError) as error:
-        yield Finding(
-            "bad", f"the keys in {keys.folder} cannot be used: {error}", f"run `gavel init {config.folder}`"
-        )
-        return
-    for line in told:
-        what, _, remedy = line.partition(": ")
-        yield Finding("bad", what, remedy.replace("gavel init", f"gavel init {config.folder}"))
-    if not told:
-        yield Finding("ok", "keys and certificates are valid")
-
-
-def _scheduler(client: Client) -> Iterator[Finding]:
-    address = client.connection.address
-    try:
-        asked_s = time.time()
-        status = client.status()
-        answered_s = time.time()
-        nodes = client.nodes()
-    except (NotAuthenticated, NotAllowed) as error:
-        yield Finding(
-            "bad",
-            f"the scheduler at {address} does not know you: {error}",
-            "set GAVEL_TOKEN, or `gavel login` with a token",
-        )
-        return
-    except GavelError as error:
-        yield Finding("bad", f"the scheduler at {address} does not answer: {error}", "look at its log")
-        return
-    yield Finding("ok", f"the scheduler at {address} answers: version {status.version}, epoch {status.epoch}")
-    yield from _agreement(status, asked_s, answered_s)
-    for line in status.warnings:
-        yield Finding("note", line)
-    for node in nodes:
-        yield from _node(node, status)
-
-
-def _agreement(status: Status, asked_s: float, answered_s: float) -> Iterator[Finding]:
-    """`asked_s`, `answered_s`: what this clock showed then. In between is when the scheduler looked at its own."""
-    if status.version != gavel.__version__:
-        yield Finding(
-            "note",
-            f"the scheduler runs {status.version}, this command is {gavel.__version__}",
-            "install the same release on both",
-        )
-    theirs_s = status.now.timestamp() if status.now is not None else asked_s
-    off_s = min(max(theirs_s, asked_s), answered_s) - theirs_s
-    if abs(off_s) > CLOCK_S:
-        yield Finding(
-            "note", f"this clock is {off_s:+.0f} s from the scheduler's", "check time synchronisation"
-        )
-
-
-def _node(node: Node, status: Status) -> Iterator[Finding]:
-    if node.agent_version and node.agent_version != status.version:
-        yield Finding(
-            "note",
-            f"node {node.name} runs agent {node.agent_version}, the scheduler is {status.version}",
-            "upgrade the agent: jobs go on while it restarts",
-        )
-    if node.containment:
-        yield _containment(node)
-    if node.state not in ("up", "draining"):
-        why = f": {node.why}" if node.why else ""
-        yield Finding(
-            "bad",
-            f"node {node.name} is {node.state}{why}",
-            "look at its agent's log and the network between; `gavel remove` if it is gone for good",
-        )
-    for gpu in node.gpus:
-        if gpu.withheld:
-            yield Finding(
-                "bad",
-                f"GPU {node.name}:{gpu.index} is withheld: {gpu.broken}",
-                f"end the processes that are of the job; if none is, `gavel resume {node.name}`",
-            )
-        elif gpu.broken:
-            yield Finding(
-                "bad",
-                f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
-                f"reset or replace it, start the agent there anew, then `gavel resume {node.name}`; others are used",
-            )
-
-
-def _containment(node: Node) -> Finding:
-    words = f"processes of a job on node {node.name} are contained by {node.containment}"
-    if node.containment != SUBREAPER:
-        return Finding("ok", words)
-    return Finding(
-        "note",
-        f"{words} alone: if an agent and a shim are killed, GPUs can be withheld until somebody has looked",
-        "let the agent make control groups: Delegate=yes in its unit (deploy/gavel-agent.service), or run it as root",
-    )
-
-
-def _gpus() -> Iterator[Finding]:
-    from worker_agent.node.gpus import InventoryError
-    from worker_agent.node.nvml import measured
-
-    try:
-        found = measured(os.environ).inventory()
-    except InventoryError as error:
-        yield Finding(
-            "note", f"no GPUs of this machine: {error}", "for agents without a driver: --gpus TYPE=COUNT"
-        )
-        return
-    yield Finding("ok", f"{len(found.gpus)} GPUs, driver {found.driver_version}")
+    report(checks(settings(path, data_dir), client, foreign), as_json)

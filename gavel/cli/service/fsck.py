@@ -1,11 +1,64 @@
-"""The body of `gavel fsck`."""
+"""`gavel fsck`, and how its findings and those of `gavel doctor` are printed."""
 
 from __future__ import annotations
 
-from gavel.cli.service.findings import report, settings
-from scheduler.live.data.fsck import look_at
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from gavel.cli.faults import Fault
+from gavel.cli.io.options import CONFIG, DATA_DIR
+
+if TYPE_CHECKING:
+    from scheduler.live.config import DaemonConfig
+    from scheduler.live.data.findings import Finding
+
+SIGNS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "red")}
+FINDINGS_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 
 
+@click.command()
+@CONFIG
+@DATA_DIR
+@FINDINGS_AS_JSON
 def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Look at everything in the data directory."""
+    """Check a data directory: files, records, and whether its history keeps every promise.
+
+    Nothing is changed. Exit code 1 when something is wrong. Stop the scheduler first.
+    """
+    from scheduler.live.data.fsck import look_at
+
     report(look_at(settings(path, data_dir).folder), as_json)
+
+
+def settings(path: str | None, data_dir: str | None) -> DaemonConfig:
+    """Return the settings of the scheduler that options name."""
+    from scheduler.config import ConfigError
+    from scheduler.live.config import daemon_config
+
+    try:
+        return daemon_config(path, {"data_dir": data_dir})
+    except ConfigError as error:
+        raise Fault(str(error)) from None
+
+
+def report(findings: Iterable[Finding], as_json: bool) -> None:
+    """Print each finding as it is made; exit with 1 when one is bad."""
+    reported = []
+    for finding in findings:
+        reported.append(finding)
+        if not as_json:
+            word, colour = SIGNS[finding.level]
+            click.echo(f"{click.style(word, fg=colour)}  {finding.what}")
+            if finding.remedy and finding.level != "ok":
+                click.echo(f"      → {finding.remedy}")
+    bad = sum(finding.level == "bad" for finding in reported)
+    if as_json:
+        data = {"sound": not bad, "findings": [finding._asdict() for finding in reported]}
+        click.echo(json.dumps(data, indent=1))
+    else:
+        click.echo(f"{bad} of {len(reported)} checks found something wrong" if bad else "nothing is wrong")
+    sys.exit(1 if bad else 0)

@@ -1,7 +1,6 @@
-"""Commands of upkeep are about a data directory on this machine, or about a scheduler elsewhere: which one is meant.
+"""Which scheduler a command of upkeep is about: one elsewhere, or that of a data directory on this machine.
 
-A scheduler that runs is told by the lock on its journal, not by what a killed one has left behind; it says in
-daemon.json how it is reached.
+A scheduler runs if its journal is locked, whatever a killed one has left behind; daemon.json says how to reach it.
 """
 
 from __future__ import annotations
@@ -23,77 +22,76 @@ RETRY_S = 3.0
 
 
 class Running(NamedTuple):
-    """How a scheduler of this machine is reached."""
+    """How to reach a scheduler of this machine. `ca`: a file; empty where another authority made its certificate."""
 
     address: str
     tls: bool
-    ca: str  # a file; empty: its certificate is of another authority
+    ca: str
 
 
 def running(folder: Path) -> Running | None:
-    """The scheduler of a data directory, if it runs and can say where."""
+    """Return the scheduler of a data directory, if it runs and listens."""
     try:
         with hands_off(folder / JOURNAL):
             return None
     except JournalBusy:
         pass
     try:
-        told = json.loads((folder / "daemon.json").read_text())
-        listen, tls, ca = str(told["listen"]), bool(told.get("tls")), str(told.get("ca", ""))
+        daemon = json.loads((folder / "daemon.json").read_text())
+        listen, tls, ca = str(daemon["listen"]), bool(daemon.get("tls")), str(daemon.get("ca", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # it starts or stops right now
+        # It is just starting or stopping.
+        return None
     host, _, port = listen.rpartition(":")
     if host in ("0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
         host = "127.0.0.1" if "." in host else "localhost"
     return Running(f"{host}:{port}", tls, ca)
 
 
-def client_of(found: Running) -> Client:
-    """Speaks to a scheduler of this machine, whose authority is known; with the token that fits."""
-    if found.tls and not found.ca:
+def client_of(scheduler: Running) -> Client:
+    """Return a client of a scheduler of this machine, with the token for it."""
+    if scheduler.tls and not scheduler.ca:
         raise Fault(
-            f"the scheduler at {found.address} has a certificate of another authority: name it as the certificate "
+            f"the scheduler at {scheduler.address} has a certificate of another authority: name it as the certificate "
             "does, with --address, and its authority with GAVEL_CA"
         )
-    return Client(found.address, token=_token(found), ca=found.ca, retry_s=RETRY_S)
+    return Client(scheduler.address, token=_token(scheduler), ca=scheduler.ca, retry_s=RETRY_S)
 
 
 def elsewhere(
     path: str | None, data_dir: str | None, address: str | None, context: str | None
 ) -> Client | None:
-    """A client of the scheduler that is named, by options or else as other commands find it; None: this machine's."""
+    """Return a client of the scheduler that options name, or that other commands call; None for this machine's own."""
     if (address or context) and (path or data_dir):
         raise Fault("--address and --context name a scheduler, --data-dir and --config a directory: say one")
     if path or data_dir:
         return None
-    found = find_connection(address, context=context)
-    if found.origin == "the default":
+    if find_connection(address, context=context).origin == "the default":
         return None
     return Client(address, context=context, retry_s=RETRY_S)
 
 
-def _token(found: Running) -> str:
-    """From the environment, or of a context for this very scheduler: no other gets to see it."""
-    if given := os.environ.get("GAVEL_TOKEN"):
-        return given
+def _token(scheduler: Running) -> str:
+    """Return the token of the environment, or of a context for this very scheduler: no other may see it."""
+    if token := os.environ.get("GAVEL_TOKEN"):
+        return token
     known = read_contexts(config_path(os.environ))
-    ours = Path(found.ca).read_bytes() if found.ca else b""
+    authority = _content(scheduler.ca)
+    port = scheduler.address.rpartition(":")[2]
     for name in sorted(known.contexts, key=lambda name: name != known.current):
-        one = known.contexts[name]
-        if ours:
-            fits = bool(one.ca) and _content(one.ca) == ours
+        context = known.contexts[name]
+        if authority:
+            fits = _content(context.ca) == authority
         else:
-            fits = (
-                is_loopback(one.address)
-                and one.address.rpartition(":")[2] == found.address.rpartition(":")[2]
-            )
-        if fits and one.token:
-            return one.token
+            fits = is_loopback(context.address) and context.address.rpartition(":")[2] == port
+        if fits and context.token:
+            return context.token
     return ""
 
 
 def _content(path: str) -> bytes:
+    """Return what is in a file; nothing where no file is named, or it cannot be read."""
     try:
-        return Path(path).expanduser().read_bytes()
+        return Path(path).expanduser().read_bytes() if path else b""
     except OSError:
         return b""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gavel.cli.service import doctor as doctor_module
+from gavel.cli.service import checks
 from gavel.client import Client
 from scheduler.core.messages import NodeReport, NodeSilent
 from scheduler.live.access.tls import Keys
@@ -32,7 +32,7 @@ Room = namedtuple("Room", "total used free")
 @pytest.fixture(autouse=True)
 def plenty_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """However full this machine's disk is."""
-    monkeypatch.setattr(doctor_module.shutil, "disk_usage", lambda path: Room(2**40, 0, 2**39))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Room(2**40, 0, 2**39))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_sqlite_is_what_it_is(
         "sqlite_version_info": tuple(map(int, version.split("."))),
         "threadsafety": 3,
     }
-    monkeypatch.setattr(doctor_module, "sqlite3", SimpleNamespace(**fields))
+    monkeypatch.setattr(checks, "sqlite3", SimpleNamespace(**fields))
     code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     told = {
         how: [one for one in found[how] if f"SQLite {version}" in one[0]] for how in ("ok", "note", "bad")
@@ -88,7 +88,7 @@ def test_an_sqlite_that_threads_may_not_share(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault: backups are copied beside the appends."""
-    monkeypatch.setattr(doctor_module.sqlite3, "threadsafety", 1)
+    monkeypatch.setattr(checks.sqlite3, "threadsafety", 1)
     code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     assert (code, "SQLITE_THREADSAFE=1" in found["bad"][0][1]) == (1, True)
 
@@ -110,7 +110,7 @@ def test_a_taken_port(tmp_path: Path, gavel: Gavel, port: socket.socket) -> None
 
 def test_no_room(tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is almost full."""
-    monkeypatch.setattr(doctor_module.shutil, "disk_usage", lambda path: Room(2**40, 2**40, 2**29))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Room(2**40, 2**40, 2**29))
     code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     assert (code, found["bad"]) == (
         1,
@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_be_written(
 ) -> None:
     """Of somebody else, or a file that is in its place."""
     there = {name: getattr(os, name) for name in ("path", "W_OK", "X_OK", "environ")}
-    monkeypatch.setattr(doctor_module, "os", SimpleNamespace(access=lambda path, mode: False, **there))
+    monkeypatch.setattr(checks, "os", SimpleNamespace(access=lambda path, mode: False, **there))
     code, found = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     assert (code, found["bad"]) == (
         1,
@@ -192,7 +192,7 @@ def test_a_clock_that_is_off(
 ) -> None:
     """Compared with the scheduler's."""
     now_s = time.time
-    monkeypatch.setattr(doctor_module, "time", SimpleNamespace(time=lambda: now_s() + 90))
+    monkeypatch.setattr(checks, "time", SimpleNamespace(time=lambda: now_s() + 90))
     code, found = findings(gavel, "doctor")
     ((what, remedy),) = [one for one in found["note"] if one[0].startswith("this clock is ")]
     assert (code, remedy) == (0, "check time synchronisation")
@@ -208,7 +208,7 @@ def test_a_slow_answer_is_no_clock_that_is_off(
 ) -> None:
     """However long the scheduler takes to tell the time, or its nodes after that."""
     now_s, later_s = time.time, [0.0]
-    monkeypatch.setattr(doctor_module, "time", SimpleNamespace(time=lambda: now_s() + later_s[0]))
+    monkeypatch.setattr(checks, "time", SimpleNamespace(time=lambda: now_s() + later_s[0]))
 
     def slow(call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
@@ -230,7 +230,7 @@ def test_a_scheduler_of_another_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This command is older."""
-    monkeypatch.setattr(doctor_module.gavel, "__version__", "0.0.1")
+    monkeypatch.setattr(checks.gavel, "__version__", "0.0.1")
     _, found = findings(gavel, "doctor")
     assert [what for what, _ in found["note"] if what.endswith("this command is 0.0.1")]
 

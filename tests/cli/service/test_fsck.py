@@ -195,7 +195,8 @@ def test_checking_a_file_needs_no_solver(tmp_path: Path) -> None:
     """The policy that holds unless another is named is known to exist; importing solvers takes most of the time."""
     (tmp_path / "a.toml").write_text("[scheduler]\nround_s = 60\n")
     program = (
-        "import sys; from gavel.cli.service.config import check; check(sys.argv[1], False, False);"
+        "import sys; from gavel.cli.main import main;"
+        "main(['config', '--check', sys.argv[1]], standalone_mode=False);"
         "sys.exit('scipy' in sys.modules)"
     )
     said = subprocess.run(

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from gavel.cli.service.up import STOPS
-from gavel.cli.service.up import up as start
+from gavel.cli.service.local_cluster import STOPS, run
 from gavel.client import Client, JobSpec, JobState
 from scheduler.journal.store import SqliteJournal
 from tests.e2e.cluster import MARK, PATIENCE_S, eventually, processes_of
@@ -202,12 +201,13 @@ def test_no_moment_of_its_start_leaves_an_orphan(
     """Neither that between the birth of a process and when its number is known, nor a second Ctrl-C while it stops."""
     monkeypatch.setattr(Pressed, "moments", moments)
     monkeypatch.setattr(
-        "gavel.cli.service.up.subprocess", SimpleNamespace(Popen=Pressed, DEVNULL=subprocess.DEVNULL)
+        "gavel.cli.service.local_cluster.subprocess",
+        SimpleNamespace(Popen=Pressed, DEVNULL=subprocess.DEVNULL),
     )
     before = {number: signal.getsignal(number) for number in STOPS}
     try:
         with pytest.raises(KeyboardInterrupt):
-            start(folder, ["v100=1"], "127.0.0.1:0", (), 1.0)
+            run(folder, ["v100=1"], "127.0.0.1:0", (), 1.0)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,122 @@
+"""What `gavel init` makes in a data directory: keys, a certificate, tokens of admins, and a config file.
+
+Each function returns what it made, as data for programs and as lines for people. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gavel.cli.faults import Fault
+from gavel.client.reading import plain
+from protos.gavel.v1.limits import is_loopback
+from scheduler.config import example_config
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.roles import Role
+from scheduler.live.access.tls import Keys, check_hosts, write_public, write_secret
+from scheduler.live.access.tokens import Access, check_user
+from scheduler.live.config import ENVIRONMENT, DaemonConfig
+
+CONFIG = "gavel.toml"
+Result = tuple[dict[str, Any], list[str]]
+
+
+def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: str | None) -> Result:
+    """Set up a new directory."""
+    keys = _keys(place)
+    for there in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
+        if there.exists():
+            raise Fault(
+                f"{there} is there already, and nothing is overwritten: to renew the server's certificate say "
+                "--renew, for another admin's token --token"
+            )
+    if token_file and Path(token_file).exists():
+        raise Fault(f"{token_file} is there already, and nothing is overwritten")
+    check_hosts(hosts)
+    check_user(user)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keys.make(hosts)
+    reached = any(not is_loopback(host) for host in hosts)
+    listen = f"{'0.0.0.0' if reached else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
+    settings = {"data_dir": str(place), "listen": listen, "tls": True, "auth": "tokens"}
+    write_public(place / CONFIG, _config(settings).encode())
+    token, token_words = _token(place, user, token_file)
+    address, ca = f"{hosts[0] if hosts else 'localhost'}:{port}", keys.folder / "ca.pem"
+    data = {
+        "keys": str(keys.folder),
+        "ca_fingerprint": keys.fingerprint(),
+        "settings": str(place / CONFIG),
+        "address": address,
+        "ca": str(ca),
+        **token,
+    }
+    return data, [
+        f"Keys and certificates: {keys.folder}",
+        f"Authority:             {keys.fingerprint()}",
+        f"Settings:              {place / CONFIG}",
+        *token_words,
+        f"\nStart it:     gavel serve --config {place / CONFIG}",
+        f"People need:  GAVEL_ADDRESS={address}, GAVEL_TOKEN, GAVEL_CA (a copy of {ca})",
+    ]
+
+
+def renew(place: Path, hosts: Sequence[str]) -> Result:
+    """Make a new certificate for the server."""
+    keys = _existing_keys(place)
+    keys.renew(hosts)
+    end, file = keys.ends()["server.pem"], keys.folder / "server.pem"
+    return {"certificate": str(file), "expires": plain(end)}, [
+        f"A new certificate of the server, good until {end:%Y-%m-%d}: {file}",
+        "Start the scheduler anew to use it; jobs and nodes are not disturbed.",
+    ]
+
+
+def another_token(place: Path, user: str, token_file: str | None) -> Result:
+    """Make a token for another admin."""
+    _existing_keys(place)
+    return _token(place, user, token_file)
+
+
+def _keys(place: Path) -> Keys:
+    return Keys(place / "tls")
+
+
+def _existing_keys(place: Path) -> Keys:
+    keys = _keys(place)
+    if not (keys.folder / "ca.key").exists():
+        raise Fault(f"there are no keys in {keys.folder}: run `gavel init {place}` first")
+    return keys
+
+
+def _token(place: Path, user: str, token_file: str | None) -> Result:
+    access = Access(place / "access.db", time.time)
+    try:
+        token, secret = access.create(user, Role.ADMIN, PeopleConfig().token_valid_s, "made by gavel init")
+    finally:
+        access.close()
+    expires = datetime.fromtimestamp(token.expires_s, UTC)
+    who = f"Token of {user} (admin, until {expires:%Y-%m-%d})"
+    data = {"user": user, "role": "admin", "expires": plain(expires)}
+    if token_file:
+        if Path(token_file).exists():
+            raise Fault(f"{token_file} is there already, and nothing is overwritten")
+        write_secret(Path(token_file), f"{secret}\n".encode())
+        return data | {"token_file": token_file}, [f"{who}: in {token_file}"]
+    return data | {"token": secret}, [f"{who}, shown this once:\n\n  {secret}"]
+
+
+def _config(settings: Mapping[str, Any]) -> str:
+    """Return a file that sets these, with every other setting and its meaning in comments."""
+    text = example_config(DaemonConfig, ENVIRONMENT)
+    for key, value in settings.items():
+        line = f"{key} = {json.dumps(value)}"
+        plain = line.replace("\\", r"\\")
+        text, count = re.subn(rf"^#{key} = .*$", plain, text, count=1, flags=re.M)
+        assert count == 1, f"no setting {key}"
+    return text

@@ -1,0 +1,258 @@
+"""A scheduler and its agents on this machine, for trying things: what `gavel up`, demos and benchmarks start.
+
+They are the real programs, each a process of its own with a log of its own; only the GPUs are declared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from gavel.cli.faults import Fault
+from gavel.cli.installation import require
+from gavel.cli.io.wording import count_of
+from scheduler.journal.errors import JournalBusy
+from scheduler.journal.lock import hands_off
+from scheduler.live.data.backup import JOURNAL
+from worker_agent.node.declared import parse_gpus
+from worker_agent.node.gpus import InventoryError
+from worker_agent.shim import process_tree
+
+START_S = 60.0
+# How long jobs may take to save and end.
+STOP_S = 40.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGENTS_DEFAULT = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
+
+
+class LocalCluster:
+    """Runs a scheduler and agents: `with LocalCluster(folder, agents) as cluster:` … `cluster.address`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        agents: Sequence[str],
+        listen: str = "127.0.0.1:0",
+        settings: Sequence[str] = (),
+        stop_s: float = STOP_S,
+    ) -> None:
+        """`stop_s`: how long jobs may take to save and end; what is left then is killed."""
+        self.folder = folder.absolute()
+        self.agents = list(agents)
+        self._listen = listen
+        self._settings = list(settings)
+        self._stop_s = stop_s
+        # Set this to stop waiting for jobs.
+        self.hurried = threading.Event()
+        self.scheduler: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = ""
+
+    def __enter__(self) -> LocalCluster:
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        try:
+            self.start_scheduler()
+            for number, gpus in enumerate(self.agents, 1):
+                self.start_agent(f"{gpus.partition('=')[0]}-{number}", gpus)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler, or start it again: it listens where it did, on the same data."""
+        where = self.folder / "scheduler" / "daemon.json"
+        where.unlink(missing_ok=True)
+        options = [f"--set={setting}" for setting in self._settings]
+        with _signals_wait():
+            self.scheduler = self._started(
+                "scheduler",
+                ["-m", "scheduler", "--data-dir", str(where.parent), "--listen", self._listen, *options],
+            )
+        give_up_s = time.monotonic() + START_S
+        while time.monotonic() < give_up_s:
+            if self.scheduler.poll() is not None:
+                raise Fault(f"the scheduler did not start: {self.last_line('scheduler')}")
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                self.address = self._listen = str(json.loads(where.read_text())["listen"])
+                return
+            time.sleep(0.05)
+        raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
+
+    def start_agent(self, name: str, gpus: str, *options: str) -> None:
+        """Start an agent with these GPUs; agents share a checkpoint directory, as they would on a cluster.
+
+        The GPUs are emulated: several agents on one machine would give out the same ones.
+        """
+        if ":speed=" not in gpus:
+            gpus = f"{gpus}:speed=1.0"
+        places = (
+            *("--state-dir", str(self.folder / name)),
+            *("--checkpoint-dir", str(self.folder / "checkpoints")),
+        )
+        with _signals_wait():
+            self.nodes[name] = self._started(
+                name,
+                [
+                    *("-m", "worker_agent", "--scheduler", self.address, "--name", name, "--gpus", gpus),
+                    *places,
+                    *("--address", "127.0.0.1", "--single-user", "--drain-on-stop", *options),
+                ],
+            )
+
+    def log(self, name: str) -> Path:
+        """Return the log of the scheduler or of an agent."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def last_line(self, name: str) -> str:
+        """Return the last line of its log."""
+        lines = self.log(name).read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "its log is empty"
+
+    def stop(self) -> None:
+        """Stop agents, which let their jobs save and end, then kill what is left of jobs, then stop the scheduler."""
+        for node in self.nodes.values():
+            node.terminate()
+        self._wait(list(self.nodes.values()), self.hurried)
+        process_tree.kill_all(self._jobs_left)
+        if self.scheduler is not None:
+            self.scheduler.terminate()
+            self._wait([self.scheduler])
+        self.nodes, self.scheduler = {}, None
+
+    def stop_scheduler(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop only the scheduler; jobs go on."""
+        assert self.scheduler is not None
+        self.scheduler.send_signal(how)
+        self._wait([self.scheduler])
+
+    def died(self) -> str:
+        """Return the name of a process that ended by itself; empty where all run."""
+        running = {"scheduler": self.scheduler, **self.nodes}
+        return next((name for name, one in running.items() if one is not None and one.poll() is not None), "")
+
+    def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        with open(self.log(name), "ab") as log:
+            # In a session of its own it gets no Ctrl-C from the terminal: we stop the processes in order.
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def _wait(self, processes: list[subprocess.Popen[bytes]], hurried: threading.Event | None = None) -> None:
+        hurried = hurried or threading.Event()
+        give_up_s = time.monotonic() + self._stop_s
+        while any(process.poll() is None for process in processes):
+            if time.monotonic() > give_up_s or hurried.is_set():
+                for process in processes:
+                    process.kill()
+                    process.wait()
+                return
+            hurried.wait(0.05)
+
+    def _jobs_left(self) -> list[process_tree.Process]:
+        """Return shims, which outlive an agent, and whatever was started in their runs."""
+        left = []
+        for run in self.folder.glob("*/runs/*"):
+            left += process_tree.started_with("GAVEL_RUN_DIR", str(run))
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes()
+                process = process_tree.look_up(int(path.parent.name))
+                if process and b"worker_agent.shim" in words and f"{self.folder}/".encode() in words:
+                    left.append(process)
+        return left
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold signals back until a process that is being started is known: one that came earlier would orphan it."""
+    waiting: list[int] = []
+    handlers = {}
+    # Other threads get no signals, and may set no handlers.
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPS:
+            handlers[number] = signal.signal(number, lambda number, frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for received in waiting[:1]:
+            signal.raise_signal(received)
+
+
+def _check(folder: Path, agents: Sequence[str]) -> None:
+    """Refuse what would end the cluster a moment after it has started, or harm one that runs."""
+    try:
+        for gpus in agents:
+            parse_gpus(gpus)
+        with hands_off(folder / "scheduler" / JOURNAL):
+            pass
+    except InventoryError as error:
+        raise Fault(str(error)) from None
+    except JournalBusy:
+        raise Fault(
+            f"--data-dir {folder}: a scheduler runs there; stop that one first (Ctrl-C where it was started), or "
+            "name another directory"
+        ) from None
+
+
+def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
+    """Run a cluster until Ctrl-C; another Ctrl-C does not wait for jobs."""
+    require("server", "the scheduler")
+    _check(folder, agents)
+    ended = threading.Event()
+    cluster = LocalCluster(folder, agents, listen, settings, stop_s)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if ended.is_set():
+            cluster.hurried.set()
+        ended.set()
+
+    def stop_starting(number: int, frame: FrameType | None) -> None:
+        ended.set()
+        for other in STOPS:
+            signal.signal(other, stop)
+        raise KeyboardInterrupt
+
+    # While the cluster starts, each of these is a Ctrl-C: what was started is stopped.
+    for number in STOPS:
+        signal.signal(number, stop_starting)
+    with cluster:
+        for number in STOPS:
+            signal.signal(number, stop)
+        click.echo(
+            f"a scheduler at {cluster.address} and {count_of(len(cluster.nodes), 'agent')}: "
+            f"{', '.join(cluster.nodes)}"
+        )
+        click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs\n")
+        click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")
+        click.echo("  gavel submit -f -- python -c 'print(\"hello\")'")
+        click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")
+        click.echo("Ctrl-C stops them; jobs save and end first, and go on with the next `gavel up`.")
+        while not ended.wait(0.5):
+            if name := cluster.died():
+                click.echo(f"{name} ended by itself; stopping the others", err=True)
+                raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
+        click.echo(
+            "stopping: jobs save and end with their turn; Ctrl-C again does not wait for them", err=True
+        )
