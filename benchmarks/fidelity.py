@@ -26,9 +26,9 @@ from random import Random
 from typing import Any
 
 from benchmarks import live
-from scheduler.journal.memory import MemoryJournal
 from scheduler.model.settings import Settings
 from scheduler.sim.simulate import SimOptions, simulate
+from tests.support.journals import MemoryJournal
 from traces.costs import Cost
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from scheduler.journal.codec import decode_facts, encode_facts
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.record import Record
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
+from tests.support.journals import MemoryJournal
 
 DURABLE = 2000  # records
 SNAPSHOT_AT = 0.99  # of the records: recovery has to apply the rest

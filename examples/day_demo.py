@@ -6,14 +6,18 @@ that know how fast each job is on each type finish the same day's jobs sooner, o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
+from rich.table import Table
 from rich.text import Text
 
-from gavel.cli.io.tables import print_all
+from gavel.cli.io.tables import new_table, print_all
+from gavel.cli.io.units import duration
 from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisation_figure
-from gavel.cli.simulation.run_table import cluster_words, runs_table
+from gavel.cli.simulation.run_table import cluster_words, mean_use, value_cell
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.run import Run
@@ -24,6 +28,17 @@ POLICIES = ("fifo", "las+blind", "las")
 DAY = Run(
     cluster={"t4": 16, "v100": 8, "a100": 8, "h100": 8}, workload="mixed-day", rate_per_h=6.0, hours=24.0
 )
+COLUMNS = {
+    "mean\nJCT (h)": "mean_jct_h",
+    "p99\nJCT (h)": "p99_jct_h",
+    "makespan\n(h)": "makespan_h",
+    "in\nuse": "in_use",
+    "cost\n(USD)": "cost_usd",
+    "deadlines\nmissed": "deadline_misses",
+    "jobs with\nρ > 1.05": "unfair_fraction",
+    "preemptions\nper job": "preemptions_per_job",
+    "simulated\nin": "wall_s",
+}
 PICTURES = Path(__file__).parents[1] / "out" / "day_demo"
 
 
@@ -38,22 +53,37 @@ def main() -> None:
             f"A day of four teams: {jobs} jobs on {cluster_words(DAY.cluster)}, simulated to the end", "bold"
         ),
         Text("Rates are estimates for today's GPUs and models: docs/throughputs.md"),
-        runs_table(figures.items()),
+        runs_table(figures),
         Text(gain_words(figures)),
     )
     print_all(Text("\npictures: " + ", ".join(draw(metrics))))
 
 
-def one_day(policy: str) -> tuple[Metrics, dict[str, object]]:
+def one_day(policy: str) -> tuple[Metrics, dict[str, Any]]:
     """The day under one policy."""
     run = structs.replace(DAY, policy=policy)
     result = simulate(prepare(run).options)
     return result.metrics, summarise(result.metrics, wall_s=result.wall_s, policy=policy, cluster=DAY.cluster)
 
 
-def gain_words(figures: dict[str, dict[str, object]]) -> str:
+def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a table with a row of figures for each policy."""
+    table = new_table()
+    table.add_column("\npolicy", no_wrap=True)
+    for title in COLUMNS:
+        table.add_column(title, justify="right")
+    for name, figures in runs.items():
+        use = mean_use(figures)
+        cells = {key: value_cell(key, figures.get(key)) for key in COLUMNS.values()}
+        cells["in_use"] = "–" if use is None else f"{use:.0%}"
+        cells["wall_s"] = duration(figures["wall_s"])
+        table.add_row(Text(name, "bold"), *cells.values())
+    return table
+
+
+def gain_words(figures: dict[str, dict[str, Any]]) -> str:
     """What fairness is worth, and what knowing the rates adds."""
-    fifo, blind, aware = (float(figures[policy]["mean_jct_h"]) for policy in POLICIES)  # type: ignore[arg-type]
+    fifo, blind, aware = (float(figures[policy]["mean_jct_h"]) for policy in POLICIES)
     return (
         f"Mean time to completion: {fifo / blind:.1f} × shorter with fair shares than first come, first served; "
         f"{blind / aware:.2f} × shorter again with shares that know each job's rate on each type."

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice
 from random import Random
 from typing import Literal
 
 from traces.errors import BadWorkload, show
 from traces.throughputs import REFERENCE, Throughputs
-from traces.trace import Trace, TraceJob
+from traces.trace import TraceJob
 
 Kind = Literal["single", "multi"]
 
@@ -55,31 +54,6 @@ def published_jobs(
         raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
     _check_table(kind, throughputs)
     return _jobs(kind, rate_per_h, seed, throughputs, weighted, deadlines)
-
-
-def published_workload(
-    kind: Kind = "single",
-    *,
-    rate_per_h: float,
-    jobs: int,
-    seed: int,
-    throughputs: Throughputs,
-    weighted: bool = False,
-    deadlines: bool = False,
-) -> Trace:
-    """The first jobs of it as a trace."""
-    if jobs < 0:
-        raise BadWorkload(f"is {jobs}", field="jobs", hint="give how many jobs, 0 or more")
-    endless = published_jobs(
-        kind,
-        rate_per_h=rate_per_h,
-        seed=seed,
-        throughputs=throughputs,
-        weighted=weighted,
-        deadlines=deadlines,
-    )
-    marks = ("-weighted" if weighted else "") + ("-deadlines" if deadlines else "")
-    return Trace(tuple(islice(endless, jobs)), f"published-{kind}{marks}, {rate_per_h:g} jobs/h, seed {seed}")
 
 
 def _jobs(

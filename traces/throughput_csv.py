@@ -9,7 +9,6 @@ Rules: a key stands once. A pair may stand both ways round if the figures agree.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,33 +115,6 @@ def read_rates(path: Path, text: str, measured: str | None, pairs: Path | None) 
     solo, spread = _rates(path, text, measured)
     together = {} if pairs is None else _pairs(pairs, measured)
     return Throughputs(solo, spread, together, source=path.name).priced(PUBLISHED_PRICES)
-
-
-def write_folder(folder: Path, table: Throughputs) -> None:
-    """Write a table as a folder of ours; each pair once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    placements = (("consolidated", table.solo), ("unconsolidated", table.unconsolidated))
-    _write(
-        folder / "rates.csv",
-        (*OURS.layout.needed[:3], "placement", "steps_per_s"),
-        ((*key, placement, rate) for placement, rates in placements for key, rate in rates.items()),
-    )
-    once = ((k, r) for k, r in table.pairs.items() if (k[1], k[2]) <= (k[3], k[4]))
-    _write(folder / "pairs.csv", OUR_PAIRS.needed, ((*key, *rates) for key, rates in once))
-    prices, memory = table.prices_per_gpu_hour, table.memory_gb
-    kinds = dict.fromkeys((*prices, *memory))
-    _write(
-        folder / "types.csv",
-        (*TYPES.needed, *TYPES.optional),
-        ((kind, prices.get(kind, ""), memory.get(kind, "")) for kind in kinds),
-    )
-
-
-def _write(path: Path, header: Iterable[str], lines: Iterable[Iterable[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(header)
-        table.writerows(lines)
 
 
 def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float], dict[Key, float]]:

@@ -11,7 +11,6 @@ A history may begin in the middle, at a snapshot: then what was there before is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from scheduler.core.facts import (
@@ -101,12 +100,6 @@ class History:
                     self._started(now_s, name)
             case LeaseClosed():
                 self._closed(now_s, fact)
-
-    def see_all(self, facts: Iterable[tuple[float, Fact]]) -> list[Broken]:
-        """All of a history; what it breaks."""
-        for now_s, fact in facts:
-            self.see(now_s, fact)
-        return self.broken
 
     def _moved(self, now_s: float, fact: JobMoved) -> None:
         self._tell(fact.job, now_s, f"{fact.move}{f': {fact.why}' if fact.why else ''}")

@@ -237,19 +237,6 @@ class SqliteJournal:
             version, payload, crc = row.fetchone()
             yield checked_snapshot(seq, version, payload, crc, self.path)
 
-    def latest_snapshot(self) -> Snapshot | None:
-        """The newest sound snapshot."""
-        return next((found for found in self.snapshots() if isinstance(found, Snapshot)), None)
-
-    def quarantined(self) -> list[Damage]:
-        """What was found damaged so far, oldest finding first."""
-        return [
-            Damage(first, last, why.decode(errors="replace"), part.decode(errors="replace"), payload)
-            for part, first, last, why, payload in self._db.execute(
-                "SELECT part, first_seq, last_seq, why, payload FROM quarantine ORDER BY id"
-            )
-        ]
-
     def digest(self) -> str:
         """SHA-256 over all sound records: equal for two journals that hold the same."""
         return digest(self._rows())

@@ -110,7 +110,6 @@ KEEPING: Table = {
 REPORT_STEPS = Bound(0, 1e15, "steps")
 REPORT_S = TIME_S
 EXIT_CODE = Bound(-(2**31), 2**31 - 1)
-SHARE = Bound(0, 1 + 1e-6)
 # What sums over the life of a job may come to: far beyond any number above, and far from where floats end.
 SUM_MAX = 1e24
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from scheduler.core.apply import apply
 from scheduler.core.state import SchedulerState
-from scheduler.journal.memory import MemoryJournal
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, JobState
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 from tests.structure import by_folder, imports
+from tests.support.journals import MemoryJournal
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -16,10 +16,10 @@ from scheduler.core.state import SchedulerState
 from scheduler.drive import drive
 from scheduler.journal.compaction import FACT_BYTES, Keeper
 from scheduler.journal.errors import AppendFailed
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from tests.support.desk import SETTINGS, job, node
+from tests.support.journals import MemoryJournal
 
 
 class Watched:

@@ -12,6 +12,7 @@ import pytest
 
 from scheduler.journal.record import Record
 from scheduler.journal.store import SqliteJournal
+from tests.support.journals import latest_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +65,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             for record in found:
                 assert isinstance(record, Record)
                 assert [fact.epoch for fact in record.facts] == [record.seq, -record.seq]  # type: ignore[attr-defined]
-            snapshot = journal.latest_snapshot()
+            snapshot = latest_snapshot(journal)
             assert snapshot is None or snapshot.payload == b"%d" % snapshot.seq
             assert compacted == 0 or snapshot is not None
 

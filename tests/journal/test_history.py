@@ -19,6 +19,7 @@ from scheduler.journal.history import History
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Bundle, Lease
+from tests.support.journals import broken_by
 
 
 def lease(name: str, job: str, gpus: str = "n1:0", attempt: int = 1, epoch: int = 1) -> Lease:
@@ -64,7 +65,7 @@ def broken(*facts: Fact) -> list[str]:
     """Promises that these break, after a beginning that is as it should be."""
     return [
         found.promise
-        for found in History().see_all((float(n), f) for n, f in enumerate((*BEGINNING, *facts)))
+        for found in broken_by(History(), [(float(n), f) for n, f in enumerate((*BEGINNING, *facts))])
     ]
 
 
@@ -113,10 +114,8 @@ def test_each_promise_is_missed(promise: str, facts: tuple[Fact, ...]):
 
 def test_a_broken_promise_comes_with_the_story_of_the_job():
     """What had happened to the job until then, in order."""
-    (found,) = History().see_all(
-        (float(n), fact)
-        for n, fact in enumerate((*BEGINNING, moved("101", Move.CANCEL), moved("101", Move.COMPLETE)))
-    )
+    facts = (*BEGINNING, moved("101", Move.CANCEL), moved("101", Move.COMPLETE))
+    (found,) = broken_by(History(), [(float(n), fact) for n, fact in enumerate(facts)])
     assert str(found) == "two_ends: job 101 had ended and is moved by 'complete'"
     assert found.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
 
@@ -129,7 +128,7 @@ def test_a_history_that_begins_at_a_snapshot_believes_it():
     for n, fact in enumerate((*BEGINNING, granted(lease("1", "101")), LeasesStarted(leases=("1",)))):
         apply(state, float(n), fact)
     history = History(state)
-    assert history.see_all([(9.0, closed("1")), (9.0, granted(lease("2", "101", attempt=2)))]) == []
-    assert [found.promise for found in History(state).see_all([(9.0, granted(lease("2", "101")))])] == [
+    assert broken_by(history, [(9.0, closed("1")), (9.0, granted(lease("2", "101", attempt=2)))]) == []
+    assert [found.promise for found in broken_by(History(state), [(9.0, granted(lease("2", "101")))])] == [
         "stale_attempt"
     ]

@@ -9,12 +9,12 @@ import pytest
 
 from scheduler.core.facts import EpochStarted, Fact, JobMoved, JobSubmitted
 from scheduler.journal.errors import CannotReplay, Damage, DamagedJournal
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.replay import recover
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobSpec, Move
 from tests.journal.samples import Told, told, write
 from tests.journal.toy import RULES, Toy, apply
+from tests.support.journals import MemoryJournal, latest_snapshot, quarantined
 
 COUNT = 60
 
@@ -110,10 +110,10 @@ def test_a_lost_record_costs_only_what_was_in_it(path: Path) -> None:
             f"record {COUNT + 1}: JobMoved does not fit: nothing is known of '10'",
         ]
         assert recovered.lost_records == 1
-        assert [str(found) for found in journal.quarantined()] == [
+        assert [str(found) for found in quarantined(journal)] == [
             "record 10 is lost: its checksum does not fit"
         ]
-        assert journal.quarantined()[0].payload is not None
+        assert quarantined(journal)[0].payload is not None
     with SqliteJournal(path) as journal:
         again = recover(journal, RULES)
         assert (again.state.snapshot(), again.damage) == (recovered.state.snapshot(), ())
@@ -141,7 +141,7 @@ def test_a_damaged_snapshot_costs_nothing(path: Path) -> None:
         assert recovered.report() == ["snapshot 40 is lost: its checksum does not fit"]
         assert (recovered.from_snapshot, recovered.lost_records) == (20, 0)
         assert recovered.state.snapshot() == state_after(told(COUNT))
-        found = journal.latest_snapshot()
+        found = latest_snapshot(journal)
         assert found is not None
         assert found.seq == COUNT
 
@@ -164,8 +164,8 @@ def test_strict_recovery_stops_at_damage_and_changes_nothing(path: Path) -> None
             recover(journal, RULES, strict=True)
         assert caught.value.damage is not None
         assert caught.value.damage.first == 10
-        assert journal.quarantined() == []
-        assert journal.latest_snapshot() is None
+        assert quarantined(journal) == []
+        assert latest_snapshot(journal) is None
 
 
 def test_a_fact_that_never_fitted_is_set_aside(path: Path) -> None:

@@ -16,7 +16,6 @@ from scheduler.core.facts import EpochStarted, Fact, GpusFilled, JobSubmitted, L
 from scheduler.core.invariants import check
 from scheduler.core.state import SchedulerState
 from scheduler.journal.errors import Damage
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.record import Record
 from scheduler.journal.recovery import RULES, recover_scheduler
 from scheduler.journal.replay import recover
@@ -25,6 +24,7 @@ from scheduler.model.jobs import JobSpec, JobState
 from scheduler.sim import simulate as simulation
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
+from tests.support.journals import MemoryJournal
 
 RUN = Run(
     policy="las+packing",

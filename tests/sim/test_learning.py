@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.learning import GOAL, Learnt, learnt
-from scheduler.journal.memory import MemoryJournal
 from scheduler.model.settings import Settings
 from scheduler.sim.simulate import SimOptions, simulate
+from tests.support.journals import MemoryJournal
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 

@@ -28,8 +28,8 @@ from scheduler.sim.engine.machines import NEVER, Machines
 from scheduler.sim.engine.node import Node
 from scheduler.sim.engine.physics import JobTruth, Physics, Rates
 from scheduler.sim.engine.world import Arrival, SimWorld
-from scheduler.sim.faulty_link import FaultyLink
 from scheduler.solving import answer
+from tests.support.faulty_link import FaultyLink
 from traces.throughputs import Throughputs
 from worker_agent.core.messages import Limits, ProcessExited
 

@@ -23,7 +23,6 @@ from scheduler.core.core import Core
 from scheduler.core.effects import Solve
 from scheduler.core.messages import SubmitJobs
 from scheduler.drive import drive
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.auth import ByCertificate
 from scheduler.live.access.interceptor import Guard
@@ -41,6 +40,7 @@ from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import JobSpec
 from scheduler.model.launch import Launch
 from scheduler.solving import answer
+from tests.support.journals import MemoryJournal
 from worker_agent.core.messages import Desired, Event
 from worker_agent.runs.launch import Details
 from worker_agent.runs.rendezvous import Rendezvous

@@ -25,7 +25,6 @@ from scheduler.core.core import Core
 from scheduler.core.effects import Solve
 from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
 from scheduler.drive import drive
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.api.services import KEEPING, SERVER_OPTIONS, People
@@ -38,6 +37,7 @@ from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
 from scheduler.solving import answer
+from tests.support.journals import MemoryJournal
 
 DEADLINE_S = 60.0  # only ever a limit of waiting
 

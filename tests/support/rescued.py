@@ -13,7 +13,6 @@ from scheduler.core.invariants import check
 from scheduler.core.messages import Configure, Message, NodeHello, SubmitJobs, Woke
 from scheduler.core.state import SchedulerState
 from scheduler.drive import drive
-from scheduler.journal.memory import MemoryJournal
 from scheduler.live.clock import Clock
 from scheduler.live.feed import Feed
 from scheduler.live.rescue.durable_state import DurableState
@@ -23,6 +22,7 @@ from scheduler.live.world import LiveWorld
 from scheduler.model.settings import Settings
 from scheduler.solving import answer
 from tests.support.desk import job, node
+from tests.support.journals import MemoryJournal
 
 SETTINGS = Settings(policy="las", restart_cost_s=0.0, learn_rates=False)
 

@@ -7,11 +7,11 @@ from itertools import islice, pairwise
 
 import pytest
 
+from tests.support.traces import published_workload
 from tests.traces.tables import published, small
 from traces.errors import BadWorkload
 from traces.generator import DAY_S, Duration, WorkloadSpec, generate, trace_of
 from traces.named import WORKLOADS, workload
-from traces.published import published_workload
 from traces.roofline import default_throughputs
 
 SPEC = WorkloadSpec(

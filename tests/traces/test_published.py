@@ -7,9 +7,10 @@ from itertools import islice
 import pytest
 
 from tests.support.public_data import public_data
+from tests.support.traces import published_workload
 from tests.traces.tables import published, small
 from traces.errors import BadWorkload
-from traces.published import JOB_TYPES, published_jobs, published_workload
+from traces.published import JOB_TYPES, published_jobs
 
 
 @pytest.mark.parametrize(

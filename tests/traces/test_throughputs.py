@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from scheduler.model import bounds
 from tests.support.public_data import public_data
+from tests.support.traces import write_folder
 from tests.traces.tables import published, small
 from traces import limits
 from traces.errors import BadRow, BadTable, TraceError
-from traces.throughput_csv import write_folder
 from traces.throughput_files import load_throughputs
 from traces.throughputs import Throughputs
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -157,47 +156,6 @@ async def follow(
                 if last_look:
                     return
                 await asyncio.sleep(LOOK_INTERVAL_S)
-
-
-async def follow_job(
-    runs: Path,
-    job: str,
-    *,
-    attempt: int = 0,
-    ranks: Sequence[int] | None = None,
-    tail_lines: int | None = None,
-    wait: bool = True,
-    alive: Callable[[Path], bool] = lambda path: True,
-    goes_on: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[Chunk]:
-    """The output of a job on this node: of one attempt, or (0) of all, and of new ones while `goes_on`."""
-    done: set[Path] = set()
-    while True:
-        more = goes_on()
-        for number, path in attempts(runs, job):
-            if path not in done and attempt in (0, number):
-                done.add(path)
-                still = functools.partial(alive, path)
-                lines = follow(path, ranks=ranks, tail_lines=tail_lines, wait=wait, alive=still)
-                async for chunk in lines:
-                    yield chunk
-        if not more:
-            return
-        tail_lines = None  # of later attempts, everything is new
-        await asyncio.sleep(LOOK_INTERVAL_S)
-
-
-def attempts(runs: Path, job: str) -> list[tuple[int, Path]]:
-    """The runs of a job that are on this node, in order."""
-    found = []
-    for path in runs.iterdir():
-        try:
-            with RunLogs(path) as logs:
-                if logs.job == job:
-                    found.append((logs.attempt, path))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            continue  # one bad directory hides no other
-    return sorted(found)
 
 
 def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:

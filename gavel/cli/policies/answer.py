@@ -82,12 +82,6 @@ class Answer:
             np.add.at(packed, (member[pair], columns.worker_type[pair]), share[pair])
         return packed
 
-    @cached_property
-    def price_per_hour(self) -> float:
-        """What the GPUs in use cost; NaN where a price is missing."""
-        used = self.gpus_in_use > SHARE_LEAST
-        return float((self.gpus_in_use[used] * self.problem.price_per_gpu_hour[used]).sum())
-
     def columns_of(self, row: int) -> Ints:
         """The columns in which a job runs, the greatest share first."""
         mine = self._used_by_job.get(row, [])

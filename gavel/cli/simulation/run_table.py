@@ -104,36 +104,6 @@ def comparison_table(a: Figures, b: Figures, names: tuple[str, str]) -> Table:
     return table
 
 
-def runs_table(runs: Iterable[tuple[str, Figures]]) -> Table:
-    """One row per run, named by its policy or what tells it apart."""
-    table = new_table()
-    table.add_column("\npolicy", no_wrap=True)
-    titles = ("mean\nJCT (h)", "p99\nJCT (h)", "makespan\n(h)", "in\nuse", "cost\n(USD)", "deadlines\nmissed")
-    for title in (*titles, "jobs with\nρ > 1.05", "preemptions\nper job", "simulated\nin"):
-        table.add_column(title, justify="right")
-    keys = (
-        "mean_jct_h",
-        "p99_jct_h",
-        "makespan_h",
-        "in_use",
-        "cost_usd",
-        "deadline_misses",
-        "unfair_fraction",
-    )
-    for name, figures in runs:
-        shown = {**figures, "in_use": None}
-        cells = [value_cell(key, shown[key]) for key in keys]
-        cells[3] = "–" if (use := mean_use(figures)) is None else f"{use:.0%}"
-        wall = figures["wall_s"]
-        table.add_row(
-            Text(name, "bold"),
-            *cells,
-            value_cell("preemptions_per_job", figures["preemptions_per_job"]),
-            "–" if wall is None else duration(wall),
-        )
-    return table
-
-
 def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row per cluster, rate and policy; figures are means over seeds, with their range where there are several."""
     table = new_table()

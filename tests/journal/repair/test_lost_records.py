@@ -14,7 +14,6 @@ from scheduler.core.invariants import check
 from scheduler.core.messages import HeldLease, NodeHello, Woke
 from scheduler.core.state import SchedulerState
 from scheduler.journal.errors import Damage
-from scheduler.journal.memory import MemoryJournal
 from scheduler.journal.record import Record
 from scheduler.journal.recovery import IDS_PER_RECORD_MAX, recover_scheduler
 from scheduler.journal.replay import Recovered
@@ -22,6 +21,7 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase
 from tests.support.desk import Desk, job, node
+from tests.support.journals import MemoryJournal
 
 LATER_S = 400.0
 

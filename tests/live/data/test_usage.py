@@ -13,9 +13,9 @@ import pytest
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit
-from scheduler.journal.memory import MemoryJournal
 from scheduler.live.data.usage import DAY_S, Usage
 from scheduler.live.wire.job_view import stamp
+from tests.support.journals import MemoryJournal
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 
 MIDNIGHT_S = 20_000 * DAY_S

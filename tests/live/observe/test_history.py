@@ -12,9 +12,9 @@ import grpc
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.facts import JobsForgotten
 from scheduler.core.messages import Exit, Woke
-from scheduler.journal.memory import MemoryJournal
 from scheduler.live.config import Keeping
 from scheduler.live.wire.job_view import stamp
+from tests.support.journals import MemoryJournal
 from tests.support.live import Live, SetClock, problem_of, spec
 
 DAY_S = 86_400.0

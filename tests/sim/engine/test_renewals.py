@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from scheduler.core.facts import LeaseClosed
 from scheduler.core.messages import Exit
-from scheduler.journal.memory import MemoryJournal
 from scheduler.sim.replay.history import History
 from scheduler.sim.replay.made_by import KEY, made_by
 from scheduler.sim.simulate import SimOptions, SimResult, simulate
+from tests.support.journals import MemoryJournal
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 

@@ -16,7 +16,6 @@ from scheduler.core.messages import (
     NodeReport,
     SetPrices,
 )
-from scheduler.journal.memory import MemoryJournal
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import Dependency, JobSpec, Move
 from scheduler.model.settings import Settings
@@ -27,6 +26,7 @@ from scheduler.sim.replay.history import CHANGED_NODE, UNKNOWN_DEPENDENCY, Histo
 from scheduler.sim.replay.made_by import KEY, made_by
 from scheduler.sim.replay.past_work import AGAIN, UNFINISHED, UNKNOWN_RATES, UNKNOWN_WORK, UNSEEN, UNTOLD
 from scheduler.sim.simulate import SimOptions, simulate
+from tests.support.journals import MemoryJournal
 from tests.support.story import lease
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs

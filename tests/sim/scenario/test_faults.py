@@ -13,9 +13,9 @@ from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeCommand, NodeHello, NodeReport, NodeSilent
 from scheduler.model.cluster import NodeSpec
 from scheduler.sim.engine.machines import Machines
-from scheduler.sim.faulty_link import FaultyLink
 from scheduler.sim.scenario.faults import CapacityStep, NodeEvent, capacity, failures, read_events, strike
 from tests.sim.engine.test_machines import Cluster, lease, report
+from tests.support.faulty_link import FaultyLink
 from traces.errors import BadWorkload, TraceError
 from worker_agent.core.messages import Limits
 

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from scheduler.core.facts import Fact, LeaseClosed, LeasesStarted
 from scheduler.core.messages import Exit
-from scheduler.journal.memory import MemoryJournal
 from scheduler.sim.replay.history import History
 from scheduler.sim.replay.made_by import KEY, made_by
 from scheduler.sim.scenario.changes import changes_of
 from scheduler.sim.scenario.faults import NodeEvent
 from scheduler.sim.scenario.reclaims import EARLY_S, vacations
 from scheduler.sim.simulate import SimOptions, simulate
+from tests.support.journals import MemoryJournal
 from traces.costs import Cost
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.runs.logs import Chunk, RunLogs, attempts, follow, follow_job, last_lines
+from worker_agent.runs.logs import Chunk, RunLogs, follow, last_lines
 from worker_agent.runs.retention import Retention, remove_old_runs
 from worker_agent.shim.log_pump import PiecewiseLog
 from worker_agent.shim.run_directory import EXIT, START, TOLD, RunDirectory
@@ -179,33 +179,6 @@ def test_following_ends_when_nobody_works_at_it(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.write("last\n")
     assert gather(follow(run.path, alive=lambda: False)) == "last\n"
-
-
-def test_following_a_job_over_its_attempts(tmp_path: Path) -> None:
-    """All that are here, in order, and new ones while it goes on; other jobs and bad directories do not matter."""
-    for number in (2, 10, 1):
-        run = Run(tmp_path, f"lease-{number}", attempt=number)
-        run.write(f"attempt {number}\n")
-        run.end()
-    Run(tmp_path, "other", job="13").write("another job\n")
-    (tmp_path / "rubbish").mkdir()
-    (tmp_path / "file").write_text("x")
-    assert [number for number, _ in attempts(tmp_path, "12")] == [1, 2, 10]
-    assert gather(follow_job(tmp_path, "12", wait=False)) == "attempt 1\nattempt 2\nattempt 10\n"
-    assert gather(follow_job(tmp_path, "12", attempt=2)) == "attempt 2\n"
-
-    looks = 0
-
-    def goes_on() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            later = Run(tmp_path, "later", attempt=11)
-            later.write("attempt 11\n")
-            later.end()
-        return looks < 3
-
-    assert gather(follow_job(tmp_path, "12", tail_lines=0, goes_on=goes_on)) == "attempt 11\n"
 
 
 # ---------------------------------------------------------------------------------------------- what is kept

@@ -1,15 +1,17 @@
-"""Journals without a file: one for tests, one for who needs none."""
+"""A journal without a file, and what tests want to know of journals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from scheduler.core.facts import Fact
 from scheduler.journal.codec import VERSION, encode_facts, record_crc
 from scheduler.journal.digest import digest, export
 from scheduler.journal.errors import Damage
+from scheduler.journal.history import Broken, History
 from scheduler.journal.record import Record, Row, Snapshot
+from scheduler.journal.store import SqliteJournal
 
 
 class MemoryJournal:
@@ -55,10 +57,6 @@ class MemoryJournal:
         """Snapshots, newest first."""
         yield from reversed(self._snapshots)
 
-    def latest_snapshot(self) -> Snapshot | None:
-        """The newest one."""
-        return self._snapshots[-1] if self._snapshots else None
-
     def set_aside(self, damage: Sequence[Damage]) -> None:
         """There is never any."""
 
@@ -79,35 +77,23 @@ class MemoryJournal:
             yield Row(seq, now_s, VERSION, payload, record_crc(seq, now_s, VERSION, payload))
 
 
-class NullJournal:
-    """Keeps nothing but the count, for runs that nobody will look back at."""
+def latest_snapshot(journal: SqliteJournal | MemoryJournal) -> Snapshot | None:
+    """Return the newest sound snapshot."""
+    return next((snapshot for snapshot in journal.snapshots() if isinstance(snapshot, Snapshot)), None)
 
-    read_only = False
 
-    def __init__(self) -> None:
-        self.last_seq = 0
+def quarantined(journal: SqliteJournal) -> list[Damage]:
+    """Return the damage that was put aside so far, oldest first."""
+    return [
+        Damage(first, last, why.decode(errors="replace"), part.decode(errors="replace"), payload)
+        for part, first, last, why, payload in journal._db.execute(
+            "SELECT part, first_seq, last_seq, why, payload FROM quarantine ORDER BY id"
+        )
+    ]
 
-    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Count it."""
-        self.last_seq += bool(facts)
 
-    def read(self) -> Iterator[tuple[float, Fact]]:
-        """Nothing."""
-        return iter(())
-
-    def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Nothing."""
-        return iter(())
-
-    def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Keep nothing."""
-
-    def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """None."""
-        return iter(())
-
-    def set_aside(self, damage: Sequence[Damage]) -> None:
-        """There is never any."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+def broken_by(history: History, facts: Iterable[tuple[float, Fact]]) -> list[Broken]:
+    """Let the history see these facts, and return the promises that are broken by then."""
+    for now_s, fact in facts:
+        history.see(now_s, fact)
+    return history.broken
