@@ -7,7 +7,7 @@ import sys
 
 from policies.errors import PolicyError
 from policies.registry import resolve
-from scheduler.config import ConfigError
+from protos.files.settings import ConfigError
 from scheduler.live.config import daemon_config
 from scheduler.live.daemon import serve
 

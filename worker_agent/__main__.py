@@ -7,7 +7,8 @@ import os
 import sys
 from typing import get_type_hints
 
-from worker_agent.config import AgentConfig, ConfigError, agent_config, labels_of
+from protos.files.settings import ConfigError
+from worker_agent.config import AgentConfig, agent_config, labels_of
 from worker_agent.daemon import run_agent
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from protos.files.settings import ConfigError, Override, environment, options, read_settings
 from protos.gavel.v1 import limits
-from scheduler.config import ConfigError, Said, environment, load_config
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.pace import Pace
 from scheduler.model import bounds
@@ -25,17 +25,19 @@ PORT = 7070
 class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the journal is kept short, and what the scheduler keeps in mind."""
 
-    snapshot_facts: int = (
-        50_000  # a snapshot of the state after so many facts: the next start reads from there
-    )
-    compact: bool = True  # drop records that two snapshots cover
-    keep_jobs_s: float = (
-        2_592_000.0  # ended jobs stay in memory so long, then in history.db only; 0: for ever
-    )
-    keep_keys_s: float = 604_800.0  # idempotency keys are known at least so long, and as long as their jobs
+    snapshot_facts: Annotated[
+        int, "Facts between two snapshots of the state, from which a start reads on."
+    ] = 50_000
+    compact: Annotated[bool, "Delete records that two snapshots cover."] = True
+    keep_jobs_s: Annotated[
+        float, "How long ended jobs stay in memory; after that they are in history.db only. 0: always."
+    ] = 2_592_000.0
+    keep_keys_s: Annotated[
+        float, "How long idempotency keys are known; those of jobs in memory always are."
+    ] = 604_800.0
 
     def checked(self) -> Keeping:
-        """This, or InvalidSpec naming the field that cannot be right."""
+        """Return these settings. InvalidSpec names the field that cannot be right."""
         bounds.check_all(self, bounds.KEEPING)
         return self
 
@@ -43,32 +45,38 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scheduler daemon."""
 
-    data_dir: str = "~/.local/share/gavel"  # journal, tokens, keys, packages: one directory per daemon
-    listen: str = "127.0.0.1:7070"  # for people; beyond this machine only with tls and tokens
-    agents_listen: str = ""  # for agents, with tls: where they show their certificates; empty: the next port
-    tls: bool = False  # by the keys that `gavel init` made in data_dir/tls, or by those named here
-    tls_certificate: str = ""  # of this server, PEM, with its chain
-    tls_key: str = ""  # of that certificate
-    auth: str = "none"  # "tokens", or "none": everybody on this machine is an admin
-    throughputs: str = ""  # a table of rates to begin with; empty: the built-in estimates
-    prices: dict[str, float] = {}  # per GPU-hour, by worker type, to begin with
-    solver_time_limit_s: float = 20.0  # after so long a policy answers with the best it has
-    log_level: str = "info"  # "debug", "info", "warning" or "error"
-    log_json: bool = False  # one JSON object per line instead of text
-    people: PeopleConfig = PeopleConfig()  # What people may do, and how much of it.
-    agents: Pace = Pace()  # How often agents speak, and how long the scheduler is patient.
-    keeping: Keeping = Keeping()  # How the journal is kept short.
-    scheduler: Settings = Settings()  # How jobs are scheduled.
+    data_dir: Annotated[str, "Journal, tokens, keys, packages: one directory per daemon."] = (
+        "~/.local/share/gavel"
+    )
+    listen: Annotated[str, "Address for users; beyond this machine only with tls and tokens."] = (
+        "127.0.0.1:7070"
+    )
+    agents_listen: Annotated[
+        str, "Address for agents, with tls: they show their certificates there. Empty: the next port."
+    ] = ""
+    tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or those named here."] = False
+    tls_certificate: Annotated[str, "Certificate of this server with its chain, in PEM."] = ""
+    tls_key: Annotated[str, "Key of that certificate."] = ""
+    auth: Annotated[Literal["none", "tokens"], "tokens, or none: every user of this machine is an admin."] = (
+        "none"
+    )
+    throughputs: Annotated[str, "A table of rates to begin with. Empty: the built-in estimates."] = ""
+    prices: Annotated[dict[str, float], "Prices per GPU-hour to begin with, by worker type."] = {}
+    solver_time_limit_s: Annotated[float, "When a policy must answer with the best it has."] = 20.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], "How much is logged: debug, info, warning or error."
+    ] = "info"
+    log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
+    people: Annotated[PeopleConfig, "What users may do, and how much of it."] = PeopleConfig()
+    agents: Annotated[Pace, "How often agents report, and how long the scheduler waits for them."] = Pace()
+    keeping: Annotated[Keeping, "How the journal is kept short."] = Keeping()
+    scheduler: Annotated[Settings, "How jobs are scheduled."] = Settings()
 
     def checked(self) -> DaemonConfig:
-        """This, or InvalidSpec naming the field that cannot be right, with what to do about it."""
+        """Return these settings. InvalidSpec names the field that cannot be right, and what to do."""
         for field in ("listen", "agents_listen"):
             if getattr(self, field) or field == "listen":
                 address_of(field, getattr(self, field))
-        if self.auth not in ("none", "tokens"):
-            raise InvalidSpec("auth", f"is '{self.auth}', must be 'none' or 'tokens'")
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InvalidSpec("log_level", f"is '{self.log_level}', must be debug, info, warning or error")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidSpec("tls_key", "and tls_certificate go together: name both, or neither")
         bounds.check_all(self, bounds.DAEMON)
@@ -90,7 +98,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self
 
     def _check_exposure(self) -> None:
-        """No listening beyond this machine without TLS and tokens."""
+        """Refuse to listen beyond this machine without TLS and tokens."""
         for field in ("listen", "agents_listen"):
             text = getattr(self, field)
             if not text or address_of(field, text).is_loopback:
@@ -154,23 +162,14 @@ def address_of(field: str, text: str) -> Address:
 def daemon_config(
     path: str | None,
     flags: Mapping[str, Any],
-    more: Sequence[str] = (),
+    more: Iterable[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> DaemonConfig:
-    """The file, over it the environment, over that the flags (by key; None: not given) and `more` ("KEY=VALUE")."""
-    said = environment(ENVIRONMENT, os.environ if variables is None else variables)
-    said += tuple(
-        Said(key, str(value).lower() if isinstance(value, bool) else str(value), _option(key))
-        for key, value in flags.items()
-        if value is not None
-    )
-    for one in more:
-        key, equals, value = one.partition("=")
+    """Return the settings: a file, over it the environment, over that flags by key and `more` ("KEY=VALUE")."""
+    overrides = [*environment(ENVIRONMENT, os.environ if variables is None else variables), *options(flags)]
+    for pair in more:
+        key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise ConfigError(f"--set {one}: must be KEY=VALUE, such as scheduler.round_s=60")
-        said += (Said(key, value, f"--set {key}"),)
-    return load_config(DaemonConfig, path, said)
-
-
-def _option(key: str) -> str:
-    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+            raise ConfigError(f"--set {pair}: must be KEY=VALUE, such as scheduler.round_s=60")
+        overrides.append(Override(key, value, f"--set {key}"))
+    return read_settings(DaemonConfig, path, overrides)

@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
+from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
-from scheduler.config import ConfigError
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import RecordsLost

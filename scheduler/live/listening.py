@@ -17,8 +17,8 @@ from grpc.aio import ServerInterceptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
-from scheduler.config import ConfigError
 from scheduler.live.access.tls import Keys
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from scheduler.model import bounds
@@ -13,15 +15,21 @@ PROOF_S = 10.0
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times between the scheduler and its agents."""
 
-    report_interval_s: float = 10.0  # between two reports of an agent; changes are reported at once
-    silence_s: float = 30.0  # a link on which nothing was heard for so long is given up
-    away_s: float = 5.0  # a node whose link has ended has so long to come back before it counts as silent
-    duplicate_s: float = 5.0  # an agent has so long to show that it still holds its name
-    gang_s: float = 60.0  # from the first node of a gang that says it prepares to the last one that does
-    proof_s: float = PROOF_S  # for showing that two nodes share their checkpoint directory
+    report_interval_s: Annotated[
+        float, "Time between two reports of an agent; it reports changes at once."
+    ] = 10.0
+    silence_s: Annotated[float, "Close a link on which nothing has arrived for this long."] = 30.0
+    away_s: Annotated[float, "How long a node may be without a link before it counts as silent."] = 5.0
+    duplicate_s: Annotated[float, "How long an agent has to show that it still holds its name."] = 5.0
+    gang_s: Annotated[
+        float, "How long the nodes of a gang may prepare, from the first report to the last."
+    ] = 60.0
+    proof_s: Annotated[float, "How long two nodes have to show that they share a checkpoint directory."] = (
+        PROOF_S
+    )
 
     def checked(self) -> Pace:
-        """This, or InvalidSpec naming the field that cannot be right."""
+        """Return these settings. InvalidSpec names the field that cannot be right."""
         bounds.check_all(self, bounds.AGENTS)
         if self.silence_s < 2 * self.report_interval_s:
             raise InvalidSpec("silence_s", f"is {self.silence_s:g}, must be at least twice report_interval_s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Annotated
 
 import msgspec
 
@@ -19,9 +20,11 @@ LEAST_DECAY = 1e-9
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node of the tenant tree, by path ("org/team")."""
 
-    name: str  # its path, such as "org/team"
-    weight: float = 1.0  # against the other tenants below the same one: 2 is twice the share
-    policy: str = "fairness"  # among what is below it: "fairness" or "fifo"
+    name: Annotated[str, "Its path, such as org/team."]
+    weight: Annotated[
+        float, "Its weight beside the other tenants of the same parent: 2 is twice the share."
+    ] = 1.0
+    policy: Annotated[str, "How those below it share: fairness or fifo."] = "fairness"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,29 +33,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Written out in full in the journal, so that a default may change without changing what old journals mean.
     """
 
-    policy: str = "max_min_fairness"  # who gets how much; `gavel policies` lists them
-    round_s: float = 360.0  # length of a round: how long a lease runs before turns are taken anew
-    min_reallocation_s: float = 0.0  # between two allocations; never less than a round apart
-    solve_lead_s: float = (
-        10.0  # before the boundary: the solver is asked; a quarter of a round that is shorter
+    policy: Annotated[str, "Who gets how much; `gavel policies` lists all policies."] = "max_min_fairness"
+    round_s: Annotated[float, "Length of a round: how long a lease runs before turns are taken again."] = (
+        360.0
     )
-    plan_lead_s: float = (
-        2.0  # before the boundary: the round is planned with the newest answer; at most half of it
+    min_reallocation_s: Annotated[
+        float, "Shortest time between two allocations; at least a round in any case."
+    ] = 0.0
+    solve_lead_s: Annotated[
+        float,
+        "How long before the end of a round the solver is asked; unset, at most a quarter of a short round.",
+    ] = 10.0
+    plan_lead_s: Annotated[
+        float,
+        "How long before the end of a round the next one is planned; unset, at most half of solve_lead_s.",
+    ] = 2.0
+    lease_margin_s: Annotated[float, "How long a silent lease counts as running after its end."] = 30.0
+    fill_mid_round: Annotated[bool, "Give idle GPUs out at once instead of at the end of the round."] = True
+    half_life_rounds: Annotated[
+        float, "Half-life of the time that jobs are entitled to and have received."
+    ] = 20.0
+    stay_rounds: Annotated[
+        float,
+        "How many rounds a job may fall behind its due while another keeps its turn; 0: turns of one round.",
+    ] = 2.0
+    start_patience_s: Annotated[
+        float,
+        "How long a job may take to its first step before its turn can end, once it lost one without a step.",
+    ] = 600.0
+    reserve_after: Annotated[int, "How many rounds a gang is skipped before GPUs are held back for it."] = 2
+    preemptions_max: Annotated[int | None, "How many running jobs may lose their GPUs in one round."] = None
+    restart_cost_s: Annotated[float, "Time to start and to checkpoint, for jobs that do not say."] = 30.0
+    consolidated_rates: Annotated[
+        bool, "Use the consolidated rates for every gang, however it is placed."
+    ] = False
+    learn_rates: Annotated[bool, "Let measured rates replace those of the table."] = True
+    trust_after_s: Annotated[float, "After how much measured stepping a measured rate is fully believed."] = (
+        60.0
     )
-    lease_margin_s: float = 30.0  # after its end a silent lease counts as running for so long
-    fill_mid_round: bool = True  # GPUs that become idle are given out at once, not at the boundary
-    half_life_rounds: float = 20.0  # of entitled and received time
-    stay_rounds: float = 2.0  # so far may turns leave others behind their due; 0: turns of one round
-    start_patience_s: float = 600.0  # a job that once lost its turn before a step is let start for so long
-    reserve_after: int = 2  # rounds that a gang is skipped before GPUs are held back for it
-    preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
-    restart_cost_s: float = 30.0  # of a job that does not say: start-up and checkpoint
-    consolidated_rates: bool = False  # use consolidated rates for every gang, however it is placed
-    learn_rates: bool = True  # measured rates replace the table's
-    trust_after_s: float = 60.0  # of measured stepping, at which a measured rate is fully believed
-    prior_rate: float = 1.0  # steps/s of an unknown job type on the slowest worker type, per GPU
-    speed: dict[str, float] = {}  # of worker types relative to each other, for unknown job types
-    seed: int = 0  # of the draws that some policies make
+    prior_rate: Annotated[float, "Steps/s per GPU of an unknown job type on the slowest worker type."] = 1.0
+    speed: Annotated[dict[str, float], "Relative speed of worker types, for unknown job types."] = {}
+    seed: Annotated[int, "Seed of the draws that some policies make."] = 0
     tenants: tuple[TenantSpec, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ import msgspec
 from policies.errors import PolicyError
 from policies.problem import Problem
 from policies.registry import resolve
-from scheduler.config import load_settings
+from protos.files.settings import read_settings
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.run import FILES, HOUR_S, JOBS, KNOBS, Run
@@ -155,7 +155,7 @@ def _base(run: Run) -> Settings:
         return COMPARISON if run.comparison else Settings()
     if run.comparison:
         raise InvalidSpec("config", "does not go with --comparison, which sets how the scheduler behaves")
-    return load_settings(run.config)
+    return read_settings(Settings, run.config)
 
 
 def _try_policy(policy: str, run: Run) -> None:

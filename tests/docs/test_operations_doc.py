@@ -132,13 +132,13 @@ def test_both_pages_from_an_empty_machine_to_a_restored_one(sandbox: Sandbox) ->
 def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
     """Every `gavel …` names a command; every `section.key` a setting."""
     from gavel.cli.main import main
-    from scheduler.config import example_config
+    from protos.files.example import example_settings
     from scheduler.live.config import DaemonConfig
 
     text = page(name)
     commands = set(re.findall(r"`(?:sudo )?gavel (\w+)", text))
     assert commands <= set(main.list_commands(None))  # type: ignore[arg-type]
-    example = example_config(DaemonConfig)
+    example = example_settings(DaemonConfig, "Settings")
     for key in re.findall(r"`(?:scheduler|agents|keeping|people)\.(\w+)", text):
         assert re.search(rf"^#?{key} = ", example, re.M), key
 

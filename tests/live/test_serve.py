@@ -196,14 +196,14 @@ def test_a_journal_of_a_newer_release_is_left_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--listen", "0.0.0.0:7070"), "without tls and auth = 'tokens' in --listen; run `gavel init`"),
+        (("--listen", "0.0.0.0:7070"), "without tls and auth = 'tokens'; run `gavel init`"),
         (("--set", "listen=some where"), "must be an address such as 127.0.0.1:7070"),
         (
             ("--set", "scheduler.round_s=-1"),
             "scheduler.round_s is -1, must be between",
         ),
         (("--set", "scheduler.policy=lass"), "lass"),
-        (("--set", "colour=red"), "unknown key 'colour'"),
+        (("--set", "colour=red"), "--set colour: colour is unknown"),
         (("--set", "auth=none", "--set", "tls=true"), "tls is on, but auth is 'none'"),
     ],
 )

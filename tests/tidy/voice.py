@@ -29,7 +29,6 @@ TO_BE_REWRITTEN = (
     "policies",
     "policies/engine",
     "scheduler",
-    "scheduler/config",
     "scheduler/core",
     "scheduler/core/planning",
     "scheduler/explain",

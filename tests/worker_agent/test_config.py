@@ -12,9 +12,10 @@ import click
 import pytest
 
 from gavel.cli.service.agent import agent
+from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.__main__ import main
-from worker_agent.config import AgentConfig, ConfigError, agent_config
+from worker_agent.config import AgentConfig, agent_config
 from worker_agent.daemon import REMOVED, WholeAgent, run_agent
 from worker_agent.link.outgoing import Outgoing
 from worker_agent.link.stream import Dismissed
@@ -55,65 +56,75 @@ def test_yaml_says_the_same_as_toml(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "field", "part"),
     [
-        ('scheduler = "nowhere"', "scheduler is 'nowhere', must be an address such as head-node:7071 in"),
-        ('scheduler = "a:99999"', "must be an address"),
-        (
-            '\n\nname = "a/b"',
-            "must be at most 63 letters, digits, '.', '_' and '-' in agent.toml, line 3",
-        ),
-        ('gpus = "v100"', "expected TYPE=COUNT"),
-        ("ask_s = -1", "ask_s is -1, must be a number from 0 to 1,000,000 in agent.toml, line 1"),
-        ("logs_mb = 0", "logs_mb is 0, must be a number from 1 to 1,000,000 in agent.toml, line 1"),
-        ("ask_s = nan", "must be a number from 0 to 1,000,000"),
-        ("grace_s = 1e300", "grace_s is 1e+300, must be"),
-        ('log_level = "loud"', "must be debug, info, warning, error"),
-        ("single_user = true\nswitch_users = true", "single_user and switch_users: choose one"),
-        ('grace = "5"', "unknown key 'grace' in agent.toml, line 1; did you mean 'grace_s'?"),
-        ('grace_s = "5"', "grace_s is '5', must be a number in agent.toml, line 1"),
-        ('single_user = "yes"', "must be true or false"),
-        ("gpus = 4", "gpus is 4, must be text in quotes"),
-        ("labels = 3", "must be a table"),
-        ('[labels]\n"a b" = "c"', "labels: 'a b=c' must be a plain name"),
-        ("gpus = ", "agent.toml: no TOML:"),
+        ('scheduler = "nowhere"', "scheduler", "is 'nowhere'; must be an address such as head-node:7071"),
+        ('scheduler = "a:99999"', "scheduler", "must be an address"),
+        ('name = "a/b"', "name", "is 'a/b'; must be at most 63 letters, digits, '.', '_' and '-'"),
+        ('gpus = "v100"', "gpus", "expected TYPE=COUNT"),
+        ("ask_s = -1", "ask_s", "is -1; must be a number from 0 to 1,000,000"),
+        ("logs_mb = 0", "logs_mb", "is 0; must be a number from 1 to 1,000,000"),
+        ("ask_s = nan", "ask_s", "must be a number from 0 to 1,000,000"),
+        ("grace_s = 1e300", "grace_s", "is 1e+300; must be"),
+        ('log_level = "loud"', "log_level", "is 'loud'; must be 'debug' or "),
+        ('containment = "none"', "containment", "'subreaper'"),
+        ("single_user = true\nswitch_users = true", "single_user", "choose one"),
+        ('grace = "5"', "grace", "did you mean 'grace_s'?"),
+        ('grace_s = "5"', "grace_s", "is '5'; must be a number"),
+        ('single_user = "yes"', "single_user", "must be true or false"),
+        ("gpus = 4", "gpus", "is 4; must be text in quotes"),
+        ("labels = 3", "labels", "must be a table"),
+        ('labels = {"a b" = "c"}', "labels", "is 'a b=c'; must be a plain name"),
+        ("gpus = ", "", "not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path, text, words):
-    """Field, value, what it must be, file and line."""
-    with pytest.raises(ConfigError) as error:
-        agent_config(written(tmp_path, text), {})
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
+def test_an_error_names_the_setting_and_its_line(tmp_path, text, field, part):
+    """File, line, field, value, and what it must be, in one line."""
+    with pytest.raises(ConfigError) as caught:
+        agent_config(written(tmp_path, f"\n\n{text}"), {})
+    assert (caught.value.field, caught.value.line) == (field, 3)
+    assert str(caught.value).startswith(f"agent.toml, line 3: {field}")
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_is_read_by_the_rules_of_1_2(tmp_path):
+    """`no` is a name and 12:30 is text, as in job files; a key that appears twice is refused."""
+    config = agent_config(written(tmp_path, "name: no\nlabels: {slot: 12:30, on: off}\n", "a.yaml"), {})
+    assert (config.name, config.labels) == ("no", {"slot": "12:30", "on": "off"})
+    with pytest.raises(ConfigError) as caught:
+        agent_config(written(tmp_path, "name: a\nask_s: 1\nname: b\n", "a.yaml"), {})
+    assert (caught.value.field, caught.value.line) == ("name", 3)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.yaml", "b: 1\na: [", r"a\.yaml, line 2: no YAML"),
-        ("a.yaml", "- a", "must be a table"),
-        ("a.toml", "\xff", "no TOML"),
+        ("a.yaml", "b: 1\na: [", r"^a\.yaml, line \d: not valid YAML"),
+        ("a.yaml", "- a", r"^a\.yaml, line 1: must be a mapping"),
+        ("a.toml", "\xff", "^a.toml, line 1: not valid TOML"),
+        ("agent.conf", "name 7", r"^agent\.conf, line 1: not valid TOML"),
     ],
 )
 def test_files_that_are_none(tmp_path, name, text, words):
-    """Broken syntax is one line with the place, too."""
+    """Broken syntax is one line with the place, too. A name that does not say YAML is TOML."""
     with pytest.raises(ConfigError, match=words):
         agent_config(written(tmp_path, text, name), {})
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     """And nothing is started."""
-    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: no such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: no such file"):
         agent_config(str(tmp_path / "none.toml"), {})
 
 
-def test_who_said_it_is_named_when_it_was_no_file():
+def test_an_error_names_its_source_when_it_was_no_file():
     """An option by its flag, a variable by its name."""
-    with pytest.raises(ConfigError, match=r"in --gpus"):
+    with pytest.raises(ConfigError, match=r"^--gpus: gpus "):
         agent_config(None, {"gpus": "?"})
-    with pytest.raises(ConfigError, match=r"in GAVEL_AGENT_GPUS"):
+    with pytest.raises(ConfigError, match=r"^GAVEL_AGENT_GPUS: gpus "):
         agent_config(None, {}, {"GAVEL_AGENT_GPUS": "?"})
-    with pytest.raises(ConfigError, match=r"unknown key 'gpu' in GAVEL_AGENT_GPU; did you mean 'gpus'"):
+    with pytest.raises(ConfigError, match=r"^GAVEL_AGENT_GPU: gpu is unknown; did you mean 'gpus'"):
         agent_config(None, {}, {"GAVEL_AGENT_GPU": "?"})
 
 
@@ -126,7 +137,7 @@ def test_the_command_has_an_option_for_every_setting():
 def test_python_dash_m_takes_the_same_options(capsys):
     """Unknown ones end with usage, wrong values with one line; both with exit status 2."""
     assert main(["--gpus", "v100=none"]) == 2
-    assert capsys.readouterr().err.startswith("worker_agent: gpus: ")
+    assert capsys.readouterr().err.startswith("worker_agent: --gpus: gpus ")
     with pytest.raises(SystemExit) as ended:
         main(["--gpu", "v100=1"])
     assert ended.value.code == 2

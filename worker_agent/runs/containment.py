@@ -22,8 +22,6 @@ from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
 SUBREAPER = "subreaper"
-# What can be asked for: the best there is; control groups or nothing; no control groups.
-WANTED = ("auto", "cgroup", SUBREAPER)
 _REMOVALS, _REMOVAL_S = 50, 0.01
 _TIMEOUT_S = 30.0
 # Prints the pid of the process that becomes the parent of an orphan.

@@ -58,7 +58,8 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     """
     import os
 
-    from worker_agent.config import ConfigError, agent_config, labels_of
+    from protos.files.settings import ConfigError
+    from worker_agent.config import agent_config, labels_of
 
     try:
         flags["labels"] = (
@@ -100,7 +101,8 @@ def join(
     import shlex
 
     from gavel.cli.io.outputs import STDOUT, write_json
-    from worker_agent.config import ConfigError, agent_config
+    from protos.files.settings import ConfigError
+    from worker_agent.config import agent_config
     from worker_agent.link import join
 
     path, settings = outer

@@ -32,23 +32,21 @@ def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
 
 
 def _example(agent: bool) -> str:
-    from scheduler.config import example_config
+    from protos.files.example import example_settings
 
     if agent:
         from worker_agent.config import ENVIRONMENT, AgentConfig
 
-        text = example_config(AgentConfig, ENVIRONMENT)
-        return text.replace("Settings of the scheduler", "Settings of a node's agent", 1)
+        return example_settings(AgentConfig, "Settings of a node's agent", ENVIRONMENT)
     from scheduler.live import config as live
 
-    return example_config(live.DaemonConfig, live.ENVIRONMENT)
+    return example_settings(live.DaemonConfig, "Settings of the scheduler", live.ENVIRONMENT)
 
 
 def _check(path: str, agent: bool) -> None:
     from policies.errors import PolicyError
-    from scheduler.config import ConfigError
+    from protos.files.settings import ConfigError
     from scheduler.live.config import daemon_config
-    from worker_agent.config import ConfigError as AgentConfigError
     from worker_agent.config import agent_config
 
     try:
@@ -56,7 +54,7 @@ def _check(path: str, agent: bool) -> None:
             agent_config(path, {})
         else:
             _check_policy(daemon_config(path, {}, (), {}).scheduler.policy)
-    except (ConfigError, PolicyError, AgentConfigError) as error:
+    except (ConfigError, PolicyError) as error:
         raise Fault(str(error)) from None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from gavel.cli.faults import Fault
 from gavel.client.reading import plain
+from protos.files.example import example_settings
 from protos.gavel.v1.limits import is_loopback
-from scheduler.config import example_config
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys, check_hosts, write_public, write_secret
@@ -113,7 +113,7 @@ def _token(place: Path, user: str, token_file: str | None) -> Result:
 
 def _config(settings: Mapping[str, Any]) -> str:
     """Return a file that sets these, with every other setting and its meaning in comments."""
-    text = example_config(DaemonConfig, ENVIRONMENT)
+    text = example_settings(DaemonConfig, "Settings of the scheduler", ENVIRONMENT)
     for key, value in settings.items():
         line = f"{key} = {json.dumps(value)}"
         plain = line.replace("\\", r"\\")

@@ -36,7 +36,7 @@ def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
 
 def settings(path: str | None, data_dir: str | None) -> DaemonConfig:
     """Return the settings of the scheduler that options name."""
-    from scheduler.config import ConfigError
+    from protos.files.settings import ConfigError
     from scheduler.live.config import daemon_config
 
     try:

@@ -38,7 +38,7 @@ def serve(
     """
     from policies.errors import PolicyError
     from policies.registry import resolve
-    from scheduler.config import ConfigError
+    from protos.files.settings import ConfigError
     from scheduler.live import daemon
     from scheduler.live.config import daemon_config
 

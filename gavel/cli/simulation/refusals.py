@@ -9,7 +9,7 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
 from gavel.cli.simulation.options import option_of
 from policies.errors import PolicyError
-from scheduler.config import ConfigError
+from protos.files.settings import ConfigError
 from scheduler.journal.errors import JournalError
 from scheduler.model.errors import InvalidSpec
 from traces.errors import TraceError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
@@ -23,26 +24,33 @@ STRANGERS_READ_MAX = 4
 class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What people may do, and how much of it."""
 
-    submissions_per_s: float = 1000.0  # jobs that one user may submit per second, in the long run
-    submissions_burst: int = 100_000  # and at once
-    jobs_unfinished_max: int = 100_000  # of one user
-    submission_jobs_max: int = (
-        10_000  # in one submission, arrays by their members: others wait 0.5 s for so many
+    submissions_per_s: Annotated[float, "Jobs that one user may submit per second, on average."] = 1000.0
+    submissions_burst: Annotated[int, "Jobs that one user may submit at once."] = 100_000
+    jobs_unfinished_max: Annotated[int, "Unfinished jobs of one user."] = 100_000
+    submission_jobs_max: Annotated[
+        int,
+        "Jobs in one submission, each member of an array counted: 10,000 keep other calls waiting for 0.5 s.",
+    ] = 10_000
+    calls_max: Annotated[int, "Calls in progress, of all users together; further ones are told to retry."] = (
+        1000
     )
-    calls_max: int = 1000  # calls in flight at once, of all users together; one more is told to try again
-    calls_per_user_max: int = 100  # of these, of one user
-    calls_without_token_max: int = 16  # from one address at once: health checks, nodes that join
-    watchers_max: int = 1000  # calls that watch jobs or rounds, or follow logs, at once
-    package_bytes_max: int = PACKAGE_BYTES_MAX  # of one packed work directory; agents take no more than 1 GiB
-    packages_bytes_max: int = 50 * 1024**3  # of all that are kept
-    package_keep_s: float = 86_400.0  # a package that no unfinished job names is kept for so long
-    token_valid_s: float = 90 * 86_400.0  # of tokens that do not say
-    token_valid_s_max: float = 2 * 365 * 86_400.0  # that anybody may ask for
-    audit_bytes_max: int = 64 * 1024**2  # of one file of the audit log
-    audit_files: int = 10  # that are kept
+    calls_per_user_max: Annotated[int, "Calls in progress of one user."] = 100
+    calls_without_token_max: Annotated[int, "Calls without a token in progress, per address."] = 16
+    watchers_max: Annotated[int, "Calls in progress that watch jobs or rounds, or follow logs."] = 1000
+    package_bytes_max: Annotated[int, "Size of a packed work directory; agents take at most 1 GiB."] = (
+        PACKAGE_BYTES_MAX
+    )
+    packages_bytes_max: Annotated[int, "Size of all packages together."] = 50 * 1024**3
+    package_keep_s: Annotated[float, "How long a package is kept that no unfinished job needs."] = 86_400.0
+    token_valid_s: Annotated[float, "How long a token is valid where its maker does not say."] = 90 * 86_400.0
+    token_valid_s_max: Annotated[float, "The longest time for which a token can be made."] = (
+        2 * 365 * 86_400.0
+    )
+    audit_bytes_max: Annotated[int, "Size of one file of the audit log."] = 64 * 1024**2
+    audit_files: Annotated[int, "How many files of the audit log are kept."] = 10
 
     def checked(self) -> PeopleConfig:
-        """This, or InvalidSpec naming the field that cannot be right."""
+        """Return these settings. InvalidSpec names the field that cannot be right."""
         bounds.check_all(self, bounds.PEOPLE)
         if self.token_valid_s > self.token_valid_s_max:
             raise InvalidSpec("token_valid_s", f"is above token_valid_s_max, {self.token_valid_s_max:g}")

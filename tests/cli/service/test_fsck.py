@@ -171,7 +171,7 @@ def test_the_example_is_a_right_file_of_defaults(tmp_path: Path, gavel: Gavel) -
         ((), "listen = '0.0.0.0:7070'", "gavel init"),
         ((), "[scheduler]\npolicy = 'lass'", "lass"),
         (("--agent",), "gpus = 'v100'", "gpus"),
-        (("--agent",), "colour = 'red'", "unknown key 'colour' in wrong.toml, line 1"),
+        (("--agent",), "colour = 'red'", "wrong.toml, line 1: colour"),
     ],
 )
 def test_a_wrong_file_is_one_line(

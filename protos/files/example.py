@@ -1,0 +1,84 @@
+"""An example file of settings: every key, what it means and its default, from the models and their annotations."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from protos.files.convert import bare, expected, is_struct
+from protos.files.settings import variable
+
+
+def example_settings(kind: type[msgspec.Struct], title: str, prefix: str = "") -> str:
+    """Return a TOML file with every setting commented out. `prefix` is that of its environment variables."""
+    lines = [
+        f"# {title}. Where a # stands right before a key, the line shows the default:",
+        "# remove the # to change it.",
+        *(_about_variables(kind, prefix) if prefix else ()),
+        "",
+    ]
+    return "\n".join([*lines, *_table(kind, "")])
+
+
+def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    """Yield how to say the same in the environment, for the last key of the file and the first of its last table."""
+    names = {name: isinstance(default, msgspec.Struct) for name, _, default in _settings(kind)}
+    last = [name for name, is_table in names.items() if not is_table][-1]
+    yield "#"
+    yield "# A variable of the environment goes before this file:"
+    yield f"#     {variable(prefix, (last,))} for {last}"
+    for name, _, default in list(_settings(kind))[-1:]:
+        if isinstance(default, msgspec.Struct):
+            place = name, default.__struct_fields__[0]
+            yield f"#     {variable(prefix, place)} for {'.'.join(place)}: two underscores for the dot"
+
+
+def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """Yield the keys of a table, then the tables in it: in TOML, what follows a header belongs to it."""
+    hints = get_type_hints(kind)
+    tables = []
+    for name, meaning, default in _settings(kind):
+        if isinstance(default, msgspec.Struct):
+            tables.append((name, meaning, type(default)))
+            continue
+        yield from textwrap.wrap(meaning, 100, initial_indent="# ", subsequent_indent="# ")
+        items = get_args(bare(hints[name]))[:1]
+        if items and is_struct(items[0]):
+            yield from _entry(f"{path}{name}", items[0])
+        elif default is None:
+            yield f"# {name} is not set unless you do; {expected(hints[name])}"
+        else:
+            yield f"#{name} = {_toml(default)}"
+        yield ""
+    for name, meaning, table in tables:
+        yield from textwrap.wrap(meaning, 100, initial_indent="# ", subsequent_indent="# ")
+        yield f"[{path}{name}]"
+        yield ""
+        yield from _table(table, f"{path}{name}.")
+
+
+def _entry(name: str, kind: type[msgspec.Struct]) -> Iterator[str]:
+    yield f"# None unless there are entries like this one. {' '.join((kind.__doc__ or '').split())}"
+    yield f"# [[{name}]]"
+    for field, meaning, default in _settings(kind):
+        value = '"…"' if default is msgspec.NODEFAULT else _toml(default)
+        yield f"# {field} = {value}  # {meaning}"
+
+
+def _toml(value: Any) -> str:
+    return "{}" if value == {} else json.dumps(value)
+
+
+def _settings(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any]]:
+    """Yield each field with the text in its annotation, and its default."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        meaning = next(
+            (part for part in getattr(hints[field.name], "__metadata__", ()) if isinstance(part, str)), ""
+        )
+        factory = field.default_factory
+        yield field.name, meaning, field.default if factory is msgspec.NODEFAULT else factory()

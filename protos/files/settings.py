@@ -1,0 +1,218 @@
+"""Settings from a file (TOML or YAML), over it the environment, over that options. ConfigError says what is wrong.
+
+A model (a msgspec struct) says which settings there are. Two methods that it may have are called here:
+`completed(given)` fills in what follows from other settings where it was not given; `checked()` raises a Misfit, or
+another ValueError with `field`, `problem` and `advice`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from protos.files.convert import Misfit, bare, convert, is_struct
+from protos.files.yaml import BadYaml, Place, plain, read_table, words
+
+M = TypeVar("M", bound=msgspec.Struct)
+Lines = dict[Place, int]
+SIZE_MAX = 2**20
+
+
+class ConfigError(ValueError):
+    """Settings that cannot be used. `field` and `line` say where, as far as they have a place."""
+
+    def __init__(self, message: str, field: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.field, self.line = field, line
+
+
+class Override(NamedTuple):
+    """A setting from elsewhere than the file: its key, with dots, its value, and where it comes from: "--listen"."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Override] = ()) -> M:
+    """Return the settings in a file, with these overrides; later ones win. ConfigError otherwise."""
+    lines: Lines = {}
+    sources: dict[Place, str] = {}
+    try:
+        data = _read(Path(path), lines) if path is not None else {}
+        for override in overrides:
+            place: Place = tuple(override.key.split("."))
+            sources[place] = override.source
+            _put(data, place, override.value, kind)
+        settings = _completed(convert(data, kind), data)
+        _check(settings, ())
+        return settings
+    except BadYaml as error:
+        misfit = Misfit(error.place, error.problem, line=error.line)
+    except Misfit as error:
+        misfit = error
+    place, advice = misfit.place, misfit.advice
+    line = misfit.line or next(
+        (lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None
+    )
+    source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), "")
+    if not source and line is None:
+        # A table without a line of its own: one of its keys came from elsewhere.
+        source = next((source for key, source in sources.items() if key[: len(place)] == place), "")
+    if len(place) == 1 and source.endswith(str(place[0]).upper()):
+        advice = _nested_variable(kind, source, str(place[0])) or advice
+    name = Path(path).name if path is not None else ""
+    where = source or (f"{name}, line {line}" if line else name)
+    subject = " ".join(part for part in (words(place), misfit.problem) if part)
+    message = f"{where}{': ' if where else ''}{subject}{'; ' if advice else ''}{advice}"
+    raise ConfigError(message, words(place), line)
+
+
+def environment(prefix: str, variables: Mapping[str, str]) -> Iterator[Override]:
+    """Yield what variables say: `GAVEL_SERVE_SCHEDULER__ROUND_S=60` is scheduler.round_s."""
+    for name, text in sorted(variables.items()):
+        if name.startswith(prefix):
+            yield Override(name.removeprefix(prefix).lower().replace("__", "."), text, name)
+
+
+def options(values: Mapping[str, Any]) -> Iterator[Override]:
+    """Yield what options of a command line say, by key; those that are None were not given."""
+    for key, value in values.items():
+        if value is not None:
+            yield Override(key, value, f"--{key.rpartition('.')[2].replace('_', '-')}")
+
+
+def variable(prefix: str, place: Place) -> str:
+    """Return what a key is called in the environment: GAVEL_SERVE_SCHEDULER__ROUND_S."""
+    return prefix + "__".join(map(str, place)).upper()
+
+
+def _nested_variable(kind: type[msgspec.Struct], name: str, key: str) -> str:
+    """Return advice for a variable that has one underscore too few, or lacks its table; empty: none."""
+    for table, hint in get_type_hints(kind).items():
+        for field in bare(hint).__struct_fields__ if is_struct(bare(hint)) else ():
+            if key in (field, f"{table}_{field}"):
+                return f"did you mean {variable(name[: -len(key)], (table, field))}?"
+    return ""
+
+
+def _put(data: dict[str, Any], place: Place, value: Any, kind: Any) -> None:
+    for depth, key in enumerate(place):
+        if not isinstance(data, dict):
+            raise Misfit(place, f"is not possible: {words(place[:depth])} is not a table")
+        kind = bare(kind)
+        if is_struct(kind):
+            kind = get_type_hints(kind, include_extras=True).get(str(key), Any)
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is dict else Any
+        if depth == len(place) - 1:
+            data[key] = _parsed(value, kind) if isinstance(value, str) else value  # type: ignore[index]
+        else:
+            data = data.setdefault(key, {})  # type: ignore[arg-type]
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    """Return what a text means: TOML where that is of this type, else the text. HOST:7070 needs no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        value = text
+    for candidate in (value, text):
+        try:
+            lax = msgspec.convert(candidate, kind, strict=not isinstance(candidate, str))
+        except msgspec.ValidationError:
+            continue
+        return lax if isinstance(candidate, str) else candidate
+    return value
+
+
+def _completed(settings: M, data: Mapping[str, Any]) -> M:
+    """Return the settings with what follows from others, in every table, where it was not given."""
+    for field in settings.__struct_fields__:
+        if isinstance(inner := getattr(settings, field), msgspec.Struct):
+            settings = msgspec.structs.replace(settings, **{field: _completed(inner, data.get(field, {}))})
+    return settings.completed(data) if hasattr(settings, "completed") else settings
+
+
+def _check(settings: msgspec.Struct, place: Place) -> None:
+    """Raise what the models object to, inner tables first, as a Misfit with the whole place."""
+    for field in settings.__struct_fields__:
+        if isinstance(inner := getattr(settings, field), msgspec.Struct):
+            _check(inner, (*place, field))
+    try:
+        if hasattr(settings, "checked"):
+            settings.checked()
+    except Misfit as misfit:
+        raise Misfit((*place, *misfit.place), misfit.problem, misfit.advice) from None
+    except ValueError as error:
+        objection: Any = error
+        if not hasattr(error, "field"):
+            raise
+        raise Misfit((*place, *objection.field.split(".")), objection.problem, objection.advice) from None
+
+
+def _read(path: Path, lines: Lines) -> dict[str, Any]:
+    """Return the tables in a file; `lines` receives the line of each key."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(SIZE_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    if len(content) > SIZE_MAX:
+        raise ConfigError(f"{path} is larger than {SIZE_MAX // 1024} KiB, the limit for settings")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path.name}, line {line}: not UTF-8 text", line=line) from None
+    if path.suffix.lower() in (".yaml", ".yml"):
+        data: dict[str, Any] = plain(read_table(text), lines)
+        return data
+    lines |= _toml_lines(text)
+    return _toml(text)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        problem, line = match.groups() if match else (str(error), None)
+        if "Cannot overwrite" in problem or "Cannot declare" in problem:
+            problem = "a key or table appears twice"
+        else:
+            problem = f"not valid TOML: {problem[0].lower()}{problem[1:]}"
+        raise Misfit((), problem, line=int(line) if line else text.count("\n") + 1) from None
+    except RecursionError:
+        raise Misfit((), "nested too deeply") from None
+    except ValueError as error:
+        raise Misfit((), f"not valid TOML: {error}") from None
+
+
+_TOML_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def _toml_lines(text: str) -> Lines:
+    """Return the lines of keys that begin a line; tomllib does not say. Keys inside a line have none of their own."""
+    lines, table, counts = Lines(), Place(), dict[Place, int]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _TOML_HEADER.match(line):
+            table = _toml_place(header[2])
+            if header[1] == "[[":
+                index = counts[table] = counts.get(table, -1) + 1
+                lines.setdefault(table, number)
+                table = (*table, index)
+            lines.setdefault(table, number)
+        elif key := _TOML_KEY.match(line):
+            lines.setdefault((*table, *_toml_place(key[1])), number)
+    return lines
+
+
+def _toml_place(key: str) -> Place:
+    return tuple(part.strip().strip("\"'") for part in re.findall(r"""\s*("[^"]*"|'[^']*'|[^.]+)""", key))
