@@ -19,11 +19,11 @@ class After:
     when: Literal["succeeded", "ended"] = "succeeded"
 
 
-_when = partial(text_of, what="succeeded or ended")
+_when = partial(text_of, wanted="succeeded or ended")
 
 
 def _after(node: Node) -> tuple[After, ...]:
-    """`17`, `[17, {job: 18, when: ended}]`; `17:ended` as the command line has it."""
+    """Read `17`, `[17, {job: 18, when: ended}]`, or `17:ended` as the command line has it."""
     parts = node.value if isinstance(node, List) else [node]
     return tuple([nested(f"[{at}]", _one_after, part) for at, part in enumerate(parts)])
 
@@ -33,14 +33,14 @@ _SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
 
 def _one_after(node: Node) -> After:
     if isinstance(node, Table):
-        said = pairs(node, "a job")
-        for name, (key, _) in said.items():
+        entries = pairs(node, "a job")
+        for name, (key, _) in entries.items():
             if name not in ("job", "when"):
                 raise Wrong(key, "must have job and when only", name)
-        if "job" not in said:
+        if "job" not in entries:
             raise Wrong(node, "job is missing: {job: 17, when: ended}")
-        job = nested("job", name_of, said["job"][1])
-        when = nested("when", _when, said["when"][1]) if "when" in said else "succeeded"
+        job = nested("job", name_of, entries["job"][1])
+        when = nested("when", _when, entries["when"][1]) if "when" in entries else "succeeded"
     else:
         job, colon, when = name_of(node, "the id of a job").rpartition(":")
         if not colon:
@@ -49,7 +49,7 @@ def _one_after(node: Node) -> After:
         raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
     if when not in ("succeeded", "ended"):
         raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
-    return After(job, when)  # type: ignore[arg-type]  # just checked
+    return After(job, when)  # type: ignore[arg-type]
 
 
 _ONE_AFTER = {

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs import values as v
@@ -25,7 +25,7 @@ Read = Callable[[Any], Any]
 
 
 class _Unfit(Exception):
-    """What is wrong, and (`at`) where in the field."""
+    """A value does not fit its field: the problem, and `at`, its place in the field."""
 
     def __init__(self, problem: str, at: str = "") -> None:
         super().__init__(problem)
@@ -40,7 +40,7 @@ def checked(spec: Any, many: str = "") -> JobSpec:
     if not isinstance(spec, JobSpec):
         hint = "; say JobSpec(**job)" if isinstance(spec, Mapping) else ""
         raise InvalidJob(
-            f"must be a JobSpec, several, or the name of a job file, got {_shown(spec)}{hint}", field="jobs"
+            f"must be a JobSpec, several, or the name of a job file, got {_quoted(spec)}{hint}", field="jobs"
         )
     if spec.source is not None:
         return spec
@@ -58,7 +58,7 @@ def checked(spec: Any, many: str = "") -> JobSpec:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Unfit(f"must be text, got {_shown(value)}" + _as_text(value))
+        raise _Unfit(f"must be text, got {_quoted(value)}" + _as_text(value))
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -78,7 +78,7 @@ def _whole(least: int, most: int) -> Read:
             number = -1
         if not least <= number <= most:
             wanted = f"must be a whole number from {least} to {most:,}"
-            raise _Unfit(f"{wanted}, got {_shown(value)}" + _as_number(value))
+            raise _Unfit(f"{wanted}, got {_quoted(value)}" + _as_number(value))
         return number
 
     return read
@@ -89,7 +89,7 @@ def _number(unit: str) -> Read:
         if isinstance(value, bool) or not isinstance(value, Real):
             length_s = v.duration_s(value) if unit == "seconds" and isinstance(value, str) else None
             hint = f"; say {length_s:.15g}" if length_s is not None else _as_number(value)
-            raise _Unfit(f"must be a number{f' of {unit}' if unit else ''}, got {_shown(value)}{hint}")
+            raise _Unfit(f"must be a number{f' of {unit}' if unit else ''}, got {_quoted(value)}{hint}")
         try:
             return float(value)
         except OverflowError:
@@ -100,15 +100,15 @@ def _number(unit: str) -> Read:
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Unfit(f"must be True or False, got {_shown(value)}")
+        raise _Unfit(f"must be True or False, got {_quoted(value)}")
     return value
 
 
-def _listed(read: Read, what: str, example: str) -> Read:
+def _listed(read: Read, entries: str, example: str) -> Read:
     def read_all(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-            raise _Unfit(f"must be a list of {what} such as {example}, got {_shown(value)}")
-        return tuple([_within(f"[{at}]", read, one) for at, one in enumerate(value)])
+            raise _Unfit(f"must be a list of {entries} such as {example}, got {_quoted(value)}")
+        return tuple([_within(f"[{at}]", read, entry) for at, entry in enumerate(value)])
 
     return read_all
 
@@ -123,7 +123,7 @@ def _names(value: Any) -> tuple[str, ...]:
 def _command(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         raise _Unfit(
-            f"must be a list of words such as {value.split() or ['python', 'train.py']}, got {_shown(value)}; "
+            f"must be a list of words such as {value.split() or ['python', 'train.py']}, got {_quoted(value)}; "
             "for a line of shell use script"
         )
     words: tuple[str, ...] = _listed(_path, "words", "['python', 'train.py']")(value)
@@ -142,20 +142,19 @@ def _one_after(value: Any) -> After:
     elif isinstance(value, str) or type(value) is int:
         job, when = str(value), None
     else:
-        raise _Unfit(f"must be the id of a job, or After(id, 'ended'), got {_shown(value)}")
+        raise _Unfit(f"must be the id of a job, or After(id, 'ended'), got {_quoted(value)}")
     try:
-        (one,) = AFTER.read(Scalar(f"{_text(job)}:{when}" if when else _text(job), is_quoted=True))
+        (dependency,) = AFTER.read(Scalar(f"{_text(job)}:{when}" if when else _text(job), is_quoted=True))
     except Wrong as wrong:
         raise _Unfit(wrong.problem) from None
-    found: After = one
-    return found
+    return cast(After, dependency)
 
 
 def _mapped(read: Read, example: str) -> Read:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise _Unfit(f"must be a mapping such as {example}, got {_shown(value)}")
-        return {_text(key): _within(f".{key}", read, one) for key, one in value.items()}
+            raise _Unfit(f"must be a mapping such as {example}, got {_quoted(value)}")
+        return {_text(key): _within(f".{key}", read, entry) for key, entry in value.items()}
 
     return read_all
 
@@ -163,7 +162,7 @@ def _mapped(read: Read, example: str) -> Read:
 def _word(*words: str) -> Read:
     def read(value: Any) -> str:
         if value not in words:
-            raise _Unfit(f"must be {' or '.join(map(repr, words))}, got {_shown(value)}")
+            raise _Unfit(f"must be {' or '.join(map(repr, words))}, got {_quoted(value)}")
         return str(value)
 
     return read
@@ -176,7 +175,7 @@ def _within(at: str, read: Read, value: Any) -> Any:
         raise _Unfit(unfit.problem, at + unfit.at) from None
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:59] + '…'} ({type(value).__name__})"
 

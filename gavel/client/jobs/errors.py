@@ -1,4 +1,4 @@
-"""Where the scheduler's objection to a job belongs: the job, and the line of the file in which it was written."""
+"""Objections to a job, shown with the job and the line of its file that they are about."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ _NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
 
 
 def file_field(path: str) -> str:
-    """`launch.env.A` is `env.A` in a job file, `memory_gb` is `memory`."""
+    """Return a field's name in a job file: `launch.env.A` is `env.A` there, `memory_gb` is `memory`."""
     path = path.removeprefix("launch.")
-    first = re.match(r"[^.\[]*", path)[0]  # type: ignore[index]  # it matches everything
+    first = _top(path)
     return _NAMES.get(first, first) + path[len(first) :]
 
 
 def placed(specs: Sequence[JobSpec], error: GavelError) -> GavelError:
-    """The same error, told where the job was written."""
-    found = _PLACE.fullmatch(error.field)
-    if not isinstance(error, Invalid) or found is None or int(found[1]) >= len(specs):
+    """Return the scheduler's error with the place where the job was written."""
+    place = _PLACE.fullmatch(error.field)
+    if not isinstance(error, Invalid) or place is None or int(place[1]) >= len(specs):
         return error
-    spec, field = specs[int(found[1])], file_field(found[2])
-    problem = error.message.removeprefix(f"{error.field}: ").removeprefix(f"{found[2]}: ")
-    many = f"job {int(found[1]) + 1}" if len(specs) > 1 and spec.source is None else ""
+    spec, field = specs[int(place[1])], file_field(place[2])
+    problem = error.message.removeprefix(f"{error.field}: ").removeprefix(f"{place[2]}: ")
+    many = f"job {int(place[1]) + 1}" if len(specs) > 1 and spec.source is None else ""
     return objection(spec, field, problem, error.reason, many)
 
 
 def objection(spec: JobSpec, field: str, problem: str, reason: str = "invalid", many: str = "") -> InvalidJob:
-    """What is wrong with a field of this job."""
+    """Return an error about a field of this job. `many`: which of several jobs it is."""
     source = spec.source
     if source is None:
         return InvalidJob(
             problem, field=f"{many}: {field}" if many and field else many or field, reason=reason
         )
-    top = re.match(r"[^.\[]*", field)[0]  # type: ignore[index]
-    line = source.lines.get(top, source.line)
+    line = source.lines.get(_top(field), source.line)
     return InvalidJob(problem, field=field, file=source.file, line=line, reason=reason)
+
+
+def _top(path: str) -> str:
+    """Return the name before the first dot or bracket."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]

@@ -6,15 +6,15 @@ from typing import Any
 
 from gavel.client.jobs.spec import FIELDS
 
-# What stands in the tasks of SkyPilot and has no single field here, and what says it.
+# Keys of SkyPilot tasks that are no single field here, and what to write instead.
 SKYPILOT = {
     "resources": "gpus, worker_types, cpus and memory stand beside each other at the top",
     "num_nodes": "gpus is the number over all nodes, and each rank is told where the others are",
     "file_mounts": "the directory of the job file is sent along with upload: true",
 }
 
-# What people write who come from elsewhere.
-ALSO_SAID = {
+# Words of other schedulers for our fields.
+SYNONYMS = {
     "cmd": "command",
     "args": "command",
     "entrypoint": "command",
@@ -66,7 +66,7 @@ ALSO_SAID = {
 
 
 def json_schema() -> dict[str, Any]:
-    """Of a job file, for editors and checks elsewhere."""
+    """Return the schema of a job file, for editors and checks elsewhere."""
     job = {
         "type": "object",
         "properties": {field.name: {**field.kind.schema, "description": field.meaning} for field in FIELDS},

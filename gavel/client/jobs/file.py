@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.fields import ALSO_SAID, SKYPILOT
+from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
 from gavel.client.jobs.yaml import Pair, Wrong, documents, pairs, raise_first
 from protos.files.yaml import List, Node, quote, scalar
@@ -30,7 +30,7 @@ _SCRIPT = (
     "or put its lines under `script:` of a job file"
 )
 # The key and the value of each field.
-Given = dict[str, Pair]
+Pairs = dict[str, Pair]
 _A_JOB = "a job: fields such as command and gpus"
 
 
@@ -50,7 +50,8 @@ def _text(name: str, shown_name: str) -> str:
                 content = file.read(SIZE_MAX + 1)
     except OSError as error:
         raise InvalidJob((error.strerror or str(error)).lower(), file=shown_name) from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:
+        # No file can have this name.
         raise InvalidJob(str(error), file=shown_name.encode("unicode_escape").decode()) from None
     if len(content) > SIZE_MAX:
         raise InvalidJob(f"is larger than {SIZE_MAX // 2**20} MiB", file=shown_name)
@@ -67,15 +68,16 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
     """Return the jobs in a text. Relative directories start at `folder`."""
     try:
         jobs = [
-            _job(given, node, file, folder, time.time() if now_s is None else now_s)
+            _job(fields, node, file, folder, time.time() if now_s is None else now_s)
             for document in documents(text)
-            for given, node in _jobs_in(document)
+            for fields, node in _jobs_in(document)
         ]
     except Wrong as wrong:
         if _is_script(text, file):
             raise InvalidJob(_SCRIPT, file=file) from None
         first, *more = (
-            InvalidJob(one.problem, field=one.at, file=file, line=one.line) for one in (wrong, *wrong.more)
+            InvalidJob(fault.problem, field=fault.at, file=file, line=fault.line)
+            for fault in (wrong, *wrong.more)
         )
         first.more = tuple(more)
         raise first from None
@@ -87,12 +89,12 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
 
 
 def _is_script(text: str, file: str) -> bool:
-    """Of a file that is no job file. One that is may begin with `#!/usr/bin/env -S gavel submit`."""
+    """Return whether a text is a script. A job file may begin with `#!/usr/bin/env -S gavel submit`."""
     first = text.partition("\n")[0]
     return (first.startswith("#!") and "gavel" not in first) or file.endswith((".py", ".sh"))
 
 
-def _jobs_in(document: Node) -> Iterable[tuple[Given, Node]]:
+def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
     """Yield each job with its fields, its own or those of the defaults."""
     top = pairs(document, _A_JOB)
     if "jobs" not in top:
@@ -105,7 +107,7 @@ def _jobs_in(document: Node) -> Iterable[tuple[Given, Node]]:
     for name, (key, _) in top.items():
         if name not in ("jobs", "defaults"):
             raise Wrong(key, "beside jobs only defaults may stand: put it there", name)
-    defaults: Given = {}
+    defaults: Pairs = {}
     if "defaults" in top:
         defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults.")
     listed = top["jobs"][1]
@@ -115,24 +117,24 @@ def _jobs_in(document: Node) -> Iterable[tuple[Given, Node]]:
         yield defaults | _known(pairs(node, _A_JOB), f"jobs[{at}]."), node
 
 
-def _known(given: Given, prefix: str = "") -> Given:
+def _known(fields: Pairs, prefix: str = "") -> Pairs:
     unknown = [
         Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
-        for name, (key, _) in given.items()
+        for name, (key, _) in fields.items()
         if name not in BY_NAME
     ]
     if unknown:
-        known = {name: value for name, (_, value) in given.items() if name in BY_NAME}
+        known = {name: value for name, (_, value) in fields.items() if name in BY_NAME}
         raise_first(sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0))
-    return given
+    return fields
 
 
 def suggestion(name: str) -> str:
-    """`; did you mean gpus?`"""
+    """Return a hint such as `; did you mean gpus?`, to be put behind a sentence."""
     lowered = name.lower().replace("-", "_")
     if lowered in SKYPILOT:
         return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
-    near = ALSO_SAID.get(lowered) or next(
+    near = SYNONYMS.get(lowered) or next(
         iter(difflib.get_close_matches(lowered, BY_NAME, n=1, cutoff=0.7)), ""
     )
     if lowered in BY_NAME:
@@ -145,12 +147,12 @@ def _short(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _job(given: Given, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
-    values = field_values({name: value for name, (_, value) in given.items()}, now_s)
+def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
+    values = field_values({name: value for name, (_, value) in fields.items()}, now_s)
     at, fault = program_fault(values.get("command", ()), values.get("script", ""))
     if fault:
-        raise Wrong(given[at][0] if at in given else node, fault, at)
-    lines = {name: key.line for name, (key, _) in given.items() if key.line}
+        raise Wrong(fields[at][0] if at in fields else node, fault, at)
+    lines = {name: key.line for name, (key, _) in fields.items() if key.line}
     source = Source(file, node.line or 1, lines)
     return in_folder(JobSpec(**values, source=source), folder)
 

@@ -1,4 +1,4 @@
-"""Which files of a work directory stay at home: those that its .gavelignore names, or, without one, its .gitignore.
+"""Patterns of files that are not uploaded: those of .gavelignore in the work directory, or without one of .gitignore.
 
 Only the file at the top is read.
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = ".gavelignore"
-ELSE = ".gitignore"  # what is not worth keeping is seldom worth sending: data, caches, secrets
+# Files that are not worth keeping are seldom worth sending: data, caches, secrets.
+FALLBACK = ".gitignore"
 ALWAYS = (".git", ".hg", ".svn", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
 
@@ -27,13 +28,16 @@ class _Rule:
 
 
 class Ignore:
-    """What the lines of a file ignore, beside what is never wanted."""
+    """The patterns in the lines of a file, and those of files that are never uploaded."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         self._rules = [rule for line in (*ALWAYS, *lines) if (rule := _rule(line))]
 
     def ignores(self, path: str, is_directory: bool) -> bool:
-        """Whether a path from the top, with / between its parts, stays at home; its directories are not asked."""
+        """Return whether a path is not uploaded, by its own patterns, not those of its directories.
+
+        `path` starts at the work directory and has / between its parts.
+        """
         ignored = False
         for rule in self._rules:
             if (is_directory or not rule.directories) and rule.pattern.fullmatch(path):
@@ -42,8 +46,8 @@ class Ignore:
 
 
 def ignore_file(folder: Path) -> Path | None:
-    """The file with the patterns, if there is one."""
-    return next((path for path in (folder / FILE, folder / ELSE) if path.is_file()), None)
+    """Return the file with the patterns, if there is one."""
+    return next((path for path in (folder / FILE, folder / FALLBACK) if path.is_file()), None)
 
 
 def _rule(line: str) -> _Rule | None:
@@ -63,7 +67,7 @@ def _rule(line: str) -> _Rule | None:
 
 
 def _regex(text: str) -> str:
-    """`**/` is any number of directories, `/**` all that is below."""
+    """Translate a pattern: `**/` is any number of directories, `/**` everything below."""
     out, at = "", 0
     while at < len(text):
         rest = text[at:]
@@ -75,9 +79,9 @@ def _regex(text: str) -> str:
             out, at = out + "[^/]*", at + len(re.match(r"\*+", rest)[0])  # type: ignore[index]
         elif rest[0] == "?":
             out, at = out + "[^/]", at + 1
-        elif rest[0] == "[" and (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest)):
-            body = found[2].replace("\\", "\\\\").replace("[", "\\[")
-            out, at = out + f"(?!/)[{'^' if found[1] else ''}{body}]", at + len(found[0])
+        elif rest[0] == "[" and (brackets := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest)):
+            body = brackets[2].replace("\\", "\\\\").replace("[", "\\[")
+            out, at = out + f"(?!/)[{'^' if brackets[1] else ''}{body}]", at + len(brackets[0])
         elif rest[0] == "\\" and len(rest) > 1:
             out, at = out + re.escape(rest[1]), at + 2
         else:

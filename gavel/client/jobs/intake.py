@@ -1,4 +1,4 @@
-"""What may be submitted: a job, several, or a job file by its name."""
+"""The jobs of a submission: one, several, or a job file by its name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
 
 
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
-    """Each job. InvalidJob where there is none, or one is not what a job can be."""
+    """Return each job. InvalidJob where there is none, or where one of them cannot be a job."""
     if isinstance(jobs, str | os.PathLike):
         return read_job_file(os.fspath(jobs))
     several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)
-    given: tuple[Any, ...] = tuple(jobs) if several else (jobs,)  # type: ignore[arg-type]  # checked here
-    specs = tuple(checked(spec, f"job {at + 1}" if len(given) > 1 else "") for at, spec in enumerate(given))
+    # Programs without a type checker pass anything; `checked` refuses what is no JobSpec.
+    unchecked: tuple[Any, ...] = tuple(jobs) if several else (jobs,)  # type: ignore[arg-type]
+    specs = tuple(
+        checked(spec, f"job {at + 1}" if len(unchecked) > 1 else "") for at, spec in enumerate(unchecked)
+    )
     if not specs:
         raise InvalidJob("there is no job to submit")
     return specs

@@ -1,4 +1,4 @@
-"""A work directory as one file that is the same whenever its content is: packed once, known by its hash.
+"""A work directory packed into one file, which is the same whenever its content is, and named by its hash.
 
 Names are sorted; owners and times are left out, and of permissions only whether a file can be run is kept. Links that
 lead out of the directory are refused here, where it can be put right, instead of on a node.
@@ -29,18 +29,19 @@ PIECE_BYTES = 1 << 20
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
 
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+# Called with what is being done, the bytes done and the bytes in all.
+Progress = Callable[[str, int, int], None]
 
 
 class TooLarge(ValueError):
-    """A directory that no agent would take, or that cannot be packed, and why."""
+    """A directory cannot be packed, or no agent would take it: why."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or link that goes along."""
+    """A file, directory or link to be packed. `name` is its path from the top, with / between its parts."""
 
-    name: str  # from the top, with / between its parts
+    name: str
     path: Path
     status: os.stat_result
 
@@ -56,21 +57,21 @@ class Package:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """What goes along, sorted by name. TooLarge where it cannot."""
+    """Return what is to be packed, sorted by name. TooLarge where it cannot be."""
     patterns = ignore_file(folder)
     named = FILE if patterns is None else patterns.name
     try:
         lines = [] if patterns is None else patterns.read_text("utf-8").splitlines()
-        found = list(_walk(folder, "", Ignore(lines)))
+        listed = list(_walk(folder, "", Ignore(lines)))
     except UnicodeError:
         raise TooLarge(f"a file name in it, or {named}, is not UTF-8") from None
     except OSError as error:
         raise TooLarge(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     except re.error as error:
         raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
-    if len(found) > limits.PACKAGE_FILES_MAX:
-        raise TooLarge(f"has {len(found):,} files, the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
-    files = [entry for entry in found if stat.S_ISREG(entry.status.st_mode)]
+    if len(listed) > limits.PACKAGE_FILES_MAX:
+        raise TooLarge(f"has {len(listed):,} files, the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
+    files = [entry for entry in listed if stat.S_ISREG(entry.status.st_mode)]
     size = sum(entry.status.st_size for entry in files)
     if size > limits.UNPACKED_BYTES_MAX:
         largest = max(files, key=lambda entry: entry.status.st_size)
@@ -78,39 +79,41 @@ def entries(folder: Path) -> list[Entry]:
             f"has {_gb(size)} of files, the limit is {_gb(limits.UNPACKED_BYTES_MAX)} (the largest is {largest.name}, "
             f"{_gb(largest.status.st_size)}); {_ADVICE}"
         )
-    return sorted(found, key=lambda entry: entry.name.split("/"))
+    return sorted(listed, key=lambda entry: entry.name.split("/"))
 
 
 def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[Entry]:
-    with os.scandir(folder) as listed:
-        for found in listed:
-            name = prefix + found.name
+    with os.scandir(folder) as scanned:
+        for file in scanned:
+            name = prefix + file.name
+            # Raises UnicodeError for a name that is not UTF-8.
             name.encode()
-            is_directory = found.is_dir(follow_symlinks=False)
+            is_directory = file.is_dir(follow_symlinks=False)
             if ignore.ignores(name, is_directory):
                 continue
-            status = found.stat(follow_symlinks=False)
-            if not (is_directory or found.is_file(follow_symlinks=False) or found.is_symlink()):
-                continue  # a socket, a pipe
+            status = file.stat(follow_symlinks=False)
+            # Sockets and pipes are passed over.
+            if not (is_directory or file.is_file(follow_symlinks=False) or file.is_symlink()):
+                continue
             if len(name) > limits.PACKAGE_PATH_CHARS_MAX:
                 raise TooLarge(
                     f"a path in it is longer than {limits.PACKAGE_PATH_CHARS_MAX} characters: {name[:60]}…"
                 )
-            yield Entry(name, Path(found.path), status)
+            yield Entry(name, Path(file.path), status)
             if is_directory:
-                yield from _walk(Path(found.path), f"{name}/", ignore)
+                yield from _walk(Path(file.path), f"{name}/", ignore)
 
 
 def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Package:
-    """The directory as a .tar.gz. TooLarge where it cannot be."""
-    found = entries(folder)
-    total = sum(entry.status.st_size for entry in found if stat.S_ISREG(entry.status.st_mode))
+    """Pack the directory as a .tar.gz. TooLarge where it cannot be."""
+    listed = entries(folder)
+    total = sum(entry.status.st_size for entry in listed if stat.S_ISREG(entry.status.st_mode))
     done, files = 0, 0
     with (
         gzip.GzipFile("", "wb", 6, into, mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for entry in found:
+        for entry in listed:
             done += _add(tar, entry)
             files += not stat.S_ISDIR(entry.status.st_mode)
             if into.tell() > limits.PACKAGE_BYTES_MAX:
@@ -121,10 +124,10 @@ def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Pac
     if size > limits.PACKAGE_BYTES_MAX:
         raise TooLarge(f"is larger than {_gb(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
     into.seek(0)
-    found_digest = hashlib.sha256()
+    digest = hashlib.sha256()
     while piece := into.read(PIECE_BYTES):
-        found_digest.update(piece)
-    return Package(f"sha256:{found_digest.hexdigest()}", size, files, into)
+        digest.update(piece)
+    return Package(f"sha256:{digest.hexdigest()}", size, files, into)
 
 
 def _add(tar: tarfile.TarFile, entry: Entry) -> int:
@@ -149,7 +152,7 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> int:
 
 
 def _target(entry: Entry) -> str:
-    """Where a link leads: within the directory, and with `..` at its beginning only, or agents refuse it."""
+    """Return where a link leads: within the directory, and with `..` at its beginning only, or agents refuse it."""
     target = os.readlink(entry.path)
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
@@ -168,11 +171,12 @@ _ADVICE = f"name what the job does not need in {FILE}, or put data where every n
 
 
 class Uploads:
-    """The work directories that some jobs want sent along, packed; and the jobs as they are submitted then."""
+    """The packed work directories of jobs that want theirs uploaded, and the jobs as they are then submitted."""
 
     def __init__(self, specs: Sequence[JobSpec], progress: Progress | None = None) -> None:
         self._files = ExitStack()
-        self.packages: dict[str, Package] = {}  # by digest
+        # By digest.
+        self.packages: dict[str, Package] = {}
         packed: dict[Path, Package] = {}
         ready = []
         try:
@@ -198,7 +202,7 @@ class Uploads:
         self._progress = progress
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """The content, from its beginning."""
+        """Yield the content of a package, from its beginning."""
         package = self.packages[digest]
         package.file.seek(0)
         done = 0
@@ -218,7 +222,7 @@ class Uploads:
 
 
 def work_directory(spec: JobSpec) -> Path:
-    """The local directory of a job that wants it sent. InvalidJob where there is none."""
+    """Return the local directory that a job wants uploaded. InvalidJob where there is none."""
     folder = Path(spec.workdir or ".").expanduser().resolve()
     if not folder.is_dir():
         raise objection(spec, "workdir", f"there is no directory {folder} here to upload")
@@ -230,7 +234,7 @@ def work_directory(spec: JobSpec) -> Path:
 
 
 def check_script(spec: JobSpec, folder: Path) -> None:
-    """InvalidJob where the program or script of a command is to be uploaded with this directory, and is not in it.
+    """Raise InvalidJob where the program or script of a command should be in the uploaded directory and is not.
 
     Only what is certain is refused: `setup` may make any file, and other programs read their arguments in other ways.
     """
@@ -253,8 +257,8 @@ def check_script(spec: JobSpec, folder: Path) -> None:
 
 
 def without_uploads(specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
-    """For a preview: nothing is packed or sent, but what is to be must be there."""
+    """Return the jobs for a preview: nothing is packed or sent, but what would be must be there."""
     for spec in specs:
         if spec.upload:
             check_script(spec, work_directory(spec))
-    return tuple(replace(one, upload=False, workdir="") if one.upload else one for one in specs)
+    return tuple(replace(spec, upload=False, workdir="") if spec.upload else spec for spec in specs)

@@ -29,7 +29,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a job was written, and the line of each field: the scheduler's objections are shown there."""
+    """The place in a file where a job was written, for the scheduler's objections: its line, and that of each field."""
 
     file: str
     line: int
@@ -46,7 +46,7 @@ def described(kind: v.Kind, meaning: str, example: str, *, default: Any = None, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What you ask for. None and empty: not given. Durations are seconds; docs/job-file.md has every field.
+    """A job to submit. None and empty: not given. Durations are seconds; docs/job-file.md has every field.
 
     A list is as good as a tuple; where a job file takes a single name for a list, so does this. Checked at submission.
     """
@@ -205,13 +205,13 @@ NOT_IN_LISTS = (*sorted(_OF_LAUNCH), "upload", "package", "labels", "rates")
 
 def spec_to_proto(spec: JobSpec) -> pb.JobSpec:
     """Return only what was given. ValueError or TypeError where a value does not fit its field."""
-    given = {
+    values = {
         attribute.name: value
         for attribute in fields(spec)
         if (value := getattr(spec, attribute.name)) not in (None, "", (), {})
     }
-    job = {name: value for name, value in given.items() if name in _OF_JOB}
-    launch = {name: value for name, value in given.items() if name in _OF_LAUNCH}
+    job = {name: value for name, value in values.items() if name in _OF_JOB}
+    launch = {name: value for name, value in values.items() if name in _OF_LAUNCH}
     if spec.package:
         launch["upload"] = spec.package
     if spec.after:

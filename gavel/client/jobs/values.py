@@ -1,4 +1,4 @@
-"""Kinds of values in a job file: how each is read, what is right when it is wrong, and its JSON Schema.
+"""Kinds of values in a job file: how each is read, what is right where it is wrong, and its JSON Schema.
 
 A kind that is given a node returns a plain value, or raises Wrong with words that say what would be right.
 """
@@ -26,18 +26,18 @@ Read = Callable[[Node], Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """`words` stands in the reference: "duration"."""
+    """A kind: its name in the reference, such as "duration", its reader and its schema."""
 
     words: str
     read: Read
     schema: Schema = field(default_factory=dict)
 
 
-def text_of(node: Node, what: str) -> str:
+def text_of(node: Node, wanted: str) -> str:
     """Return text; numbers and words of YAML are taken as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
-        raise Wrong(node, f"must be {what}, got {quote(node)}")
+        raise Wrong(node, f"must be {wanted}, got {quote(node)}")
     text = str(node.value)
     try:
         text.encode()
@@ -48,14 +48,14 @@ def text_of(node: Node, what: str) -> str:
     return text
 
 
-_argument = partial(text_of, what="text")
+_argument = partial(text_of, wanted="text")
 
 
-def name_of(node: Node, what: str = "a name") -> str:
+def name_of(node: Node, wanted: str = "a name") -> str:
     """Return text for one line, as long as a name may be."""
-    text = text_of(node, what)
+    text = text_of(node, wanted)
     if not text or not text.isprintable():
-        raise Wrong(node, f"must be {what}, without line breaks or other control signs, got {quote(node)}")
+        raise Wrong(node, f"must be {wanted}, without line breaks or other control signs, got {quote(node)}")
     if len(text) > limits.NAME_CHARS_MAX:
         raise Wrong(node, f"must be at most {limits.NAME_CHARS_MAX} characters")
     return text
@@ -109,17 +109,17 @@ _SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)}
 
 
 def _size_gb(node: Node) -> float:
-    """`16GB`, `512MiB`: in GB, of 10⁹ bytes."""
+    """Read `16GB` or `512MiB`, in GB of 10⁹ bytes."""
     value = scalar(node)
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or (found[3] is None and not value.strip().endswith("B")):
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or (match[3] is None and not value.strip().endswith("B")):
         hint = (
             f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
         )
         raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}")
     # Decimals, because a product of floats could overflow before it is divided.
-    amount = Decimal(found[1])
-    size = float(amount * _SIZES[found[3] or ""] / 10**9)
+    amount = Decimal(match[1])
+    size = float(amount * _SIZES[match[3] or ""] / 10**9)
     if amount and not size:
         raise Wrong(node, f"must be 0GB or more than a byte, got {quote(node)}")
     return _finite(node, size)
@@ -130,14 +130,14 @@ _PART = re.compile(rf"\s*{_AMOUNT}\s*(sec|s|min|m|h|d|w)\b|\s*{_AMOUNT}(s|m|h|d|
 
 
 def duration_s(text: str) -> float | None:
-    """`90m`, `1h30m`, `2 d`; None where it is no duration."""
+    """Return the length of `90m`, `1h30m` or `2 d`; None where a text is no duration."""
     at, total = 0, 0.0
     while at < len(text.rstrip()):
-        found = _PART.match(text, at)
-        if found is None:
+        match = _PART.match(text, at)
+        if match is None:
             return None
-        total += float(found[1] or found[3]) * _UNITS[found[2] or found[4]]
-        at = found.end()
+        total += float(match[1] or match[3]) * _UNITS[match[2] or match[4]]
+        at = match.end()
     return total if at else None
 
 
@@ -156,17 +156,17 @@ def _finite(node: Node, value: float) -> float:
 
 
 def _meant(node: Node) -> str:
-    """A number without its unit, or a length of time as Slurm has it, with what it most likely means."""
-    value, said = scalar(node), quote(node)
+    """Quote a number without its unit, or a length of time as Slurm has it, with what it most likely means."""
+    value, quoted = scalar(node), quote(node)
     if type(value) in (int, float) and 0 < value < math.inf:
-        return f"{said}; with its unit, {node.value}s"
+        return f"{quoted}; with its unit, {node.value}s"
     parts = zip(clock.groups("0"), "dhms", strict=True) if (clock := _CLOCK.fullmatch(str(value))) else ()
     words = "".join(f"{int(number)}{unit}" for number, unit in parts if int(number))
-    return f"{said}; here that is {words}" if words else said
+    return f"{quoted}; here that is {words}" if words else quoted
 
 
 def _instant(node: Node) -> float | datetime:
-    """A duration from the submission, or a time; one without a zone is meant where the file is read."""
+    """Read a duration from the submission, or a time; one without a zone is in the zone of this machine."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is not None and length_s > 0:
@@ -182,19 +182,19 @@ _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
 def _gpus(node: Node) -> dict[str, int]:
-    """`4`, `2-8`, `{min: 2, max: 8}`; of a range, the least is what is asked for."""
+    """Read `4`, `2-8` or `{min: 2, max: 8}`. Of a range the least is asked for."""
     value = scalar(node)
     if isinstance(node, Table):
-        said = pairs(node, "a mapping")
-        for name, (key, _) in said.items():
+        entries = pairs(node, "a mapping")
+        for name, (key, _) in entries.items():
             if name not in ("min", "max"):
                 raise Wrong(key, "must have min and max only", name)
         for name in ("min", "max"):
-            if name not in said:
+            if name not in entries:
                 raise Wrong(node, f"{name} is missing: {{min: 2, max: 8}}")
-        least, most = [nested(name, _whole(1, limits.GPUS_MAX), said[name][1]) for name in ("min", "max")]
-    elif isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
-        least, most = int(found[1]), int(found[2])
+        least, most = [nested(name, _whole(1, limits.GPUS_MAX), entries[name][1]) for name in ("min", "max")]
+    elif isinstance(value, str) and (match := _RANGE.fullmatch(value.strip())):
+        least, most = int(match[1]), int(match[2])
     elif type(value) is int and 1 <= value <= limits.GPUS_MAX:
         return {"gpus": value}
     else:
@@ -209,7 +209,7 @@ _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?",
 
 
 def _array(node: Node) -> tuple[int, ...]:
-    """`0-9`, `1,3,5`, `0-100:10`, `[1, 3]`."""
+    """Read `0-9`, `1,3,5`, `0-100:10` or `[1, 3]`."""
     if isinstance(node, List):
         indices = [nested(f"[{at}]", _whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
@@ -222,10 +222,10 @@ def _array(node: Node) -> tuple[int, ...]:
             )
         indices = []
         for part in text.split(","):
-            found = _INDICES.fullmatch(part.strip())
-            if found is None:
+            match = _INDICES.fullmatch(part.strip())
+            if match is None:
                 raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}")
-            first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
             if last < first or step < 1 or last > limits.INDEX_MAX:
                 raise Wrong(node, f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}")
             if (last - first) // step >= limits.ARRAY_MAX:
@@ -250,7 +250,7 @@ def _command(node: Node) -> tuple[str, ...]:
     return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
 
 
-def _said(node: Node) -> str:
+def _text_given(node: Node) -> str:
     if scalar(node) is None:
         raise Wrong(node, "must be text, got nothing")
     return _argument(node)
@@ -268,14 +268,14 @@ def _names(node: Node) -> tuple[str, ...]:
 
 def _map(value: Read, *, variables: bool = False) -> Read:
     def read(node: Node) -> dict[str, Any]:
-        said = pairs(node, "a mapping")
-        if len(said) > limits.ENTRIES_MAX:
+        entries = pairs(node, "a mapping")
+        if len(entries) > limits.ENTRIES_MAX:
             raise Wrong(node, f"must be at most {limits.ENTRIES_MAX:,} entries")
-        for name, (key, _) in said.items():
+        for name, (key, _) in entries.items():
             name_of(key)
             if variables and not limits.is_variable(name):
                 raise Wrong(key, f"{quote(key)} cannot be the name of a variable: letters, digits and _ only")
-        return {name: nested(name, value, part) for name, (_, part) in said.items()}
+        return {name: nested(name, value, part) for name, (_, part) in entries.items()}
 
     return read
 
@@ -290,7 +290,7 @@ def _choice(*words: str) -> Kind:
 
 
 def nested(at: str, read: Read, node: Node) -> Any:
-    """Part of a value; what is wrong with it is told with its place."""
+    """Read a part of a value. Wrong names the place of the part."""
     try:
         return read(node)
     except Wrong as wrong:
@@ -322,7 +322,7 @@ WIDTH = Kind(
             {"type": "string", "pattern": "^[0-9]+ *- *[0-9]+$"},
             {
                 "type": "object",
-                "properties": {one: {"type": "integer", "minimum": 1} for one in ("min", "max")},
+                "properties": {bound: {"type": "integer", "minimum": 1} for bound in ("min", "max")},
                 "required": ["min", "max"],
                 "additionalProperties": False,
             },
@@ -345,8 +345,8 @@ COMMAND = Kind(
     {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
 )
 NAMES = Kind("name or list of names", _names, _LISTED)
-LABELS = Kind("mapping of names to text", _map(_said), _SCALARS)
-VARIABLES = Kind("mapping of variables to text", _map(_said, variables=True), _SCALARS)
+LABELS = Kind("mapping of names to text", _map(_text_given), _SCALARS)
+VARIABLES = Kind("mapping of variables to text", _map(_text_given, variables=True), _SCALARS)
 RATES = Kind(
     "mapping of worker types to numbers",
     _map(_number("number above 0")),

@@ -1,4 +1,4 @@
-"""Nodes of a job file, and what is wrong with one of them."""
+"""Nodes of a job file, and the error about one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Pair = tuple[Scalar, Node]
 
 
 class Wrong(Exception):
-    """What is wrong with a node; `at` leads from the field to it."""
+    """A node is wrong: the problem, the line, and `at`, which leads from the field to the node."""
 
     def __init__(self, node: Node | None, problem: str, at: str = "") -> None:
         super().__init__(problem)
@@ -38,8 +38,8 @@ def documents(text: str) -> list[Node]:
         raise wrong from None
 
 
-def pairs(node: Node, what: str) -> dict[str, Pair]:
+def pairs(node: Node, wanted: str) -> dict[str, Pair]:
     """Return each key with its node and its value's."""
     if not isinstance(node, Table):
-        raise Wrong(node, f"must be {what}, got {quote(node)}")
+        raise Wrong(node, f"must be {wanted}, got {quote(node)}")
     return node.value

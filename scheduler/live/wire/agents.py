@@ -1,6 +1,6 @@
-"""What agents say and are told, between the protocol and the words of the core. Pure.
+"""Messages from agents and to them, between the protocol and the words of the core. Pure.
 
-Nothing that an agent says is believed here: figures are passed on, and the core decides what they are worth.
+Nothing that an agent reports is believed here: figures are passed on, and the core decides what they are worth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTCOMES: dict[int, Outcome] = {
 
 
 def hello_fault(hello: pb.Hello) -> str:
-    """What cannot be right about a Hello; empty: nothing."""
+    """Return what cannot be right about a Hello; empty: nothing."""
     if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
         return "its GPUs have to be numbered from 0 up, each once"
     if not hello.incarnation:
@@ -51,7 +51,7 @@ def hello_fault(hello: pb.Hello) -> str:
 
 
 def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
-    """The node as the core knows it. `storage`: whose checkpoints it sees, proved."""
+    """Return the node as the core knows it. `storage`: the store of checkpoints that it was proved to see."""
     memory_gb = [gpu.memory_gb for gpu in hello.gpus]
     return NodeSpec(
         name=hello.node,
@@ -66,31 +66,31 @@ def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
 
 
 def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
-    """A Hello for the core."""
-    held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in hello.held)
-    return NodeHello(spec=spec_of(hello, storage), held=held, trouble=hello.trouble)
+    """Return a Hello for the core."""
+    leases = tuple(HeldLease(lease=held.lease, steps=held.steps, ran_s=held.ran_s) for held in hello.held)
+    return NodeHello(spec=spec_of(hello, storage), held=leases, trouble=hello.trouble)
 
 
 def gpus_of(hello: pb.Hello) -> dict[int, GpuSeen]:
-    """The GPUs of a node, for people."""
+    """Return the GPUs of a node, for users."""
     return {gpu.index: GpuSeen(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
 
 
 def report_of(node: str, report: pb.Report) -> NodeReport:
-    """A Report for the core. An outcome of a later release counts as a failure of the node, which costs no retry."""
+    """Return a Report for the core. An outcome of a later release counts as the node's failure: it costs no retry."""
     return NodeReport(
         node=node,
         generation=report.generation,
         started=tuple(report.started),
         progress=tuple([Progress(p.lease, p.steps, p.saved, p.stepping_s) for p in report.progress]),
-        exits=tuple([_exit_of(one) for one in report.exits]),
+        exits=tuple([_exit_of(exit) for exit in report.exits]),
     )
 
 
-def _exit_of(said: pb.Exit) -> Exit:
-    outcome = _OUTCOMES.get(said.outcome, "node_failed")
-    figures = (said.steps, said.saved, said.stepping_s, said.ran_s, said.code)
-    return Exit(said.lease, outcome, *figures, detail=said.last_lines)
+def _exit_of(exit: pb.Exit) -> Exit:
+    outcome = _OUTCOMES.get(exit.outcome, "node_failed")
+    figures = (exit.steps, exit.saved, exit.stepping_s, exit.ran_s, exit.code)
+    return Exit(exit.lease, outcome, *figures, detail=exit.last_lines)
 
 
 def desired_to(
@@ -99,11 +99,12 @@ def desired_to(
     address_of: Callable[[str], str],
     now_s: float,
 ) -> pb.SchedulerMessage:
-    """The full set of a node, with the time that is left as of now."""
+    """Return the full set of a node, with the time that is left as of now."""
     orders = [order_to(lease, effect.node, job_of(lease.job), address_of, now_s) for lease in effect.leases]
     for order in orders:
         order.last = order.lease in effect.last
-    number = effect.leases[0].round_number if effect.leases else 0  # all are of one round
+    # All leases of a set are of one round.
+    number = effect.leases[0].round_number if effect.leases else 0
     return pb.SchedulerMessage(
         desired=pb.Desired(
             epoch=effect.epoch,
@@ -116,7 +117,7 @@ def desired_to(
 
 
 def order_to(lease: Lease, node: str, job: Job, address_of: Callable[[str], str], now_s: float) -> pb.Order:
-    """What a lease asks of one of its nodes. Ranks are numbered node by node, in the order of the nodes."""
+    """Return the part of a lease for one of its nodes. Ranks are numbered node by node, in the order of the nodes."""
     nodes = nodes_of(lease.gpus)
     by_node = [_local(lease.gpus, name) for name in nodes]
     rank = nodes.index(node)
@@ -152,13 +153,13 @@ def _local(gpus: Iterable[str], node: str) -> list[int]:
 
 
 def array_index(job: str) -> int | None:
-    """3 for "17_3"; None for a job of its own."""
+    """Return 3 for "17_3"; None for a job of its own."""
     _, bar, index = job.partition("_")
     return int(index) if bar and index.isdecimal() else None
 
 
 def peer_host(peer: str) -> str:
-    """The host of a gRPC peer such as "ipv4:10.0.0.3:41000"; empty for one that has none."""
+    """Return the host of a gRPC peer such as "ipv4:10.0.0.3:41000"; empty where it has none."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return ""
@@ -166,5 +167,5 @@ def peer_host(peer: str) -> str:
 
 
 def goodbye(reason: str, text: str) -> pb.SchedulerMessage:
-    """The end, for this agent."""
+    """Return the message that ends an agent."""
     return pb.SchedulerMessage(goodbye=pb.Goodbye(reason=reason, text=text))

@@ -1,4 +1,4 @@
-"""Jobs as people see them: the scheduler's own, in the words of the protocol. Reads the state, changes nothing."""
+"""Jobs for their viewers, in the words of the protocol. Reads the state, changes nothing."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding
 
-LAST_S = 253_370_764_800.0  # the beginning of the year 9999, in every time zone one that programs can show
+# The beginning of the year 9999: programs can show it in every time zone.
+LAST_S = 253_370_764_800.0
 
 
 def stamp(at_s: float) -> Timestamp:
-    """Seconds since 1970 as the protocol has them; a time beyond its last one is its last one."""
+    """Return seconds since 1970 as the protocol has them, at most LAST_S."""
     at_s = min(at_s, LAST_S)
     seconds = int(at_s // 1)
     return Timestamp(seconds=seconds, nanos=int((at_s - seconds) * 1e9))
 
 
 def seconds(at: Timestamp) -> float:
-    """The same back."""
+    """Return a time of the protocol as seconds since 1970."""
     return at.seconds + at.nanos * 1e-9
 
 
 def job_view(
     state: SchedulerState,
     job: Job,
-    who: Caller,
+    caller: Caller,
     rates: Mapping[str, float],
     brief: bool = False,
     nodes: Sequence[str] = (),
 ) -> jobs_pb2.Job:
-    """A job as this caller may see it. `rates`: steps per second by lease, as reported last; `nodes`: where it ran."""
-    private = not who.owns(job.spec.user)
+    """Return a job as this caller may see it. `rates`: last reported steps/s by lease; `nodes`: where it ran."""
+    private = not caller.owns(job.spec.user)
     wire = jobs_pb2.Job(
         id=job.id,
         spec=spec_to_wire(job.spec, brief=brief, private=private),
@@ -74,12 +75,12 @@ def job_view(
 
 
 def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, float]) -> jobs_pb2.Placement:
-    bundle, mine = holding.bundle, holding.lease.job
+    bundle, job = holding.bundle, holding.lease.job
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
     return jobs_pb2.Placement(
         worker_type=bundle.worker_type,
         gpus=holding.lease.gpus,
-        with_job=next((one for one in bundle.jobs if one != mine), ""),
+        with_job=next((other for other in bundle.jobs if other != job), ""),
         since=stamp(since_s),
         until=stamp(state.lease_end_s(holding)),
         phase=holding.phase.value,

@@ -88,5 +88,5 @@ def _bytes(texts: Iterable[str]) -> int:
 
 
 def _short(text: str) -> str:
-    shown = text if len(text) <= 80 else text[:79] + "…"
-    return "".join(c if c.isprintable() else "?" for c in shown)
+    start = text if len(text) <= 80 else text[:79] + "…"
+    return "".join(c if c.isprintable() else "?" for c in start)

@@ -9,7 +9,7 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.after import After
-from gavel.client.jobs.fields import ALSO_SAID, json_schema
+from gavel.client.jobs.fields import SYNONYMS, json_schema
 from gavel.client.jobs.file import parse_jobs, read_job_file
 from gavel.client.jobs.spec import BY_NAME, FIELDS, JobSpec
 
@@ -316,10 +316,10 @@ def test_a_file_that_is_no_job(text: str, message: str) -> None:
 
 def test_what_people_write_elsewhere_leads_to_our_fields() -> None:
     """Each word of other schedulers is answered with the field of ours; none of them is one."""
-    assert set(ALSO_SAID.values()) <= set(BY_NAME)
-    assert not set(ALSO_SAID) & set(BY_NAME)
+    assert set(SYNONYMS.values()) <= set(BY_NAME)
+    assert not set(SYNONYMS) & set(BY_NAME)
     assert [
-        word for word, field in ALSO_SAID.items() if f"mean {field}?" not in str(fault(f"{RUN}{word}: 1"))
+        word for word, field in SYNONYMS.items() if f"mean {field}?" not in str(fault(f"{RUN}{word}: 1"))
     ] == []
 
 
