@@ -20,11 +20,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from worker_agent.core.messages import Event, Limits, Order, ProcessExited, ProcessStarted
+from worker_agent.core.messages import Event, Launch, Limits, Order, ProcessExited, ProcessStarted
 from worker_agent.node.mps import MpsDaemons
 from worker_agent.node.packages import Packages
 from worker_agent.node.users import Users
-from worker_agent.runs.launch import Details, NodeFacts
+from worker_agent.runs.launch import NodeFacts
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.rendezvous import HeldPorts, on_this_node
 from worker_agent.runs.supervisor import Processes
@@ -56,16 +56,15 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
     watch = Stopwatch()
     processes = Processes(state, Limits(), watch.note)
     looking = asyncio.create_task(processes.watch())
-    order = Order(lease, f"job-{lease}", 1, (0,), time.monotonic() + 600.0)
-    details = Details(launch={"command": _JOB})
+    order = Order(
+        lease, f"job-{lease}", 1, (0,), time.monotonic() + 600.0, launch=Launch(command=tuple(_JOB))
+    )
     ports = HeldPorts()
     begun_s = time.monotonic()
     await processes.start(
         order,
         order.ends_s,
-        lambda directory: workshop.prepare(
-            directory, order, details, on_this_node(ports.take(lease)), apart=False
-        ),
+        lambda directory: workshop.prepare(directory, order, on_this_node(ports.take(lease)), apart=False),
     )
     shim_s = time.monotonic()
     await watch.ended.wait()

@@ -1,8 +1,8 @@
-"""The agent's loop: its core between processes on one side and a link on the other. No network in here.
+"""The agent's loop: its core between the processes on one side and a link on the other. No network in here.
 
-What happens is told to the core as an event, what the core wants is carried out as an action; the live agent differs
-from a simulated one in nothing else. A `Link` (link.py) speaks with the scheduler: it calls `tell` and `desire`, and
-is called with what has to be said.
+What happens goes to the core as an event, and what the core wants is carried out as an action; a simulated agent
+differs in nothing else. A `Link` (link/stream.py) exchanges messages with the scheduler: it calls `tell` with what the
+scheduler sent, and is called with what has to be sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,6 @@ from worker_agent.core.messages import (
 )
 from worker_agent.node.mps import ALONE, PIPES
 from worker_agent.runs.containment import Containment
-from worker_agent.runs.launch import Details
 from worker_agent.runs.logs import last_lines
 from worker_agent.runs.outcome import Ending, exited
 from worker_agent.runs.prepare import Workshop
@@ -51,30 +50,31 @@ from worker_agent.runs.supervisor import Prepare, Processes
 from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
-RECALLED = Ending(signalled=True)  # before there was a process
+# How a run ends whose lease is recalled before it has a process.
+RECALLED = Ending(signalled=True)
 CLEANING_INTERVAL_S = 600.0
 
 
 class Link(Protocol):
-    """What speaks with the scheduler. What cannot be said now may be lost: it is said again."""
+    """The connection to the scheduler. What it cannot send may be lost: the agent sends it again."""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
-        """The first word on a new link."""
+        """Send the first message of a new link."""
 
     def send_report(self, report: Report) -> None:
-        """A report; `Agent.last_lines` has more of failed exits."""
+        """Send a report; `Agent.last_lines` has more about failed exits."""
 
     def preparing(self, order: Order) -> None:
-        """This node has begun to prepare its part of a gang, which may take a while."""
+        """Report that this node has begun to prepare its part of a gang, which may take a while."""
 
     def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """This part can start: answered by `go` or `nobody_starts`. `ports`: two of the first node, else none."""
+        """Report that this part can start; answered by `go` or `nobody_starts`. `ports`: two of the first node."""
 
     def cannot_meet(self, order: Order, why: str) -> None:
-        """This node is not ready and will not be: nobody shall start."""
+        """Report that this part cannot start, so that no other part does."""
 
     def fetch(self, digest: str) -> AsyncIterator[bytes]:
-        """A package from the scheduler; OSError when it cannot be had."""
+        """Fetch a package from the scheduler; OSError when it cannot be had."""
 
 
 class StateLocked(Exception):
@@ -96,30 +96,31 @@ class Agent:
         retention: Retention | None = None,
         on_failed_start: Callable[[], object] = lambda: None,
     ) -> None:
-        """Takes the state directory for itself; StateLocked when another agent has it."""
+        """Lock the state directory; StateLocked when another agent has it."""
         self._on_failed_start = on_failed_start
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
-        self._lock = _take(state / "agent.lock")
-        self._memory = state / "agent.json"
-        epoch, generation = self._remembered()
+        self._lock = _lock(state / "agent.lock")
+        self._newest_set_path = state / "agent.json"
+        epoch, generation = self._read_newest_set()
+        self._newest_set = (epoch, generation)
         self.core = AgentCore(limits, epoch=epoch, generation=generation)
         self.processes = Processes(
             state, self.core.limits, self.tell, self._prepared, containment=containment, clock=clock
         )
         self.workshop, self.link, self.clock = workshop, link, clock
         self.retention = retention or Retention()
-        self.details: dict[str, Details] = {}
         self._timer: asyncio.TimerHandle | None = None
         # When the timer fires.
         self._tick_s = math.inf
-        self._coming_up: dict[str, asyncio.Task[None]] = {}
+        # Starts that have no process yet, by lease.
+        self._starts: dict[str, asyncio.Task[None]] = {}
         self._ports = HeldPorts()
-        self._joining: set[str] = set()  # leases that are about to run under MPS, if there is one
-        self._saved = (epoch, generation)
+        # Leases that are about to run under MPS, if there is a daemon.
+        self._joining: set[str] = set()
         self._closed = False
 
     async def run(self) -> None:
-        """Take up what the last agent left, then look after processes, for ever. To be started before the link."""
+        """Adopt what an earlier agent left, then look after processes until cancelled. Start it before the link."""
         find_runs(self.processes)
         pipes = {lease: self.processes.variable(lease, PIPES) for lease in self.processes.live}
         self.workshop.mps.take_up(pipes)
@@ -129,9 +130,9 @@ class Agent:
             tasks.create_task(asyncio.to_thread(self.workshop.mps.quit_unused))
 
     def close(self) -> None:
-        """The agent ends; its jobs go on."""
+        """End the agent; its jobs go on."""
         self._closed = True
-        for task in self._coming_up.values():
+        for task in self._starts.values():
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -141,18 +142,10 @@ class Agent:
 
     # -------------------------------------------------------------------------------------------------- events
 
-    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
-        """A full set of orders, with what has to be known of each, by lease."""
-        if (event.epoch, event.generation) >= (self.core.epoch, self.core.generation):
-            self.details = dict(details)
-            for lease in event.why_ended.keys() & self.processes.live.keys():
-                self.processes.live[lease].why_ended = event.why_ended[lease]
-            self._remember(event.epoch, event.generation)
-            self._say_who_shares()
-        self.tell(event)
-
     def tell(self, event: Event) -> None:
-        """Something happened: do what the core says."""
+        """Pass an event to the core, and do what it wants."""
+        if isinstance(event, Desired) and (event.epoch, event.generation) >= self._newest_set:
+            self._note_set(event)
         for action in self.core.handle(self.clock(), event):
             self._carry_out(action)
         if self.core.news:
@@ -166,33 +159,38 @@ class Agent:
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
             kept, runs = self.core.exits.kept, self.core.runs
-            self.processes.told([x for x in self.processes.untold if x not in kept and x not in runs])
+            self.processes.mark_told([x for x in self.processes.untold if x not in kept and x not in runs])
         self._renew()
 
+    def _note_set(self, desired: Desired) -> None:
+        """Take from a new set what is for the logs of jobs, and remember that it was the newest."""
+        live = self.processes.live
+        for lease in desired.why_ended.keys() & live.keys():
+            live[lease].why_ended = desired.why_ended[lease]
+        self._write_newest_set(desired.epoch, desired.generation)
+        for order in desired.orders:
+            run = live.get(order.lease)
+            if run is not None and order.packed != run.packed:
+                # Another job has joined this one on its GPUs, or left them.
+                run.packed = order.packed
+                self.processes.note(order.lease, self.workshop.shared(run.order) if run.packed else ALONE)
+
     def go(self, lease: str, meeting: Rendezvous) -> None:
-        """All nodes of a gang are ready; said again to one that asks again."""
+        """Start a part of a gang whose nodes are all ready; repeated for one that asks again."""
         self.processes.go(lease, meeting)
 
     def nobody_starts(self, lease: str, why: str) -> None:
-        """A node of a gang cannot start: what is prepared here ends, without its ranks."""
-        if not self._is_recalled(lease):
+        """End what is prepared here of a gang, because another node cannot start its part."""
+        if not self._cancel_start(lease):
             self.processes.call_off(lease, why)
 
     def let_go(self) -> None:
-        """An operator says that nothing is left on the GPUs that are withheld."""
+        """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
         self.processes.let_go()
 
     def last_lines(self, lease: str) -> str:
-        """The end of the output of a run, for people who wonder why it failed."""
+        """Return the end of the output of a run, which often shows why it failed."""
         return last_lines(self.processes.path(lease))
-
-    def _say_who_shares(self) -> None:
-        """Jobs that run are told, in their logs, when another one joins them on their GPUs or has left."""
-        for lease, run in self.processes.live.items():
-            details = self.details.get(lease)
-            if details is not None and details.packed != run.packed:
-                run.packed = details.packed
-                self.processes.note(lease, self.workshop.shared(run.order) if run.packed else ALONE)
 
     def _renew(self) -> None:
         for lease in self.processes.live:
@@ -204,7 +202,7 @@ class Agent:
         if isinstance(action, StartProcess):
             self._start(action.order)
         elif isinstance(action, AskToStop):
-            if not self._is_recalled(action.lease):
+            if not self._cancel_start(action.lease):
                 self.processes.ask(action.lease)
         elif isinstance(action, SignalLeader):
             self.processes.signal(action.lease)
@@ -228,15 +226,15 @@ class Agent:
         else:
             self.tell(Tick())
 
-    # ------------------------------------------------------------------------------------------------ coming up
+    # -------------------------------------------------------------------------------------------------- starts
 
     def _start(self, order: Order) -> None:
         task = asyncio.get_running_loop().create_task(self._bring_up(order))
-        self._coming_up[order.lease] = task
+        self._starts[order.lease] = task
         task.add_done_callback(lambda done: self._came_up(order, done))
 
     def _came_up(self, order: Order, task: asyncio.Task[None]) -> None:
-        self._coming_up.pop(order.lease, None)
+        self._starts.pop(order.lease, None)
         if self._closed:
             return
         if task.cancelled():
@@ -247,47 +245,47 @@ class Agent:
             self._cannot_meet(order, str(error))
             self.tell(exited(order, None))
 
-    def _is_recalled(self, lease: str) -> bool:
-        """Break the preparations for a run off that has no processes yet; False when there are none to break off."""
-        task = self._coming_up.get(lease)
+    def _cancel_start(self, lease: str) -> bool:
+        """Cancel the start of a run that has no process yet; False if it has one."""
+        task = self._starts.get(lease)
         return task is not None and lease not in self.processes.live and task.cancel()
 
     async def _bring_up(self, order: Order) -> None:
-        """All that comes before processes. Ends in a run, which for a gang waits for the other nodes, or in an exit."""
-        details = self.details.get(order.lease, Details(launch={}))
+        """Prepare and start a run. It ends up running, waiting for the other nodes of its gang, or as an exit."""
         gathers = order.nodes > 1
         if gathers:
             self.link.preparing(order)
         try:
-            await self._fetch_package(details)
-            self.workshop.account(details)
-        except ValueError as error:  # the job's fault: said in its log
+            await self._fetch_package(order)
+            self.workshop.account(order)
+        except ValueError as error:
+            # The job is at fault, and its log says how.
             prepare = _refusal(error)
         else:
             meeting = None if gathers else on_this_node(self._ports.take(order.lease))
             beside = (run.order.lease for run in self.processes.beside(order))
             apart = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in beside)
-            if details.packed and not apart:
+            if order.packed and not apart:
                 self._joining.add(order.lease)
-            what: dict[str, Any] = {"order": order, "details": details, "meeting": meeting, "apart": apart}
-            prepare = functools.partial(self.workshop.prepare, **what)
-        await self.processes.start(order, self.core.ends_s(order.lease), prepare, details.packed)
+            prepare = functools.partial(self.workshop.prepare, order=order, meeting=meeting, apart=apart)
+        await self.processes.start(order, self.core.ends_s(order.lease), prepare)
         self._joining.discard(order.lease)
 
-    async def _fetch_package(self, details: Details) -> None:
-        digest = self.workshop.missing_package(details)
+    async def _fetch_package(self, order: Order) -> None:
+        digest = self.workshop.missing_package(order)
         if digest is not None:
             with tempfile.TemporaryFile(dir=self.workshop.packages.root) as file:
                 async for data in self.link.fetch(digest):
                     file.write(data)
                     if file.tell() > self.workshop.packages.limits.archive_bytes_max:
-                        break  # the next line says what is wrong
+                        # `add` refuses it, and says why.
+                        break
                 file.seek(0)
                 chunks = iter(lambda: file.read(1 << 20), b"")
                 await asyncio.to_thread(self.workshop.packages.add, digest, chunks)
 
     def _prepared(self, order: Order, trouble: str) -> None:
-        """This part of a gang can start, or cannot: the other nodes hear of it."""
+        """Report to the other nodes of a gang whether this part can start."""
         if trouble:
             self._cannot_meet(order, trouble)
         else:
@@ -311,31 +309,30 @@ class Agent:
                 LOG.error("old logs cannot be removed: %s", error)
             await asyncio.sleep(CLEANING_INTERVAL_S)
 
-    def _remembered(self) -> tuple[int, int]:
-        """The newest set that an agent here was told."""
+    def _read_newest_set(self) -> tuple[int, int]:
+        """Return the epoch and the generation of the newest set that an agent on this node has received."""
+        path = self._newest_set_path
         try:
-            said = json.loads(self._memory.read_bytes())
-            return int(said["epoch"]), int(said["generation"])
+            content = json.loads(path.read_bytes())
+            return int(content["epoch"]), int(content["generation"])
         except FileNotFoundError:
             return 0, 0
         except (OSError, ValueError, KeyError, TypeError) as error:
-            LOG.error(
-                "%s cannot be read, so that an old set of orders would be believed: %s", self._memory, error
-            )
+            LOG.error("%s cannot be read, so an old set of orders would be accepted: %s", path, error)
             return 0, 0
 
-    def _remember(self, epoch: int, generation: int) -> None:
-        """Not flushed to disk: it is for an agent that is started again, and a machine that is has no processes."""
-        if (epoch, generation) == self._saved:
+    def _write_newest_set(self, epoch: int, generation: int) -> None:
+        """Keep epoch and generation for the next agent. They need no flush: after a reboot no process is left."""
+        if (epoch, generation) == self._newest_set:
             return
-        self._saved = (epoch, generation)
-        aside = self._memory.with_suffix(".new")
+        self._newest_set = (epoch, generation)
+        aside = self._newest_set_path.with_suffix(".new")
         try:
             aside.write_text(json.dumps({"epoch": epoch, "generation": generation}))
-            aside.replace(self._memory)
+            aside.replace(self._newest_set_path)
         except OSError as error:
             if self.processes.repeated.count(str(error)) is not None:
-                LOG.error("%s cannot be written: %s", self._memory, error)
+                LOG.error("%s cannot be written: %s", self._newest_set_path, error)
 
 
 def _refusal(error: ValueError) -> Prepare:
@@ -345,8 +342,8 @@ def _refusal(error: ValueError) -> Prepare:
     return refuse
 
 
-def _take(path: Path) -> int:
-    """Be the only agent here."""
+def _lock(path: Path) -> int:
+    """Lock a state directory for this agent."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from worker_agent.link.log_serving import LogServing
 from worker_agent.link.messages import PROTOCOL
 from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target
+from worker_agent.log import log_to_stderr
 from worker_agent.node import host, job_library
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import Inventory, InventoryError
@@ -360,30 +359,3 @@ def _leaves(group: BaseExceptionGroup[Dismissed]) -> Iterator[BaseException]:
             yield from _leaves(error)
         else:
             yield error
-
-
-class _JsonLines(logging.Formatter):
-    """One object per record; what the message names (`"lease %(lease)s …", {"lease": …}`) are fields of their own."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        named = record.args if isinstance(record.args, Mapping) else {}
-        line |= {key: value for key, value in named.items() if key not in line}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def log_to_stderr(level: str, as_json: bool) -> None:
-    """The agent's own log."""
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
-    handler.setFormatter(_JsonLines() if as_json else plain)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())

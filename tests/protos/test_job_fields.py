@@ -12,7 +12,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1.plain import UnknownWord, message_of, plain
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.launch import Launch
-from worker_agent.runs.launch import Launch as AgentLaunch
+from worker_agent.core.messages import Launch as AgentLaunch
 
 GIVEN = {
     "gpus": 2,

@@ -41,8 +41,7 @@ from scheduler.model.jobs import JobSpec
 from scheduler.model.launch import Launch
 from scheduler.solving import answer
 from tests.support.journals import MemoryJournal
-from worker_agent.core.messages import Desired, Event
-from worker_agent.runs.launch import Details
+from worker_agent.core.messages import Desired, Event, Order
 from worker_agent.runs.rendezvous import Rendezvous
 
 PATIENCE_S = 60.0
@@ -338,7 +337,7 @@ class Remembering:
 
     def __init__(self, say_hello: Callable[[], None] = lambda: None) -> None:
         self.events: list[Event] = []
-        self.details: dict[str, Details] = {}
+        self.orders: dict[str, Order] = {}
         self.gangs: dict[str, Rendezvous | str] = {}
         self.say_hello = say_hello
 
@@ -349,11 +348,8 @@ class Remembering:
         self.events.append(event)
         if isinstance(event, LinkUp):
             self.say_hello()
-
-    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
-        """Remember it."""
-        self.events.append(event)
-        self.details = dict(details)
+        elif isinstance(event, Desired):
+            self.orders = {order.lease: order for order in event.orders}
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
         """Remember it."""

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from tests.worker_agent.shim_runs import PATIENCE_S, end_groups, python
 from worker_agent.agent import Agent
-from worker_agent.core.messages import Desired, Held, Limits, LinkUp, Order, ProcessExited, Report
+from worker_agent.core.messages import Desired, Held, Launch, Limits, LinkUp, Order, ProcessExited, Report
 from worker_agent.node.mps import MpsDaemons
 from worker_agent.node.packages import Packages
 from worker_agent.node.users import Users
 from worker_agent.runs.containment import find_containment
-from worker_agent.runs.launch import Details, NodeFacts
+from worker_agent.runs.launch import NodeFacts
 from worker_agent.runs.prepare import Workshop
 from worker_agent.shim import process_tree
 
@@ -127,14 +127,10 @@ class LiveAgent:
             self.task = None
             self.agent.close()
 
-    def desire(
-        self, *wanted: tuple[Order, Details], epoch: int = 1, why_ended: dict[str, str] | None = None
-    ) -> None:
+    def desire(self, *orders: Order, epoch: int = 1, why_ended: dict[str, str] | None = None) -> None:
         """The next full set."""
         self.generation += 1
-        orders = tuple(order for order, _ in wanted)
-        details = {order.lease: about for order, about in wanted}
-        self.agent.desire(Desired(epoch, self.generation, orders, 0, why_ended or {}), details)
+        self.agent.tell(Desired(epoch, self.generation, orders, 0, why_ended or {}))
 
     def exits(self) -> dict[str, ProcessExited]:
         """Every exit that was reported, by lease."""
@@ -174,15 +170,11 @@ async def until(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T
     return answer
 
 
-def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> tuple[Order, Details]:
+def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> Order:
     """An order for some Python code, with all that belongs to it."""
-    launch = {"command": python(code), **more.pop("launch", {})}
-    details = {name: more.pop(name) for name in list(more) if name in Details.__struct_fields__}
-    order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), **more}
-    return (
-        Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order),
-        Details(launch=launch, **details),
-    )
+    launch = Launch(**{"command": tuple(python(code)), **more.pop("launch", {})})
+    order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), "launch": launch, **more}
+    return Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order)
 
 
 async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:

@@ -119,8 +119,8 @@ async def test_steps_after_the_last_checkpoint_are_lost_with_a_kill(tmp_path: Pa
 async def test_a_lease_that_nobody_renews_ends(tmp_path: Path) -> None:
     """Without a word from anybody, at its end and a little more."""
     async with LiveAgent(tmp_path) as node:
-        order, details = job(WORKER, ends_in_s=0.8)
-        node.desire((order, details))
+        order = job(WORKER, ends_in_s=0.8)
+        node.desire(order)
         assert (await node.exit()).outcome == "yielded"
         assert time.monotonic() > order.ends_s
 
@@ -131,8 +131,8 @@ async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
 
     async def story(within_s: float) -> bool:
         async with LiveAgent(tmp_path / f"{within_s}") as node:
-            order, details = job(f"import time; time.sleep({within_s} + 0.8)", ends_in_s=within_s)
-            node.desire((order, details))
+            order = job(f"import time; time.sleep({within_s} + 0.8)", ends_in_s=within_s)
+            node.desire(order)
             await until(lambda: node.started() or time.monotonic() > order.ends_s)
             if time.monotonic() > order.ends_s:
                 return False
@@ -169,7 +169,7 @@ async def test_the_next_job_waits_for_the_gpu(tmp_path: Path) -> None:
 async def test_several_ranks(tmp_path: Path) -> None:
     """One per GPU; the lowest one's progress counts."""
     async with LiveAgent(tmp_path) as node:
-        node.desire(job(WORKER, gpus=(0, 1), gpus_total=2))
+        node.desire(job(WORKER, gpus=(0, 1), world_size=2))
         await until(lambda: any(r.progress for r in node.link.reports))
         run = node.agent.processes.live["17"]
         assert run.ranks == (0, 1)
@@ -237,7 +237,7 @@ async def test_a_full_disk_is_the_nodes_failure(tmp_path: Path) -> None:
     [
         ({"command": ["no-such-command"]}, "cannot run no-such-command"),
         ({"workdir": "/no/such/place"}, "working directory /no/such/place: No such file or directory"),
-        ({"comand": []}, "unknown field `comand`"),
+        ({"command": ()}, "launch.command: is missing"),
         ({"env_from": {"TOKEN": "secret:token"}}, "env_from.TOKEN: secret:token cannot be read on this node"),
         ({"checkpoint_dir": "/proc/x"}, "checkpoint directory /proc/x: No such file or directory"),
     ],

@@ -172,6 +172,9 @@ class AgentCore:
                 if order is None:
                     self._stop(now_s, run, actions)
                 elif run.wanted:
+                    if run.phase is WAITING:
+                        # Whether another job will be on its GPUs may have changed.
+                        run.order = order
                     run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
                     self._tick_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
         self._renewed_s = -INF

@@ -37,8 +37,37 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     jobs_kept_max: int = 4096
 
 
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user wants the job started. The scheduler has checked it; the core only passes it on."""
+
+    # Either an argument vector, or lines for /bin/sh.
+    command: tuple[str, ...] = ()
+    script: str = ""
+    # Lines for /bin/sh that are run once per node before the ranks start.
+    setup: str = ""
+    # A virtual environment, put first on PATH.
+    venv: str = ""
+    # A path that every node sees, or one within the upload.
+    workdir: str = ""
+    # The digest of a package that is unpacked for the job.
+    upload: str = ""
+    env: dict[str, str] = {}
+    # By variable, the secret on the node: "secret:PATH".
+    env_from: dict[str, str] = {}
+    # Empty: a directory of the agent, by job.
+    checkpoint_dir: str = ""
+    ranks: Literal["per_gpu", "per_node"] = "per_gpu"
+    # per_attempt: each attempt begins with a copy of the last one's checkpoints.
+    checkpoints: Literal["per_job", "per_attempt"] = "per_job"
+    # None: the agent's own limit.
+    setup_limit_s: float | None = None
+
+
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """One node's part of a lease: run the job on these GPUs until the end. It leaves nothing to choose."""
+    """One node's part of a lease: run the job on these GPUs until the end. It leaves nothing to choose.
+
+    The first twelve fields are kept with the run on disk (`record`); a restarted agent knows no others.
+    """
 
     lease: str
     job: str
@@ -55,15 +84,31 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     steps_max: float | None = None
     # The lease will not be renewed: the agent stops the job at its end without waiting for a late renewal.
     last: bool = False
+    name: str = ""
+    user: str = ""
+    # The first rank on this node, where each GPU has a rank.
+    rank_first: int = 0
+    array_index: int | None = None
+    # Another job is on the same GPUs.
+    packed: bool = False
+    # None in simulations, and for runs of an earlier agent.
+    launch: Launch | None = None
 
     @property
     def token(self) -> Token:
         """The token of this attempt."""
         return self.epoch, self.attempt
 
+    def record(self) -> dict[str, object]:
+        """Return the fields that the files of a run keep, as plain data."""
+        return {field: getattr(self, field) for field in self.__struct_fields__[:_RECORDED]}
+
     def named(self, **more: object) -> dict[str, object]:
         """Return the fields of a log line about this order."""
         return {"job": self.job, "lease": self.lease, "attempt": self.attempt, **more}
+
+
+_RECORDED = Order.__struct_fields__.index("last") + 1
 
 
 class Phase(Enum):

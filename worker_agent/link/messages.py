@@ -1,147 +1,115 @@
-"""What is said on the link, between the protocol and the words of the agent's core. Pure."""
+"""Messages of the protocol to values of the agent's core, and back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.core.messages import Desired, Order, ProcessExited, Progressed, Renewed, Report
-from worker_agent.runs.launch import Details
+from protos.gavel.v1.plain import plain
+from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report
 
 PROTOCOL = 1
-_BY_NAME = "secret:"  # begins the name of a secret on the node
-MESSAGE_BYTES = 4 << 20  # of a report; the scheduler takes four times as much
+# The largest report that we send; the scheduler accepts four times as much.
+MESSAGE_BYTES = 4 << 20
+# Begins the name of a secret on the node.
+_BY_NAME = "secret:"
 _OUTCOMES = {
     "finished": pb.Exit.OUTCOME_FINISHED,
     "yielded": pb.Exit.OUTCOME_YIELDED,
     "failed": pb.Exit.OUTCOME_FAILED,
     "node_failed": pb.Exit.OUTCOME_NODE_FAILED,
 }
-_RANKS = {
-    jobs_pb2.Launch.RANKS_PER_GPU: "per_gpu",
-    jobs_pb2.Launch.RANKS_PER_NODE: "per_node",
-}
-_CHECKPOINTS = {
-    jobs_pb2.Launch.CHECKPOINTS_PER_JOB: "per_job",
-    jobs_pb2.Launch.CHECKPOINTS_PER_ATTEMPT: "per_attempt",
-}
-_LAUNCH_FIELDS = (
-    *("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir"),
-)
 
 
-def launch_of(launch: jobs_pb2.Launch) -> dict[str, Any]:
-    """A Launch as plain data: the fields that were given."""
-    given: dict[str, Any] = {}
-    for name in _LAUNCH_FIELDS:
-        value = getattr(launch, name)
-        if value:
-            plain = isinstance(value, str)
-            given[name] = value if plain else dict(value) if name.startswith("env") else list(value)
-    for name, secret in given.get("env_from", {}).items():
-        given["env_from"][name] = secret if secret.startswith(_BY_NAME) else _BY_NAME + secret
-    if launch.ranks in _RANKS:
-        given["ranks"] = _RANKS[launch.ranks]
-    if launch.checkpoints in _CHECKPOINTS:
-        given["checkpoints"] = _CHECKPOINTS[launch.checkpoints]
-    if launch.HasField("setup_limit_s"):
-        given["setup_limit_s"] = launch.setup_limit_s
-    return given
+def launch_of(launch: jobs_pb2.Launch) -> Launch:
+    """Return how to start a job. A word that only newer releases know counts as not given."""
+    given = {field: value for field, value in plain(launch, unknown="").items() if value != ""}
+    secrets = {name: _BY_NAME + secret.removeprefix(_BY_NAME) for name, secret in launch.env_from.items()}
+    return Launch(**given | {"env_from": secrets})
 
 
-def order_of(said: pb.Order, base_s: float) -> Order:
-    """An order, whose time counts from `base_s` on our clock."""
+def order_of(order: pb.Order, base_s: float) -> Order:
+    """Return an order whose end counts from `base_s` on our clock."""
     return Order(
-        lease=said.lease,
-        job=said.job,
-        attempt=said.attempt,
-        gpus=tuple(said.gpus),
-        ends_s=base_s + said.ends_in_s,
-        epoch=said.epoch,
-        node_rank=said.node_rank,
-        nodes=said.nodes,
-        world_size=said.gpus_total,
-        rendezvous=said.master_address,
-        steps_max=said.steps_max if said.HasField("steps_max") else None,
-        last=said.last,
+        lease=order.lease,
+        job=order.job,
+        attempt=order.attempt,
+        gpus=tuple(order.gpus),
+        ends_s=base_s + order.ends_in_s,
+        epoch=order.epoch,
+        node_rank=order.node_rank,
+        nodes=order.nodes,
+        world_size=order.gpus_total,
+        rendezvous=order.master_address,
+        steps_max=order.steps_max if order.HasField("steps_max") else None,
+        last=order.last,
+        name=order.name,
+        user=order.user,
+        rank_first=order.rank_first,
+        array_index=order.array_index if order.HasField("array_index") else None,
+        packed=order.packed,
+        launch=launch_of(order.launch),
     )
 
 
-def details_of(said: pb.Order) -> Details:
-    """What has to be known beside the order."""
-    return Details(
-        launch=launch_of(said.launch),
-        name=said.name,
-        user=said.user,
-        rank_first=said.rank_first,
-        gpus_total=said.gpus_total,
-        array_index=said.array_index if said.HasField("array_index") else None,
-        packed=said.packed,
-    )
+def desired_of(desired: pb.Desired, base_s: float) -> Desired:
+    """Return a full set of orders, whose ends count from `base_s` on our clock."""
+    orders = tuple(order_of(order, base_s) for order in desired.orders)
+    why_ended = {lease: " ".join(why.split()) for lease, why in desired.why_ended.items()}
+    return Desired(desired.epoch, desired.generation, orders, desired.round_number, why_ended)
 
 
-def desired_of(said: pb.Desired, base_s: float) -> tuple[Desired, dict[str, Details]]:
-    """A full set, and the details by lease."""
-    orders = tuple(order_of(one, base_s) for one in said.orders)
-    details = {one.lease: details_of(one) for one in said.orders}
-    why_ended = {lease: " ".join(why.split()) for lease, why in said.why_ended.items()}
-    return Desired(said.epoch, said.generation, orders, said.round_number, why_ended), details
-
-
-def renewed_of(said: pb.Renewed, base_s: float) -> Renewed:
-    """A renewal."""
-    return Renewed(said.epoch, said.generation, said.round_number, base_s + said.ends_in_s)
+def renewed_of(renewed: pb.Renewed, base_s: float) -> Renewed:
+    """Return a renewal, whose end counts from `base_s` on our clock."""
+    return Renewed(renewed.epoch, renewed.generation, renewed.round_number, base_s + renewed.ends_in_s)
 
 
 class Packed(NamedTuple):
-    """A report for the link, and the core's reports that are all said when it is taken."""
+    """A report for the link, and the numbers of the core's reports that are complete once it is taken."""
 
     report: pb.Report
     numbers: tuple[int, ...]
 
 
 def pack(
-    sends: Sequence[Report],
+    reports: Sequence[Report],
     first_number: int,
     last_lines: Callable[[str], str],
     size_bytes_max: int = MESSAGE_BYTES,
 ) -> list[Packed]:
-    """All that waits to be reported in as few messages as may be: of progress and exits only the last word.
+    """Pack the core's reports into as few messages as possible: of progress and exits only the newest per lease.
 
-    Numbers on the link are its own. Parts arrive in order, so that the last one stands for all.
+    The link has numbers of its own. Parts arrive in order, so that the last one stands for all.
     """
-    progress: Mapping[str, Progressed] = {one.lease: one for send in sends for one in send.progress}
-    exits: Mapping[str, ProcessExited] = {one.lease: one for send in sends for one in send.exits}
-    reports = [pb.Report(generation=sends[-1].generation)]
+    generation = reports[-1].generation
+    parts = [pb.Report(generation=generation)]
     left = size_bytes_max
-    for field, item in _items(sends, progress, exits, last_lines):
+    for field, item in _items(reports, last_lines):
         size = (len(item.encode()) if isinstance(item, str) else item.ByteSize()) + 8
         if size > left:
-            reports.append(pb.Report(generation=sends[-1].generation))
+            parts.append(pb.Report(generation=generation))
             left = size_bytes_max
         left -= size
-        getattr(reports[-1], field).append(item)
-    for number, report in enumerate(reports, first_number):
-        report.number = number
-    numbers = tuple(send.number for send in sends)
-    return [Packed(report, numbers if report is reports[-1] else ()) for report in reports]
+        getattr(parts[-1], field).append(item)
+    for number, part in enumerate(parts, first_number):
+        part.number = number
+    numbers = tuple(report.number for report in reports)
+    return [Packed(part, numbers if part is parts[-1] else ()) for part in parts]
 
 
-def _items(
-    sends: Sequence[Report],
-    progress: Mapping[str, Progressed],
-    exits: Mapping[str, ProcessExited],
-    last_lines: Callable[[str], str],
-) -> Iterator[tuple[str, Any]]:
-    for lease in dict.fromkeys(lease for send in sends for lease in send.started):
+def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a report, each with the name of its field."""
+    for lease in dict.fromkeys(lease for report in reports for lease in report.started):
         yield "started", lease
-    for one in progress.values():
+    progress = {entry.lease: entry for report in reports for entry in report.progress}
+    for entry in progress.values():
         yield (
             "progress",
-            pb.Progress(lease=one.lease, steps=one.steps, saved=one.saved, stepping_s=one.stepping_s),
+            pb.Progress(lease=entry.lease, steps=entry.steps, saved=entry.saved, stepping_s=entry.stepping_s),
         )
+    exits = {exit.lease: exit for report in reports for exit in report.exits}
     for exit in exits.values():
         yield (
             "exits",

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 import grpc
@@ -24,13 +24,12 @@ from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
-from worker_agent.core.messages import Desired, Event, Held, LinkDown, LinkUp, Order, Report, Taken
+from worker_agent.core.messages import Event, Held, LinkDown, LinkUp, Order, Report, Taken
 from worker_agent.link.log_serving import LogServing
 from worker_agent.link.messages import desired_of, renewed_of
 from worker_agent.link.outgoing import Outgoing
 from worker_agent.link.target import Target
 from worker_agent.node.storage import CheckpointStorage
-from worker_agent.runs.launch import Details
 from worker_agent.runs.rendezvous import Rendezvous
 
 LOG = logging.getLogger(__name__)
@@ -60,9 +59,6 @@ class Node(Protocol):
 
     def tell(self, event: Event) -> None:
         """Something happened."""
-
-    def desire(self, event: Desired, details: Mapping[str, Details]) -> None:
-        """A full set of orders."""
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
         """All nodes of a gang are ready."""
@@ -281,10 +277,10 @@ class GrpcLink:
         assert outgoing is not None
         match message.WhichOneof("body"):
             case "desired":
-                event, details = desired_of(message.desired, base_s)
-                for lease in [lease for lease in self._gangs if lease not in details]:
-                    del self._gangs[lease]
-                node.desire(event, details)
+                event = desired_of(message.desired, base_s)
+                listed = {order.lease for order in event.orders}
+                self._gangs = {lease: part for lease, part in self._gangs.items() if lease in listed}
+                node.tell(event)
             case "renewed":
                 node.tell(renewed_of(message.renewed, base_s))
             case "taken":

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from worker_agent.core.messages import Order
 from worker_agent.runs.containment import Containment, who_adopts
@@ -153,7 +154,7 @@ class Custody:
         path = self._path(record.order.lease)
         aside = path.with_suffix(".new")
         # It need not be flushed to disk: after a power cut nothing is left of any run.
-        aside.write_bytes(msgspec.json.encode(record))
+        aside.write_bytes(msgspec.json.encode(structs.asdict(record) | {"order": record.order.record()}))
         aside.replace(path)
         self._records[record.order.lease] = record
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import msgspec
 
-from worker_agent.core.messages import Order
+from worker_agent.core.messages import Launch, Order
 from worker_agent.node import mps as sharing
 from worker_agent.node.packages import Packages
 from worker_agent.node.secrets import read_secrets
 from worker_agent.node.users import Account, UserError, Users
-from worker_agent.runs.launch import Details, Launch, LaunchError, NodeFacts, read_launch, start_file
+from worker_agent.runs.launch import LaunchError, NodeFacts, launch_of, start_file
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has at hand for starting jobs."""
+    """What this node has for starting jobs."""
 
     node: NodeFacts
     users: Users
@@ -31,39 +31,39 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     mps: sharing.MpsDaemons
     secrets: Path | None = None
 
-    def account(self, details: Details) -> Account:
-        """As whom the job runs; LaunchError where it must not."""
+    def account(self, order: Order) -> Account:
+        """Return the account that the job runs under; LaunchError where it must not run here."""
         try:
-            return self.users.account(details.user)
+            return self.users.account(order.user)
         except UserError as error:
             raise LaunchError(str(error)) from error
 
-    def missing_package(self, details: Details) -> str | None:
-        """The digest of a package that has to be fetched first."""
-        launch = read_launch(details.launch)
-        return launch.upload if launch.upload and not self.packages.has(launch.upload) else None
+    def missing_package(self, order: Order) -> str | None:
+        """Return the digest of a package that has to be fetched first."""
+        upload = launch_of(order).upload
+        return upload if upload and not self.packages.has(upload) else None
 
     def prepare(
-        self, directory: RunDirectory, order: Order, details: Details, meeting: Rendezvous | None, apart: bool
+        self, directory: RunDirectory, order: Order, meeting: Rendezvous | None, apart: bool
     ) -> dict[str, Any]:
-        """Fill the directory of a run; what goes into its start.json. `meeting`: None while a gang gathers.
+        """Fill the directory of a run, and return its start.json. `meeting`: None while a gang gathers.
 
         `apart`: another job is on its GPUs, and runs without MPS.
         """
-        launch = read_launch(details.launch)
+        launch = launch_of(order)
         if self.node.devices and max(order.gpus, default=0) >= len(self.node.devices):
             raise LaunchError(f"GPU {max(order.gpus)} is ordered, and this node has {len(self.node.devices)}")
-        account = self.account(details)
+        account = self.account(order)
         secrets = read_secrets(self._secrets_of(account), launch.env_from)
         work = None
         if launch.upload:
             work = directory.path / "work"
             self.packages.check_out(launch.upload, work, account.uid, account.gid)
         self._make_checkpoint_directory(launch, order, account)
-        more_env, notes = self._share(order, details, account, apart)
+        more_env, notes = self._share(order, account, apart)
         return start_file(
             order,
-            details,
+            launch,
             self.node,
             account,
             meeting,
@@ -74,14 +74,14 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         ) | {"notes": notes}
 
     def _secrets_of(self, account: Account) -> Path | None:
-        """Where jobs run as their users, each has secrets of its own."""
+        """Return the directory of secrets for a job: where jobs run as their users, each user has one."""
         if self.secrets is None or account.uid is None:
             return self.secrets
         return self.secrets / directory_name(account.name)
 
     def _make_checkpoint_directory(self, launch: Launch, order: Order, account: Account) -> None:
-        """The agent's own is made here; one that the user named is made by the job, with the user's rights."""
-        if launch.checkpoint_dir is not None:
+        """Make the agent's own directory; one that the user named is made by the job, with the user's rights."""
+        if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
 
     def shared(self, order: Order) -> str:
-        """What the log of a job that runs is told when another one joins it."""
+        """Return the line for the log of a running job that another job joins."""
         apart = not self.mps.serves(order.lease)
         return sharing.decide(
             packed=True, devices=self._devices(order), daemon=self.mps.daemon, apart=apart
@@ -98,12 +98,10 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     def _devices(self, order: Order) -> list[str]:
         return [self.node.devices[gpu] for gpu in order.gpus] if self.node.devices else []
 
-    def _share(
-        self, order: Order, details: Details, account: Account, apart: bool
-    ) -> tuple[dict[str, str], list[str]]:
-        """What the environment and the log say of sharing the GPUs."""
+    def _share(self, order: Order, account: Account, apart: bool) -> tuple[dict[str, str], list[str]]:
+        """Return the variables and the log lines for sharing the GPUs."""
         devices = self._devices(order)
-        how = sharing.decide(packed=details.packed, devices=devices, daemon=self.mps.daemon, apart=apart)
+        how = sharing.decide(packed=order.packed, devices=devices, daemon=self.mps.daemon, apart=apart)
         if how.mps:
             try:
                 return self.mps.join(order.lease, devices, account), [how.why]

@@ -1,7 +1,7 @@
-"""Taking up the runs of the agent before this one: those that live, and exits that the scheduler may not know of.
+"""Adopting the runs of an earlier agent: those that live, and exits that may not have been reported.
 
-A job may have changed or removed what is in its directory. Whether it runs is seen by its shim, and by the records in
-custody (custody.py), which are no part of that directory.
+A job may have changed or removed what is in its directory. Its shim, and the records in custody (custody.py), which
+are no part of that directory, show whether it runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import msgspec
 from worker_agent.core.messages import Order, ProcessFound
 from worker_agent.node.mps import ALONE
 from worker_agent.runs.outcome import NOTHING
-from worker_agent.runs.run import SHIM_WORDS, LiveRun, Moments
+from worker_agent.runs.run import SHIM_WORDS, LiveRun
 from worker_agent.shim import process_tree
-from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, TOLD, RunDirectory
+from worker_agent.shim.deadlines import read_deadlines
+from worker_agent.shim.run_directory import EXIT, SHIM, START, TOLD, RunDirectory
 
 if TYPE_CHECKING:
     from worker_agent.runs.supervisor import Processes
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 STARTING_INTERVAL_S = 0.05
-UNKNOWN_S = 5.0  # for a run to be gone whose directory makes no sense
+# How long a run whose directory makes no sense may take to end.
+UNKNOWN_S = 5.0
 
 
 def find_runs(processes: Processes) -> None:
-    """Take up every run that may have processes, or whose exit may not have been reported."""
+    """Adopt every run that may have processes, or whose exit may not have been reported."""
     shims = process_tree.session_leaders(*SHIM_WORDS)
     processes.custody.spare(shims.values())
     kept = processes.custody.orders()
@@ -44,12 +46,12 @@ def find_runs(processes: Processes) -> None:
     for path in sorted(paths.union(runs.iterdir(), (runs / name for name in kept))):
         shim, order = shims.get(str(path)), kept.get(path.name)
         try:
-            with contextlib.ExitStack() as unless_taken:
-                directory = unless_taken.enter_context(_opened(path, order))
+            with contextlib.ExitStack() as unless_adopted:
+                directory = unless_adopted.enter_context(_opened(path, order))
                 if shim is None and _is_over(processes, directory, order):
                     continue
-                _find_one(processes, directory, shim, order)
-                unless_taken.pop_all()
+                _adopt(processes, directory, shim, order)
+                unless_adopted.pop_all()
         except (OSError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
             LOG.error("%s: left as it is, because it cannot be read: %s", path, error)
             if shim is not None:
@@ -57,7 +59,7 @@ def find_runs(processes: Processes) -> None:
 
 
 def _opened(path: Path, order: Order | None) -> RunDirectory:
-    """The directory of a run; made again if the job has removed it."""
+    """Open the directory of a run, and make it again if the job has removed it."""
     if order is not None and not os.path.lexists(path):
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o755)
@@ -65,7 +67,7 @@ def _opened(path: Path, order: Order | None) -> RunDirectory:
 
 
 def _is_over(processes: Processes, directory: RunDirectory, order: Order | None) -> bool:
-    """Whether there is nothing to take up of a run that has no shim."""
+    """Tell whether a run without a shim leaves nothing to adopt."""
     if order is not None and processes.custody.clear(order.lease):
         return False
     if not (directory.has(TOLD) or _never_started(directory)):
@@ -75,61 +77,63 @@ def _is_over(processes: Processes, directory: RunDirectory, order: Order | None)
     return True
 
 
-def _find_one(
-    processes: Processes, directory: RunDirectory, shim: Process | None, order: Order | None
-) -> None:
+def _adopt(processes: Processes, directory: RunDirectory, shim: Process | None, order: Order | None) -> None:
     start = directory.read(START, owner=os.geteuid()) or {}
     if order is None:
         order = msgspec.convert(start["order"], Order)
     processes.custody.take_up(order, shim)
-    run = LiveRun(order, processes.moments(order.ends_s), directory)
+    deadlines = read_deadlines(directory, order.lease) or processes.deadlines(order.ends_s)
+    run = LiveRun(order, deadlines, directory)
     run.found_shim = shim
-    with contextlib.suppress(msgspec.ValidationError):
-        run.moments = msgspec.convert(run.read_own(LEASE), Moments)
-    run.note = str(run.read_own(LEASE).get("note", ""))
-    run.packed = run.note != ALONE if run.note else bool(start.get("spec", {}).get("packed"))
+    note = run.deadlines.note
+    run.packed = note != ALONE if note else bool(start.get("spec", {}).get("packed"))
     run.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ()))
-    run.running = run.read_own(SHIM).get("running") is not False  # it is where nobody says otherwise
+    # It runs unless its shim says that it does not.
+    run.running = run.read_own(SHIM).get("running") is not False
     run.gathers = bool(start.get("gathers"))
-    run.look_at_progress()
+    run.update_progress()
     ran_s, progress = run.ran_s(processes.clock()) if run.running else None, run.progress or NOTHING
-    found = msgspec.structs.replace(order, ends_s=run.moments.ask_s - processes.limits.late_s)
+    order = msgspec.structs.replace(order, ends_s=deadlines.ask_s - processes.limits.late_s)
     processes.live[order.lease] = run
-    processes.emit(ProcessFound(found, ran_s, progress.steps, progress.saved, progress.stepping_s))
-    _take_up(processes, run)
+    processes.emit(ProcessFound(order, ran_s, progress.steps, progress.saved, progress.stepping_s))
+    _watch_or_end(processes, run)
 
 
-def _take_up(processes: Processes, run: LiveRun) -> None:
-    """Watch the shim of a run that was found, or report the exit."""
+def _watch_or_end(processes: Processes, run: LiveRun) -> None:
+    """Watch the shim of an adopted run, or report the run's exit."""
     shim = run.shim()
     if shim is not None:
         processes.watch_shim(run, shim.pid)
-        if run.pidfd is not None and run.shim() != shim:  # gone in between
+        if run.pidfd is not None and run.shim() != shim:
+            # It has ended in between.
             processes.shim_gone(run)
     elif run.files.has(EXIT) or run.files.has(SHIM) or _is_free(run.files):
         processes.shim_gone(run)
-    else:  # its shim holds the lock, but has not said its pid yet
-        asyncio.get_running_loop().call_later(STARTING_INTERVAL_S, _take_up, processes, run)
+    else:
+        # Its shim holds the lock, but has not written its pid yet.
+        asyncio.get_running_loop().call_later(STARTING_INTERVAL_S, _watch_or_end, processes, run)
 
 
 def _end_unknown(processes: Processes, path: Path, shim: Process, order: Order | None) -> None:
-    """Nobody can answer for this run: all of it is gone before anybody is told that its GPUs are free."""
-    LOG.error("%s: it runs, and nobody can tell for what: it is ended", path)
+    """End a run that cannot be adopted, before its GPUs are reported free."""
+    LOG.error("%s: a shim runs here, but its files do not say for which lease: it is ended", path)
     end_s = time.monotonic() + UNKNOWN_S
     while process_tree.alive(shim) and time.monotonic() < end_s:
         if not process_tree.kill_all(lambda: process_tree.descendants(shim.pid)):
-            process_tree.send(shim, signal.SIGKILL)  # last: it is by the shim that they are found
+            # The shim comes last, because the others are found through it.
+            process_tree.send(shim, signal.SIGKILL)
         time.sleep(STARTING_INTERVAL_S)
     if order is not None:
         processes.custody.clear(order.lease)
 
 
 def _never_started(directory: RunDirectory) -> bool:
-    """Whether the agent died before there was a shim, and none will come: the directory is removed then."""
+    """Remove the directory if the earlier agent died before it started a shim, and tell whether it did."""
     if not directory.has(START):
         shutil.rmtree(directory.path)
         return True
-    lock = directory.lock()  # a shim that comes late finds it taken, or the file gone
+    # A shim that starts late finds the lock taken, or its file gone.
+    lock = directory.lock()
     if lock is None:
         return False
     try:
@@ -142,10 +146,11 @@ def _never_started(directory: RunDirectory) -> bool:
 
 
 def _is_free(directory: RunDirectory) -> bool:
-    """Whether no shim is there."""
+    """Tell whether no shim holds the directory."""
     try:
         lock = directory.lock()
-    except FileNotFoundError:  # the job has removed what a shim would need to begin
+    except FileNotFoundError:
+        # The job has removed what a shim would need to start.
         return True
     if lock is not None:
         os.close(lock)

@@ -1,4 +1,4 @@
-"""One run that an agent answers for: what it knows of it, and the files by which it speaks with its shim."""
+"""One run that the agent answers for: its state, and the files through which agent and shim communicate."""
 
 from __future__ import annotations
 
@@ -17,32 +17,19 @@ import msgspec
 from worker_agent.core.messages import Order
 from worker_agent.runs.outcome import Progress, read_progress
 from worker_agent.shim import process_tree
+from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.process_tree import Process
 from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, progress_name
 
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
-# A shim is known among processes by these words of its command line, and its directory.
+# These words of its command line, and its directory, tell a shim from other processes.
 SHIM_WORDS = ("-m", "worker_agent.shim")
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Moments(msgspec.Struct, frozen=True):
-    """The three moments of a lease."""
-
-    ask_s: float
-    signal_s: float
-    kill_s: float
-    why: str = ""
-
-    def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Moments:
-        """Whatever comes first."""
-        moments = min(self.ask_s, ask_s), min(self.signal_s, signal_s), min(self.kill_s, kill_s)
-        return Moments(*moments, self.why or why)
-
-
-class _Shim(msgspec.Struct, frozen=True):
+class _ShimFile(msgspec.Struct, frozen=True):
     """shim.json."""
 
     boot_id: str = ""
@@ -54,39 +41,51 @@ class _Shim(msgspec.Struct, frozen=True):
 
 
 class LiveRun:
-    """A run from its order to its reported exit."""
+    """A run from its order to its reported exit: its directory, shim and processes.
 
-    def __init__(self, order: Order, moments: Moments, directory: RunDirectory | None = None) -> None:
-        self.order, self.moments = order, moments
-        self.directory = directory  # None until everything is written there
+    What is decided about it is the core's own `Run`, which simulations use, too.
+    """
+
+    def __init__(self, order: Order, deadlines: Deadlines, directory: RunDirectory | None = None) -> None:
+        self.order, self.deadlines = order, deadlines
+        # None until all its files are written.
+        self.directory = directory
         self.ranks: tuple[int, ...] = ()
-        self.popen: subprocess.Popen[bytes] | None = None  # None after a restart of the agent
+        # None if an earlier agent started the shim.
+        self.popen: subprocess.Popen[bytes] | None = None
         self.pidfd: int | None = None
-        self.found_shim: Process | None = None  # after a restart of the agent, whatever the files say
-        self.running = False  # said so
-        self.gathers = order.nodes > 1  # until it is known whether this part of a gang can start
+        # The shim as a restarted agent has found it, whatever the files say.
+        self.found_shim: Process | None = None
+        # The core was told that it runs.
+        self.running = False
+        # It is not known yet whether this part of a gang can start.
+        self.gathers = order.nodes > 1
         self.stopping = False
-        self.why_ended = ""  # as the scheduler gives the reason
-        self.packed = False  # with another job on the same GPUs, as its log says
-        self.note = ""  # the last line that its log was given by the agent
-        self.called_off = False  # another part of its gang cannot start
+        # The scheduler's reason for the end of the lease.
+        self.why_ended = ""
+        # Another job is on the same GPUs, as its log says.
+        self.packed = False
+        # Another part of its gang cannot start.
+        self.called_off = False
         self.kills = 0
-        self.withheld = ""  # why its GPUs are not given to others although its shim is gone
-        self.let_go = False  # an operator says that nothing of it is left
+        # Why its GPUs are not given to others although its shim is gone.
+        self.withheld = ""
+        # An operator has confirmed that nothing of it is left.
+        self.let_go = False
         self.progress: Progress | None = None
         self._versions: dict[int, object] = {}
 
     @property
     def files(self) -> RunDirectory:
-        """The directory, for those who know that there is one."""
+        """The directory, for callers that know that there is one."""
         assert self.directory is not None
         return self.directory
 
     def read_own(self, name: str) -> dict[str, Any]:
-        """A file that agent or shim wrote; empty where there is none."""
+        """Return the content of a file that agent or shim wrote; empty where there is none."""
         return self.files.read(name, owner=os.geteuid()) or {}
 
-    def find_directory_again(self) -> None:
+    def reopen_directory(self) -> None:
         """Open the directory that the shim made in place of one that the job removed."""
         if self.directory is not None and not self.directory.is_in_place():
             with contextlib.suppress(OSError):
@@ -95,11 +94,12 @@ class LiveRun:
                 self.directory = again
 
     def write_lease(self) -> bool:
-        """Say the moments; False when that is not possible."""
+        """Write the deadlines for the shim; False where that fails."""
         if self.directory is None:
-            return True  # said as soon as there is a directory
+            # They are written as soon as there is a directory.
+            return True
         try:
-            say_moments(self.directory, self.order, self.moments, self.note)
+            write_lease(self.directory, self.order, self.deadlines)
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: lease.json cannot be written: %(error)s",
@@ -108,8 +108,8 @@ class LiveRun:
             return False
         return True
 
-    def look_at_progress(self) -> bool:
-        """Read the lowest rank that says anything; whether it says something new."""
+    def update_progress(self) -> bool:
+        """Read the progress of the lowest rank that reports any; True if it is new."""
         for rank in self.ranks:
             version = self.files.version(progress_name(rank))
             if version is None:
@@ -123,36 +123,37 @@ class LiveRun:
                 return new
         return False
 
-    def last_words(self) -> set[str]:
-        """The states in which the ranks were last."""
-        return {said.state for rank in self.ranks if (said := self._progress_of(rank)) is not None}
+    def last_states(self) -> set[str]:
+        """Return the last states that the ranks reported."""
+        progress = (self._progress_of(rank) for rank in self.ranks)
+        return {last.state for last in progress if last is not None}
 
     def _progress_of(self, rank: int) -> Progress | None:
         return read_progress(
             self.files.read(progress_name(rank), size_bytes_max=_PROGRESS_BYTES_MAX), self.order
         )
 
-    def _said_by_shim(self) -> _Shim:
-        """What shim.json says; nothing, when it is of another boot or makes no sense."""
+    def _shim_file(self) -> _ShimFile:
+        """Return shim.json; an empty one where it is of another boot or makes no sense."""
         with contextlib.suppress(msgspec.ValidationError):
-            said = msgspec.convert(self.read_own(SHIM), _Shim)
-            if said.boot_id == process_tree.boot_id():
-                return said
-        return _Shim()
+            content = msgspec.convert(self.read_own(SHIM), _ShimFile)
+            if content.boot_id == process_tree.boot_id():
+                return content
+        return _ShimFile()
 
     # ------------------------------------------------------------------------------------------------- processes
 
     def shim(self) -> Process | None:
-        """The living shim: as it was found, or by its own words."""
+        """Return the living shim: the one that a restarted agent has found, or the one of shim.json."""
         if self.found_shim is not None and process_tree.alive(self.found_shim):
             return self.found_shim
-        said = self._said_by_shim()
-        shim = Process(said.pid, said.start_ticks)
+        content = self._shim_file()
+        shim = Process(content.pid, content.start_ticks)
         return shim if process_tree.alive(shim) else None
 
     def ran_s(self, now_s: float) -> float:
-        """How long it has run, by the words of its shim."""
-        return max(0.0, now_s - min(self._said_by_shim().started_s, now_s))
+        """Return how long it has run, by shim.json."""
+        return max(0.0, now_s - min(self._shim_file().started_s, now_s))
 
     def signal_shim(self, signum: int) -> None:
         """Signal the shim, if it is watched."""
@@ -161,18 +162,18 @@ class LiveRun:
                 signal.pidfd_send_signal(self.pidfd, signum)
 
     def belongings(self) -> list[Process]:
-        """What can be found: below the shim, by the pids that it wrote down, and by the environment."""
-        found = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
+        """Return the run's processes: those below the shim, those in shim.json, those with its environment."""
+        processes = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
         if (shim := self.shim()) is not None:
-            found += process_tree.descendants(shim.pid)
-        said = self._said_by_shim()
-        for pid, start_ticks in zip(said.pids, said.pids_start_ticks, strict=False):
+            processes += process_tree.descendants(shim.pid)
+        content = self._shim_file()
+        for pid, start_ticks in zip(content.pids, content.pids_start_ticks, strict=False):
             if process_tree.alive(leader := Process(pid, start_ticks)):
-                found += [leader, *process_tree.descendants(pid)]
-        return list(dict.fromkeys(found))
+                processes += [leader, *process_tree.descendants(pid)]
+        return list(dict.fromkeys(processes))
 
     def redact(self) -> None:
-        """Secrets are for the run alone: they do not stay with its logs."""
+        """Remove secrets from start.json: they must not stay with the logs."""
         start = self.read_own(START)
         names = start.get("spec", {}).get("secrets")
         if names:
@@ -182,14 +183,14 @@ class LiveRun:
                 self.files.write(START, start, mode=0o600)
 
 
-def say_moments(directory: RunDirectory, order: Order, moments: Moments, note: str = "") -> None:
-    """Write lease.json. `note`: a line for the log."""
-    said = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
-    directory.write(LEASE, said | msgspec.to_builtins(moments) | {"note": note})
+def write_lease(directory: RunDirectory, order: Order, deadlines: Deadlines) -> None:
+    """Write lease.json."""
+    token = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
+    directory.write(LEASE, token | deadlines._asdict())
 
 
 def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
-    """Start the shim of a directory that has all it needs: by exec, in a session of its own, with no file of ours."""
+    """Start the shim of a complete directory: by exec, in a session of its own, with no open file of the agent."""
     logs = directory.open_logs()
     try:
         err = os.open("shim.log", _APPEND, 0o600, dir_fd=logs)
@@ -209,9 +210,9 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
         os.close(err)
 
 
-def say_refused(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
-    """Nothing can be started, and no shim is needed to say so; it is said where a shim would say it."""
-    start = {"lease": order.lease, "job": order.job, "ranks": [], "order": msgspec.to_builtins(order)}
+def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
+    """Write the files that a shim would leave of a run of which nothing can be started."""
+    start = {"lease": order.lease, "job": order.job, "ranks": [], "order": order.record()}
     directory.write(START, start, mode=0o600)
     logs = directory.open_logs()
     try:
@@ -219,11 +220,11 @@ def say_refused(directory: RunDirectory, order: Order, now_s: float, error: str)
             file.write(f"[gavel: {error}]\n")
     finally:
         os.close(logs)
-    said: dict[str, Any] = {
+    ending: dict[str, Any] = {
         "codes": {},
         "first": None,
         "error": error[:1000],
         "started_s": now_s,
         "ended_s": now_s,
     }
-    directory.write(EXIT, said, durable=True)
+    directory.write(EXIT, ending, durable=True)

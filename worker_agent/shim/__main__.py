@@ -1,13 +1,13 @@
 """`python -m worker_agent.shim RUN_DIR`: owns the processes of one lease, and outlives the agent.
 
-Small, standard library only, one thread, started by exec in a session of its own. It obeys the three moments of
+Small, standard library only, one thread, started by exec in a session of its own. It obeys the deadlines of
 lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended
 (docs/job-directory.md). Rules:
 - ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it, and all
   that is in the run's control group, where it has one (control_groups.py);
 - nobody waits for those to end by themselves who do not read lease.json: they have their SIGTERM at once;
 - exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
-- output goes through a process of its own (log_pump.py), so that a slow disk holds up neither moments nor codes;
+- output goes through a process of its own (log_pump.py), so that a slow disk holds up neither deadlines nor codes;
 - SIGTERM to the shim is an end of the lease: signal now, kill a little later.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from worker_agent.shim import process_tree, run_directory
 from worker_agent.shim.child import CannotStart, turn_into
 from worker_agent.shim.control_groups import ControlGroup
-from worker_agent.shim.deadlines import Moments, read_moments
+from worker_agent.shim.deadlines import Deadlines, read_deadlines
 from worker_agent.shim.exit_file import ExitFile
 from worker_agent.shim.log_pump import PiecewiseLog, pump
 from worker_agent.shim.run_directory import RunDirectory
@@ -45,11 +45,11 @@ class Shim:
         self.run, self.start, self._lock = run, start, lock
         self.lease = str(start["lease"])
         self.ranks = [int(rank["rank"]) for rank in start["ranks"]]
-        moments = read_moments(run, self.lease)
-        if moments is None or not self.ranks:
+        deadlines = read_deadlines(run, self.lease)
+        if deadlines is None or not self.ranks:
             raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
-        self.moments = moments
-        self._noted = moments.note
+        self.deadlines = deadlines
+        self._noted = deadlines.note
         self._seen = run.version(run_directory.LEASE)
         self._ending = False
         self.leaders: dict[int, int] = {}  # pid -> rank
@@ -95,10 +95,10 @@ class Shim:
         """Whether the lease is over before the ranks run: then they never do, and the log says why."""
         now_s = time.monotonic()  # before the look, as in _watch
         self._look_at_lease()
-        if now_s < self.moments.ask_s:
+        if now_s < self.deadlines.ask_s:
             return False
         self.signalled = True
-        self.note(f"nothing was started: {self.moments.why or why}")
+        self.note(f"nothing was started: {self.deadlines.why or why}")
         return True
 
     def _begin_checkpoints(self) -> None:
@@ -182,7 +182,7 @@ class Shim:
         got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
         if got is not None and got.si_signo in _STOPS:
             now_s = time.monotonic()
-            self._heed(Moments(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
+            self._heed(Deadlines(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
 
     def _reap(self) -> None:
         while True:
@@ -206,28 +206,23 @@ class Shim:
         version = self.run.version(run_directory.LEASE)
         if version != self._seen:
             self._seen = version
-            said = read_moments(self.run, self.lease) or self.moments
-            if said.note not in ("", self._noted):
-                self._noted = said.note
-                self.note(said.note)
-            self._heed(said)
+            new = read_deadlines(self.run, self.lease) or self.deadlines
+            if new.note not in ("", self._noted):
+                self._noted = new.note
+                self.note(new.note)
+            self._heed(new)
 
-    def _heed(self, said: Moments) -> None:
-        """A lease that was moved back ends: a later one is an older file, which a job has put back."""
-        self._ending = self._ending or said.ask_s < self.moments.ask_s
+    def _heed(self, new: Deadlines) -> None:
+        """Take new deadlines. Once they moved back, later ones are those of an older file that the job has put back."""
+        self._ending = self._ending or new.ask_s < self.deadlines.ask_s
         if self._ending:
-            now = self.moments
-            said = Moments(
-                min(said.ask_s, now.ask_s),
-                min(said.signal_s, now.signal_s),
-                min(said.kill_s, now.kill_s),
-                said.why or now.why,
-            )
-        self.moments = said
+            old = self.deadlines
+            new = new.or_earlier(old.ask_s, old.signal_s, old.kill_s, old.why)
+        self.deadlines = new
 
     def _obey(self, now_s: float) -> bool:
         """Do what is due; True when there is nothing left to do."""
-        by_lease = now_s >= self.moments.kill_s
+        by_lease = now_s >= self.deadlines.kill_s
         if not self.leaders or by_lease or now_s >= self._down_s:
             if by_lease and self.leaders and self.first is None and not self.killed:
                 self.killed = True
@@ -240,7 +235,9 @@ class Shim:
                     f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped"
                 )
                 self._signal_leaders()
-            elif now_s >= self.moments.signal_s or (now_s >= self.moments.ask_s and not self.run.is_heeded()):
+            elif now_s >= self.deadlines.signal_s or (
+                now_s >= self.deadlines.ask_s and not self.run.is_heeded()
+            ):
                 self._told = self.signalled = True
                 self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
                 self._signal_leaders()
@@ -270,7 +267,7 @@ class Shim:
         return process_tree.descendants(os.getpid(), without=(self._pump,))
 
     def _reason(self) -> str:
-        return f"({self.moments.why})" if self.moments.why else ""
+        return f"({self.deadlines.why})" if self.deadlines.why else ""
 
     # ----------------------------------------------------------------------------------------------- processes
 

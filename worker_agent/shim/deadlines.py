@@ -1,4 +1,4 @@
-"""Until when a job may run, as a shim reads it in lease.json. Standard library only."""
+"""The deadlines of a run: the agent writes them to lease.json, the shim acts on them. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,28 +9,40 @@ from typing import NamedTuple
 from worker_agent.shim.run_directory import LEASE, RunDirectory
 
 
-class Moments(NamedTuple):
-    """Until when the job may run."""
+class Deadlines(NamedTuple):
+    """When the shim asks the job to stop, signals its leaders and kills it."""
 
     ask_s: float
     signal_s: float
     kill_s: float
+    # Why the job has to stop, for its log.
     why: str = ""
-    note: str = ""  # a line for the log
+    # Another line for its log.
+    note: str = ""
+
+    def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Deadlines:
+        """Return the earlier one of each deadline. The first reason given stays."""
+        return self._replace(
+            ask_s=min(self.ask_s, ask_s),
+            signal_s=min(self.signal_s, signal_s),
+            kill_s=min(self.kill_s, kill_s),
+            why=self.why or why,
+        )
 
 
-def read_moments(run: RunDirectory, lease: str) -> Moments | None:
-    """What the agent says now; None when it says nothing that makes sense."""
-    found = run.read(LEASE, owner=os.geteuid(), size_bytes_max=1 << 16)
-    if found is None or found.get("lease") != lease:
+def read_deadlines(run: RunDirectory, lease: str) -> Deadlines | None:
+    """Return what lease.json holds for this lease, or None where it makes no sense."""
+    content = run.read(LEASE, owner=os.geteuid(), size_bytes_max=1 << 16)
+    if content is None or content.get("lease") != lease:
         return None
-    ask_s, signal_s, kill_s = (_moment(found.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
+    ask_s, signal_s, kill_s = (_finite(content.get(key)) for key in ("ask_s", "signal_s", "kill_s"))
     if ask_s is None or signal_s is None or kill_s is None:
         return None
-    return Moments(ask_s, signal_s, kill_s, *(str(found.get(key) or "")[:200] for key in ("why", "note")))
+    why, note = (str(content.get(key) or "")[:200] for key in ("why", "note"))
+    return Deadlines(ask_s, signal_s, kill_s, why, note)
 
 
-def _moment(value: object) -> float | None:
+def _finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None

@@ -110,7 +110,7 @@ async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple
     (job,) = await scheduler.submit(**fields)
     await until(lambda: scheduler.state.jobs[job].lease)
     lease = scheduler.state.jobs[job].lease
-    await until(lambda: all(lease in node.node.details for node in nodes))
+    await until(lambda: all(lease in node.node.orders for node in nodes))
     for node in nodes:
         node.started(lease)
     await until(lambda: scheduler.state.leases[lease].started_s is not None)
@@ -182,8 +182,8 @@ async def test_a_follower_stays_until_the_job_has_ended_for_good():
             await scheduler.world.ask(NodeCommand(node="n1", action="drain"))
             first.done.add(1)
             first.exit(lease, "failed")
-            await until(lambda: second.node.details)
-            again = next(iter(second.node.details))
+            await until(lambda: second.node.orders)
+            again = next(iter(second.node.orders))
             assert not following.done()
             second.exit(again)
             assert await asyncio.wait_for(following, 20) == (

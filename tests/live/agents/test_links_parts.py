@@ -75,7 +75,7 @@ def test_an_agent_is_told_which_leases_are_their_last():
     )
     why_ended = (("1", "its turn is over"), ("2", "cancelled\nby ann"))
     message = desired_to(SendLeases("n1", 1, 4, leases, ("1",), why_ended), jobs.__getitem__, str, 50.0)
-    event, _ = desired_of(message.desired, 100.0)
+    event = desired_of(message.desired, 100.0)
     assert event.why_ended == {"1": "its turn is over", "2": "cancelled by ann"}
     assert [(one.lease, one.last, one.ends_s) for one in event.orders] == [
         ("0", False, 110.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,13 +27,15 @@ from scheduler.core.messages import (
 from scheduler.core.outcome import Outcome
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.log.events import EventLines
-from scheduler.live.log.format import log_to
+from scheduler.live.log.format import JsonLines, log_to
 from scheduler.solving import answer
 from tests.support.desk import Desk, exited, job, node
 from tests.support.linked import Scheduler, story
 from worker_agent.core.messages import Order
-from worker_agent.daemon import log_to_stderr
-from worker_agent.runs.run import LiveRun, Moments
+from worker_agent.log import JsonLines as AgentJsonLines
+from worker_agent.log import log_to_stderr
+from worker_agent.runs.run import LiveRun
+from worker_agent.shim.deadlines import Deadlines
 
 
 @pytest.fixture
@@ -91,16 +94,33 @@ def test_the_daemon_names_nodes(root: logging.Logger) -> None:
     assert (away["node"], away["code"], away["level"]) == ("n2", "version", "warning")
 
 
+def test_agent_and_scheduler_write_the_same_lines() -> None:
+    """They share no code, but a program that reads one log can read the other."""
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        failed = sys.exc_info()
+    lines = [
+        logging.LogRecord("a", logging.INFO, "f.py", 1, "plain", (), None),
+        logging.LogRecord(
+            "a.b", logging.ERROR, "f.py", 1, "lease %(lease)s", ({"lease": "9", "at": 1},), failed
+        ),
+        logging.LogRecord("c", logging.WARNING, "f.py", 1, "%s and %d", ("x", 2), None),
+    ]
+    formats = JsonLines(), AgentJsonLines()
+    assert len({tuple(format.format(line) for line in lines) for format in formats}) == 1
+
+
 def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run whose directory cannot be written to."""
 
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("worker_agent.runs.run.say_moments", full)
+    monkeypatch.setattr("worker_agent.runs.run.write_lease", full)
     stream = io.StringIO()
     of_agent(stream)
-    run = LiveRun(Order(lease="9", job="7", attempt=2, gpus=(0,), ends_s=1.0), Moments(1.0, 2.0, 3.0))
+    run = LiveRun(Order(lease="9", job="7", attempt=2, gpus=(0,), ends_s=1.0), Deadlines(1.0, 2.0, 3.0))
     run.directory = object()  # type: ignore[assignment]
     assert not run.write_lease()
     line = json.loads(stream.getvalue())

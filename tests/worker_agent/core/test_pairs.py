@@ -14,7 +14,6 @@ from tests.worker_agent.live_agents import SLEEP, LiveAgent, end_all, job, live,
 from tests.worker_agent.node.test_mps import Control
 from worker_agent.core.messages import Order
 from worker_agent.node.mps import MpsDaemons
-from worker_agent.runs.launch import Details
 
 ECHO = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'no daemon'), flush=True); " + SLEEP
 SLICES = (
@@ -42,9 +41,9 @@ class Node(LiveAgent):
         self.agent.workshop = self.workshop
 
 
-def packed(one: tuple[Order, Details], is_packed: bool = True) -> tuple[Order, Details]:
+def packed(order: Order, is_packed: bool = True) -> Order:
     """The same order, with another job beside it."""
-    return one[0], msgspec.structs.replace(one[1], packed=is_packed)
+    return msgspec.structs.replace(order, packed=is_packed)
 
 
 @live

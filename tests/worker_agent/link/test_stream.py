@@ -18,11 +18,12 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
-from scheduler.model.launch import Launch
+from scheduler.model.launch import Launch as SubmittedLaunch
 from tests.support.linked import CALM, Remembering, Scheduler, story, until
 from worker_agent.core.messages import (
     Desired,
     Held,
+    Launch,
     LinkDown,
     LinkUp,
     Order,
@@ -68,18 +69,17 @@ async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
     """LinkUp, then the sets: what to run, how to start it, and until when by the agent's clock."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
         await scheduler.submit(
-            name="resnet", user="ann", launch=Launch(command=("a",), env_from={"K": "key"})
+            name="resnet", user="ann", launch=SubmittedLaunch(command=("a",), env_from={"K": "key"})
         )
-        await until(lambda: node.details)
+        await until(lambda: node.orders)
         desired = node.of(Desired)[-1]
         (order,) = desired.orders
         assert (order.lease, order.job, order.attempt, order.token) == ("1", "1", 1, (1, 1))
         assert (order.gpus, order.nodes, order.world_size) == ((0,), 1, 1)
         left_s = scheduler.state.round.ends_s - scheduler.world.now_s()
         assert order.ends_s == pytest.approx(time.monotonic() + left_s, abs=LOOSE_S)
-        details = node.details["1"]
-        assert (details.name, details.user, details.gpus_total) == ("resnet", "ann", 1)
-        assert details.launch == {"command": ["a"], "env_from": {"K": "secret:key"}}
+        assert (order.name, order.user) == ("resnet", "ann")
+        assert order.launch == Launch(command=("a",), env_from={"K": "secret:key"})
         assert node.events[0] == LinkUp()
 
 
@@ -88,7 +88,7 @@ async def test_everything_that_is_reported_is_taken():
     """Starts, progress and exits arrive; every number of the core's reports comes back as Taken."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (link, node):
         (job,) = await scheduler.submit(steps=10.0)
-        await until(lambda: node.details)
+        await until(lambda: node.orders)
         generation = node.of(Desired)[-1].generation
         link.send_report(Report(1, generation, ("1",)))
         link.send_report(Report(2, generation, (), (Progressed("1", 4.0, 2.0, 1.0),)))
@@ -144,7 +144,7 @@ async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
     held = (Held("1", 3.0, 2.0),)
     async with linked(first.address, held=held) as (link, node):
         (job,) = await first.submit()
-        await until(lambda: node.details)
+        await until(lambda: node.orders)
         link.send_report(Report(1, 1, ("1",)))
         await until(lambda: node.of(Taken))
         await first.die()
@@ -230,7 +230,7 @@ async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
     ):
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await first.submit(gpus=2)
-        await until(lambda: node_one.details and node_two.details)
+        await until(lambda: node_one.orders and node_two.orders)
         rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
         lead, other = (one, two) if rank_of["n1"] == 0 else (two, one)
         other.preparing(order(1))
@@ -255,7 +255,7 @@ async def test_one_part_that_cannot_start_stops_the_others():
     ):
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await scheduler.submit(gpus=2)
-        await until(lambda: node_one.details and node_two.details)
+        await until(lambda: node_one.orders and node_two.orders)
         one.preparing(order(0))
         two.cannot_meet(order(1), "user 'eve' does not exist on this node")
         await until(lambda: node_one.gangs)

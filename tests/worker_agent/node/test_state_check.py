@@ -10,8 +10,8 @@ import pytest
 
 from tests.worker_agent.agents import order
 from tests.worker_agent.live_agents import LiveAgent, job, live, until
+from worker_agent.log import EVERY_S, RepeatedLines
 from worker_agent.node.state_check import StateCheck, trouble_with
-from worker_agent.repeated_lines import EVERY_S, RepeatedLines
 
 
 def test_a_directory_that_can_be_written_is_no_trouble(tmp_path: Path) -> None:

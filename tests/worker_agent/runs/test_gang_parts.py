@@ -12,7 +12,6 @@ import pytest
 
 from tests.worker_agent.live_agents import PATIENT, LiveAgent, end_all, job, live, until
 from worker_agent.core.messages import Order
-from worker_agent.runs.launch import Details
 from worker_agent.runs.rendezvous import Rendezvous
 
 
@@ -27,11 +26,11 @@ MEETING = Rendezvous("10.0.0.1", 4000, 4001)
 SETUP = "echo here; until [ -e {go} ]; do sleep 0.02; done"
 
 
-def part(tmp_path: Path, rank: int = 0, **more: Any) -> tuple[Order, Details]:
+def part(tmp_path: Path, rank: int = 0, **more: Any) -> Order:
     """One of two parts of a gang, whose command leaves a trace."""
     names = ("MASTER_ADDR", "MASTER_PORT", "RANK")
     code = f"import os; print(*(os.environ[name] for name in {names})); open('{tmp_path}/ran', 'w')"
-    return job(code, nodes=2, node_rank=rank, rank_first=rank, world_size=2, gpus_total=2, **more)
+    return job(code, nodes=2, node_rank=rank, rank_first=rank, world_size=2, **more)
 
 
 @live

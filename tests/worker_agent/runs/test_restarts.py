@@ -89,8 +89,8 @@ async def test_a_lease_ends_while_the_agent_is_away(tmp_path: Path) -> None:
     async def story(within_s: float) -> bool:
         folder = tmp_path / f"{within_s}"
         async with LiveAgent(folder) as node:
-            order, details = job(DEAF, ends_in_s=within_s)
-            node.desire((order, details))
+            order = job(DEAF, ends_in_s=within_s)
+            node.desire(order)
             await until(lambda: node.log() or time.monotonic() > order.ends_s)
             was_in_time = "here" in node.log() and time.monotonic() < order.ends_s
         if was_in_time:

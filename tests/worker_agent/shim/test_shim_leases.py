@@ -13,7 +13,7 @@ import pytest
 from tests.worker_agent.shim.test_shim import DEAF
 from tests.worker_agent.shim_runs import ShimRun, in_time, python, shim_run
 from worker_agent.shim.__main__ import Shim
-from worker_agent.shim.deadlines import Moments
+from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.run_directory import LEASE
 
 
@@ -83,11 +83,11 @@ def test_a_renewal_is_seen_however_long_the_shim_was_stopped(monkeypatch: pytest
 
     def look() -> None:
         """It reads the lease, stands still for long, and the lease is renewed meanwhile."""
-        shim.moments = Moments(told[0] + 10.0, told[0] + 10.0, told[0] + 10.0)
+        shim.deadlines = Deadlines(told[0] + 10.0, told[0] + 10.0, told[0] + 10.0)
         clock[0], told[0] = clock[0] + 100.0, clock[0] + 100.0
 
     def obey(now_s: float) -> bool:
-        obeyed.append((now_s, shim.moments.ask_s))
+        obeyed.append((now_s, shim.deadlines.ask_s))
         return len(obeyed) == 3
 
     for name, does in (("_reap", bool), ("_wait", bool), ("_look_at_lease", look), ("_obey", obey)):

@@ -1,0 +1,110 @@
+"""Messages of the protocol and the agent's own values: no field of an order is forgotten on its way."""
+
+from __future__ import annotations
+
+from protos.gavel.v1 import agents_pb2 as pb
+from protos.gavel.v1 import jobs_pb2
+from worker_agent.core.messages import Launch, Order
+from worker_agent.link.messages import launch_of, order_of
+
+# Fields of the protocol that an agent calls by another name.
+RENAMED = {"ends_in_s": "ends_s", "gpus_total": "world_size", "master_address": "rendezvous"}
+
+# What the scheduler also says of a job, and an agent makes no use of.
+UNUSED = {"worker_type", "cpus", "memory_gb"}
+
+
+def test_every_field_of_an_order_is_known() -> None:
+    """A field that is added to the protocol is added to the agent, or this fails."""
+    wire = {RENAMED.get(name, name) for name in pb.Order.DESCRIPTOR.fields_by_name}
+    assert wire == set(Order.__struct_fields__) | UNUSED
+
+
+def test_a_launch_arrives_whole() -> None:
+    """Every field is taken over; secrets become references to files of the node."""
+    wire = jobs_pb2.Launch(
+        command=["a", "b"],
+        script="c",
+        setup="d",
+        venv="/e",
+        workdir="f",
+        upload="g",
+        env={"H": "i"},
+        env_from={"J": "k"},
+        checkpoint_dir="/l",
+        ranks=jobs_pb2.Launch.RANKS_PER_NODE,
+        checkpoints=jobs_pb2.Launch.CHECKPOINTS_PER_ATTEMPT,
+        setup_limit_s=5.0,
+    )
+    assert launch_of(wire) == Launch(
+        command=("a", "b"),
+        script="c",
+        setup="d",
+        venv="/e",
+        workdir="f",
+        upload="g",
+        env={"H": "i"},
+        env_from={"J": "secret:k"},
+        checkpoint_dir="/l",
+        ranks="per_node",
+        checkpoints="per_attempt",
+        setup_limit_s=5.0,
+    )
+
+
+def test_an_order_arrives_whole() -> None:
+    """Every field is taken over; its end counts from when it was sent, on the agent's clock."""
+    wire = pb.Order(
+        lease="17",
+        job="12",
+        attempt=2,
+        gpus=[1, 2],
+        ends_in_s=60.0,
+        epoch=3,
+        node_rank=1,
+        nodes=2,
+        gpus_total=4,
+        master_address="10.0.0.1",
+        steps_max=9.0,
+        last=True,
+        name="cnn",
+        user="ann",
+        rank_first=2,
+        array_index=0,
+        packed=True,
+    )
+    assert order_of(wire, 100.0) == Order(
+        lease="17",
+        job="12",
+        attempt=2,
+        gpus=(1, 2),
+        ends_s=160.0,
+        epoch=3,
+        node_rank=1,
+        nodes=2,
+        world_size=4,
+        rendezvous="10.0.0.1",
+        steps_max=9.0,
+        last=True,
+        name="cnn",
+        user="ann",
+        rank_first=2,
+        array_index=0,
+        packed=True,
+        launch=Launch(),
+    )
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    """An absent limit is no limit, and not 0."""
+    order = order_of(pb.Order(lease="17"), 0.0)
+    assert (order.steps_max, order.array_index, order.packed) == (None, None, False)
+    assert launch_of(jobs_pb2.Launch()) == Launch()
+
+
+def test_the_record_of_an_order_is_what_older_agents_read() -> None:
+    """The files of a run keep these fields; the launch, which may be large, is not repeated there."""
+    assert list(Order("17", "12", 1, (0,), 9.0, launch=Launch(command=("a",))).record()) == [
+        *("lease", "job", "attempt", "gpus", "ends_s", "epoch", "node_rank", "nodes", "world_size"),
+        *("rendezvous", "steps_max", "last"),
+    ]
