@@ -1,4 +1,4 @@
-"""What ends a command: one line on standard error and an exit code."""
+"""Faults end a command with one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-INTERRUPTED = 130  # exit code, as of any command that Ctrl-C ends
+# The exit code of any command that Ctrl-C ends.
+INTERRUPTED = 130
 
 
 class Fault(click.ClickException):
@@ -20,7 +21,7 @@ class Fault(click.ClickException):
         self.command = context.command_path if context else "gavel"
 
     def show(self, file: Any = None) -> None:
-        """`gavel allocate: cluster.yaml: jobs[3].gpus: must be …`"""
+        """Print the fault: `gavel allocate: cluster.yaml: jobs[3].gpus: must be …`."""
         click.echo(f"{self.command}: {self.message}", err=True)
 
 

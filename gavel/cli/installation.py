@@ -1,4 +1,4 @@
-"""What is installed here: the extras of Gavel, and whether our top-level modules are the ones that Python imports.
+"""The extras of Gavel that are installed, and whether Python imports our top-level modules from our folder.
 
 Commands import what they need when they run. `fault_of_import` turns a failed import into the line that mends it.
 """

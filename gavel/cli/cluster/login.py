@@ -47,8 +47,8 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: b
     if as_json:
         print_json({"name": name, "address": address, "ca": new.ca, "identity": identity})
         return
-    who = f"{printable(identity.user)} ({identity.role.value})"
-    click.echo(f"{printable(name)}: {address}, as {who}; used from now on")
+    user = f"{printable(identity.user)} ({identity.role.value})"
+    click.echo(f"{printable(name)}: {address}, as {user}; used from now on")
 
 
 def _read_token(from_stdin: bool) -> str:

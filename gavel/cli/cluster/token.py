@@ -65,9 +65,9 @@ def create(
         print_json(new)
         return
     # The secret alone goes to standard output.
-    whose = f"{printable(new.token.user)} ({new.token.role.value})"
+    user = f"{printable(new.token.user)} ({new.token.role.value})"
     expires = ago(new.token.expires, datetime.now(UTC))
-    click.echo(f"token {new.token.id} for {whose}, expires {expires}:", err=True)
+    click.echo(f"token {new.token.id} for {user}, expires {expires}:", err=True)
     click.echo(new.secret)
     click.echo("it is not shown again; `gavel login` or GAVEL_TOKEN takes it", err=True)
 
@@ -194,9 +194,9 @@ def join(node: str, valid: str | None, as_json: bool, address: str | None, conte
         print_json(new)
         return
     # The secret alone goes to standard output.
-    whose = f"for {printable(node)}" if node else "for any new node"
+    allowed = printable(node) if node else "any new node"
     left = f", for {span((new.expires - datetime.now(UTC)).total_seconds())}" if new.expires else ""
-    click.echo(f"good once, {whose}{left}:", err=True)
+    click.echo(f"good once, for {allowed}{left}:", err=True)
     click.echo(new.secret)
     if new.ca_fingerprint:
         click.echo(f"the scheduler's CA is {new.ca_fingerprint}", err=True)

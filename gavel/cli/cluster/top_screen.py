@@ -29,7 +29,7 @@ BUSY, FREE, SHARED, BROKEN = "█", "░", "▓", "x"
 
 @dataclass(frozen=True)
 class Picture:
-    """What is shown. `waiting`: how many jobs wait, more than are shown. `trouble`: why the picture is old."""
+    """A moment of a cluster. `waiting`: how many jobs wait, more than are shown. `trouble`: why the picture is old."""
 
     status: Status
     nodes: Sequence[Node]
@@ -47,7 +47,7 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
     room = max(height - len(head) - 4, 3)
     nodes = _nodes(picture.nodes, width, max(room // 3, 1))
     room = max(room - len(nodes), 2)
-    shown_running = _some(
+    running_lines = _some(
         "running",
         RUNNING_COLUMNS,
         running,
@@ -56,10 +56,10 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
         width,
         picture,
     )
-    shown_waiting = _some(
-        "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(shown_running), 2), width, picture
+    waiting_lines = _some(
+        "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(running_lines), 2), width, picture
     )
-    lines = [*head, *nodes, Text(), *shown_running, Text(), *shown_waiting]
+    lines = [*head, *nodes, Text(), *running_lines, Text(), *waiting_lines]
     return [_cut(line, width) for line in lines[:height]]
 
 
@@ -85,15 +85,15 @@ def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
     ordered = sorted(
         nodes, key=lambda node: (node.state == "up" and not any(g.jobs for g in node.gpus), node.name)
     )
-    shown = ordered[: across * most] if len(nodes) > across * most else list(nodes)
+    visible = ordered[: across * most] if len(nodes) > across * most else list(nodes)
     lines = []
-    for at in range(0, len(shown), across):
+    for at in range(0, len(visible), across):
         line = Text(no_wrap=True)
-        for node in shown[at : at + across]:
+        for node in visible[at : at + across]:
             line.append_text(_node(node, names, kinds, cell)).append("  ")
         lines.append(line)
-    if len(shown) < len(nodes):
-        lines.append(Text(f"and {len(nodes) - len(shown)} more nodes", style="dim"))
+    if len(visible) < len(nodes):
+        lines.append(Text(f"and {len(nodes) - len(visible)} more nodes", style="dim"))
     return lines
 
 
@@ -127,10 +127,10 @@ def _some(
     if not jobs:
         return [Text(f"{title}: none", style="dim")]
     room = most - 1
-    shown = jobs if len(jobs) <= room and count <= len(jobs) else jobs[: max(room - 1, 0)]
-    rows = [tuple(_cells(job, columns is QUEUE_COLUMNS, picture.at)) for job in shown]
+    visible = jobs if len(jobs) <= room and count <= len(jobs) else jobs[: max(room - 1, 0)]
+    rows = [tuple(_cells(job, columns is QUEUE_COLUMNS, picture.at)) for job in visible]
     lines = table(columns, rows, width)
-    rest = max(count, len(jobs)) - len(shown)
+    rest = max(count, len(jobs)) - len(visible)
     if rest > 0:
         lines.append(Text(f"and {rest} more {title}", style="dim"))
     return lines

@@ -1,1 +1,1 @@
-"""What commands share at their edges: options, documents, tables, wording, progress, the session with a scheduler."""
+"""Edges that commands share: options, documents, tables, wording, progress, the session with a scheduler."""

@@ -111,9 +111,9 @@ def why_with_exit_code(job: Job) -> str:
 
 def why_words(job: Job) -> str:
     """Return the reason of the job's state; only who changed it, `by ann`, where the state says the rest."""
-    action, by, who = job.why.partition(" by ")
+    action, by, user = job.why.partition(" by ")
     is_clear = {"hold": "held", "cancel": "cancelled"}.get(action) == job.state
-    return f"by {who}" if by and is_clear else job.why
+    return f"by {user}" if by and is_clear else job.why
 
 
 def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:

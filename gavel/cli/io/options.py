@@ -28,8 +28,8 @@ def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command
 
 def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse `--config ""`, which a shell makes of a variable that is not set."""
-    given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-    if given and value == "":
+    named = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+    if named and value == "":
         raise click.BadParameter("is empty; leave it out, or say what is meant")
     return value
 

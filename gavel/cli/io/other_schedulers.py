@@ -3,114 +3,94 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import click
 
-COMMANDS = {
-    "sbatch": "submit",
-    "srun": "submit --follow",
-    "salloc": "submit --follow",
-    "run": "submit",
-    "squeue": "queue",
-    "list": "queue",
-    "ls": "queue",
-    "jobs": "queue",
-    "ps": "queue",
-    "scancel": "cancel",
-    "kill": "cancel",
-    "delete": "cancel",
-    "rm": "cancel",
-    "stop": "cancel",
-    "sinfo": "nodes",
-    "sacct": "queue --ended --since 1d",
-    "history": "queue --ended",
-    "scontrol": "show",
-    "describe": "show",
-    "info": "show",
-    "get": "show",
-    "sprio": "explain",
-    "why": "explain",
-    "sreport": "usage",
-    "tail": "logs -f",
-    "log": "logs",
-    "watch": "top",
-    "smap": "top",
-}
+
+def _by_word(words: Mapping[str, str]) -> dict[str, str]:
+    """Turn a table of ours → theirs, separated by spaces, into one of theirs → ours."""
+    return {word: replacement for replacement, others in words.items() for word in others.split()}
+
+
+COMMANDS = _by_word(
+    {
+        "submit": "sbatch run",
+        "submit --follow": "srun salloc",
+        "queue": "squeue list ls jobs ps",
+        "cancel": "scancel kill delete rm stop",
+        "nodes": "sinfo",
+        "queue --ended --since 1d": "sacct",
+        "queue --ended": "history",
+        "show": "scontrol describe info get",
+        "explain": "sprio why",
+        "usage": "sreport",
+        "logs -f": "tail",
+        "logs": "log",
+        "top": "watch smap",
+    }
+)
 OPTIONS = {
-    "submit": {
-        "-J": "--name",
-        "--job-name": "--name",
-        "-p": "--worker-type",
-        "--partition": "--worker-type",
-        "--gres": "--gpus",
-        "-G": "--gpus",
-        "-c": "--cpus",
-        "--cpus-per-task": "--cpus",
-        "--mem": "--memory",
-        "--time": "--time-limit",
-        "-d": "--after",
-        "--dependency": "--after",
-        "-a": "--array",
-        "-A": "--tenant",
-        "--account": "--tenant",
-        "--begin": "--start",
-        "--nodelist": "--node",
-        "-w": "--node",
-        "--ntasks-per-node": "--ranks",
-        "--constraint": "--label",
-        "-C": "--label",
-        "-D": "--workdir",
-        "--chdir": "--workdir",
-        "--export": "--env",
-        "--nice": "--weight",
-        "--qos": "--weight",
-        "--exclusive": "--not-packable",
-        "--requeue": "--retries",
-        "--test-only": "--dry-run",
-        "--nodes": "--gpus",
-        "-N": "--gpus",
-        "--ntasks": "--gpus",
-        "--wrap": "a command after --",
-        "-o": "`gavel logs JOB`",
-        "--output": "`gavel logs JOB`",
-        "--error": "`gavel logs JOB`",
-    },
-    "queue": {
-        "--me": "not needed: they are yours unless -a says otherwise",
-        "-t": "--state",
-        "--states": "--state",
-        "-j": "`gavel show JOB`",
-        "--job": "`gavel show JOB`",
-        "-p": "--worker-type",
-        "--partition": "--worker-type",
-        "-A": "--tenant",
-        "--account": "--tenant",
-        "-S": "--since",
-        "--starttime": "--since",
-        "--start": "`gavel explain JOB`",
-        "--format": "--json",
-        "-o": "--json",
-        "-O": "--json",
-        "-i": "--watch",
-    },
-    "show": {"-w": "`gavel wait JOB`", "--watch": "`gavel wait JOB`", "-f": "`gavel logs -f JOB`"},
-    "logs": {"--task": "--rank"},
+    "submit": _by_word(
+        {
+            "--name": "-J --job-name",
+            "--worker-type": "-p --partition",
+            "--gpus": "--gres -G --nodes -N --ntasks",
+            "--cpus": "-c --cpus-per-task",
+            "--memory": "--mem",
+            "--time-limit": "--time",
+            "--after": "-d --dependency",
+            "--array": "-a",
+            "--tenant": "-A --account",
+            "--start": "--begin",
+            "--node": "--nodelist -w",
+            "--ranks": "--ntasks-per-node",
+            "--label": "--constraint -C",
+            "--workdir": "-D --chdir",
+            "--env": "--export",
+            "--weight": "--nice --qos",
+            "--not-packable": "--exclusive",
+            "--retries": "--requeue",
+            "--dry-run": "--test-only",
+            "a command after --": "--wrap",
+            "`gavel logs JOB`": "-o --output --error",
+        }
+    ),
+    "queue": _by_word(
+        {
+            "not needed: they are yours unless -a says otherwise": "--me",
+            "--state": "-t --states",
+            "`gavel show JOB`": "-j --job",
+            "--worker-type": "-p --partition",
+            "--tenant": "-A --account",
+            "--since": "-S --starttime",
+            "`gavel explain JOB`": "--start",
+            "--json": "--format -o -O",
+            "--watch": "-i",
+        }
+    ),
+    "show": _by_word(
+        {
+            "`gavel wait JOB`": "-w --watch",
+            "`gavel logs -f JOB`": "-f",
+        }
+    ),
+    "logs": _by_word(
+        {
+            "--rank": "--task",
+        }
+    ),
 }
-STATES = {
-    "pd": "queued",
-    "pending": "queued",
-    "waiting": "queued",
-    "r": "running",
-    "s": "preempted",
-    "suspended": "preempted",
-    "cd": "completed",
-    "done": "completed",
-    "succeeded": "completed",
-    "f": "failed",
-    "error": "failed",
-    "ca": "cancelled",
-    "canceled": "cancelled",
-}
+STATES = _by_word(
+    {
+        "queued": "pd pending waiting",
+        "running": "r",
+        "preempted": "s suspended",
+        "completed": "cd done succeeded",
+        "failed": "f error",
+        "cancelled": "ca canceled",
+    }
+)
 _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 
@@ -124,7 +104,7 @@ def our_word(error: click.UsageError) -> str | None:
     if kind == "command" and isinstance(command, click.Group) and error.ctx and error.ctx.parent:
         return f"no such command '{word}'; there are {', '.join(command.list_commands(error.ctx))}"
     if kind == "command":
-        ours = f"`gavel {COMMANDS[word]}`" if word in COMMANDS else None
+        replacement = f"`gavel {COMMANDS[word]}`" if word in COMMANDS else None
     else:
-        ours = OPTIONS.get((command and command.name) or "", {}).get(word)
-    return ours and f"no such {kind} '{word}'; here it is {ours} (docs/from-slurm.md)"
+        replacement = OPTIONS.get((command and command.name) or "", {}).get(word)
+    return replacement and f"no such {kind} '{word}'; here it is {replacement} (docs/from-slurm.md)"

@@ -1,4 +1,4 @@
-"""Files that a command writes: whether they can be is found out before the work, not after it."""
+"""Files that a command writes; those that cannot be written are refused before the work, not after it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
 
 def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
     """Refuse files that would overwrite each other, or what is read."""
-    taken = {os.path.realpath(path): "is read, too" for path in inputs if path}
+    others = {os.path.realpath(path): "is read, too" for path in inputs if path}
     for option, path in outputs.items():
         place = os.path.realpath(path or "")
-        if place in taken:
-            raise Fault(f"{option}: {printable(path or '')}: {taken[place]}; give another name")
-        taken[place] = f"is what {option} writes"
+        if place in others:
+            raise Fault(f"{option}: {printable(path or '')}: {others[place]}; give another name")
+        others[place] = f"is what {option} writes"
 
 
 def check_directory(option: str, path: str | None) -> None:
@@ -63,7 +63,7 @@ def check_directory(option: str, path: str | None) -> None:
 
 
 def unwritable(option: str, path: str, error: Exception) -> Fault:
-    """Why a file cannot be written."""
+    """Return the fault that a file cannot be written, with the reason."""
     why = (getattr(error, "strerror", None) or str(error)).lower()
     return Fault(f"{option}: {printable(path)}: {why}")
 
@@ -79,7 +79,7 @@ def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = (
 
 
 def write_json(option: str, path: str, data: Mapping[str, Any]) -> None:
-    """Plain data without NaN; `-` is standard output."""
+    """Write plain data without NaN; `-` is standard output."""
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     if path == STDOUT:
         click.echo(text, nl=False)
@@ -91,11 +91,12 @@ def write_json(option: str, path: str, data: Mapping[str, Any]) -> None:
 
 
 def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """A table; None is an empty cell, and the path `-` is standard output."""
+    """Write a table; None is an empty cell, and the path `-` is standard output."""
     if path == STDOUT:
         text = io.StringIO()
         _write_lines(text, header, rows)
-        click.echo(text.getvalue().encode(), nl=False)  # UTF-8 as in a file, whatever the terminal takes
+        # As bytes it is UTF-8, as in a file, whatever the terminal's encoding.
+        click.echo(text.getvalue().encode(), nl=False)
         return
     try:
         with open(path, "w", encoding="utf-8", newline="") as file:
@@ -111,6 +112,6 @@ def _write_lines(file: TextIO, header: Iterable[str], rows: Iterable[Iterable[An
 
 
 def say(words: str) -> None:
-    """A word to the person who waits, on standard error."""
+    """Print a message on standard error at once."""
     click.echo(words, err=True)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""How far a long command is, on a terminal, and Ctrl-C as a wish that is granted when things are in order."""
+"""The progress of a long command on a terminal, and Ctrl-C as a request to stop once things are in order."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from rich.progress import (
 
 
 class Wish:
-    """Whether somebody wants it to stop."""
+    """Whether the user wants the command to stop."""
 
     stop = False
 
 
 @contextmanager
 def interruptible() -> Iterator[Wish]:
-    """The first Ctrl-C is a wish; the second one ends the command at once."""
+    """Take the first Ctrl-C as a request to stop; the second ends the command at once."""
     wish = Wish()
     if threading.current_thread() is not threading.main_thread():
         yield wish
         return
 
-    def asked(number: int, frame: Any) -> None:
+    def stop(number: int, frame: Any) -> None:
         if wish.stop:
             raise KeyboardInterrupt
         wish.stop = True
 
-    before = signal.signal(signal.SIGINT, asked)
+    before = signal.signal(signal.SIGINT, stop)
     try:
         yield wish
     finally:
@@ -47,7 +47,7 @@ def interruptible() -> Iterator[Wish]:
 
 
 class Bar:
-    """One bar with the time left; nothing where standard error is no terminal."""
+    """A bar with the time left; it shows nothing where standard error is no terminal."""
 
     def __init__(self, words: str) -> None:
         self._progress = Progress(
@@ -64,7 +64,7 @@ class Bar:
         self._task = self._progress.add_task(words, total=None)
 
     def show(self, words: str, part: float | None) -> None:
-        """What is being done, and which part of it is; None: nobody knows."""
+        """Show what is being done, and which part of it is done; None where that is not known."""
         self._progress.update(
             self._task, description=words, total=None if part is None else 1.0, completed=part or 0.0
         )

@@ -18,7 +18,7 @@ _PLAIN = "\x1b[0m"
 
 
 class TerminalText:
-    """Give it bytes as they come, also parts of a sequence; `end` writes what is left and ends all colours."""
+    """Takes bytes as they come, also parts of a sequence; `end` writes what is left and ends all colours."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -27,14 +27,14 @@ class TerminalText:
         self._styled = False
 
     def write(self, data: bytes) -> None:
-        """Show these bytes."""
+        """Write these bytes, escaped where they must be."""
         text = self._unfinished + self._decoder.decode(data)
         unfinished = _UNFINISHED.search(text)
         self._unfinished = unfinished.group() if unfinished else ""
         self._show(text[: unfinished.start()] if unfinished else text)
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Write what is left, and end all colours."""
         text = self._unfinished + self._decoder.decode(b"", final=True)
         self._unfinished = ""
         self._show(text)
@@ -43,9 +43,9 @@ class TerminalText:
 
     def _show(self, text: str) -> None:
         if text:
-            self._write(_CONTROL.sub(self._shown, text).encode("utf-8", "backslashreplace"))
+            self._write(_CONTROL.sub(self._escaped, text).encode("utf-8", "backslashreplace"))
 
-    def _shown(self, control: re.Match[str]) -> str:
+    def _escaped(self, control: re.Match[str]) -> str:
         if control["style"]:
             self._styled = True
             return control.group()

@@ -1,7 +1,7 @@
 """How names, values and places appear in messages and tables.
 
-Names come from other people's files. They are shown, never obeyed: what does not print is escaped, so that no
-name can move a cursor, colour a terminal or break a line.
+Names come from other people's files. What does not print in them is escaped, so that no name
+can move a cursor, colour a terminal or break a line.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ SHOWN_NAMES = 6
 
 
 def printable(text: str) -> str:
-    """The text with everything that is not a visible character or a space escaped."""
+    """Return the text with everything escaped that is not a visible character or a space."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """A text of several lines, each of them printable."""
+    """Return a text of several lines with each of them printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
-    """Printable, and no longer than a line can bear."""
+    """Return the text printable, and no longer than `limit` characters."""
     text = printable(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def quoted(text: str) -> str:
-    """A name or a text value in a message."""
+    """Return a name or a text value as messages show it."""
     return f'"{shortened(text)}"'
 
 
 def shown(value: Any) -> str:
-    """Any value of a file in a message; a container by its kind only, however large it is."""
+    """Return any value of a file as messages show it; a container by its kind only, however large it is."""
     match value:
         case None:
             return "null"
@@ -61,7 +61,7 @@ def shown(value: Any) -> str:
 
 
 def place(path: Sequence[str | int]) -> str:
-    """Where in a file: `jobs[3].rates.v100`, or `worker_types["a b"]` where a dot would mislead."""
+    """Return a place in a file: `jobs[3].rates.v100`, or `worker_types["a b"]` where a dot would mislead."""
     words = ""
     for step in path:
         if isinstance(step, int):
@@ -74,7 +74,7 @@ def place(path: Sequence[str | int]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "v100"?`, or what there is to choose from."""
+    """Return `; did you mean "v100"?`, or what there is to choose from."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     near = near or [known for known in names if name and known.lower().startswith(name.lower())]

@@ -13,7 +13,7 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few
 from gavel.cli.io.session import array_of, is_id
 from gavel.cli.io.wording import printable
-from gavel.client import Client, JobFilter, JobSpec
+from gavel.client import After, Client, JobFilter, JobSpec
 from gavel.client.jobs.errors import objection
 from gavel.client.results import ACTIVE
 
@@ -21,7 +21,7 @@ SHOWN = 5
 
 
 class Unclear(ValueError):
-    """It is not clear which job is meant."""
+    """No job, or more than one, may be meant."""
 
 
 def with_ids(
@@ -33,18 +33,19 @@ def with_ids(
     job or none, so only ids are accepted.
     """
     names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
+
+    def with_id(spec: JobSpec, after: After) -> After:
+        beside = together[after.job] - (after.job == spec.name)
+        return replace(after, job=names.id_of(after.job, spec.user, beside))
+
     resolved = []
     for spec in specs:
         try:
-            after = tuple(
-                replace(one, job=names.id_of(one.job, spec.user, together[one.job] - (one.job == spec.name)))
-                for one in spec.after
-            )
+            resolved.append(replace(spec, after=tuple(with_id(spec, after) for after in spec.after)))
         except Unclear as unclear:
             if by_flag:
                 raise Fault(f"--after: {unclear}") from None
             raise objection(spec, "after", str(unclear)) from None
-        resolved.append(replace(spec, after=after) if after else spec)
     return tuple(resolved)
 
 

@@ -69,12 +69,13 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
         name = job_id(client, job)
         jobs = members(client, name)
         chosen = _worth_explaining(jobs)
-        explanations = [client.explain(one.id) for one in chosen]
+        explanations = [client.explain(member.id) for member in chosen]
     if as_json:
-        details = [dated(one.details) for one in explanations]
+        details = [dated(explanation.details) for explanation in explanations]
         print_json(details[0] if jobs[0].id == name else details)
         return
-    click.echo("\n\n".join(printable_lines(one.rendered.rstrip("\n")) for one in explanations))
+    texts = [printable_lines(explanation.rendered.rstrip("\n")) for explanation in explanations]
+    click.echo("\n\n".join(texts))
     if rest := len(jobs) - len(chosen):
         click.echo(f"\n{count_of(rest, 'other member')}: `gavel show {job}` lists all", err=True)
 

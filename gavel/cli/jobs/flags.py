@@ -29,11 +29,11 @@ def flag(field: str) -> str:
     return FLAGS.get(field, f"--{field.replace('_', '-')}")
 
 
-def flag_values(given: Mapping[str, Any], now_s: float | None = None) -> dict[str, Any]:
+def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[str, Any]:
     """Fields of JobSpec, from those flags that were given. `Fault` names the flag."""
     nodes = {
         name: _node(name, value)
-        for name, value in given.items()
+        for name, value in options.items()
         if name in BY_NAME and value is not None and value != ()
     }
     try:
@@ -51,7 +51,7 @@ def _node(name: str, value: Any) -> Node:
         # As on most command lines, the last one counts where a key appears twice.
         return Table({key.value: (key, node) for key, node in (_pair(name, text) for text in value)})
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return List([_scalar(one) for one in value])
+        return List([_scalar(part) for part in value])
     return _scalar(value)
 
 

@@ -141,8 +141,8 @@ def _ranks_most(job: Job) -> int:
 def _check_rank(jobs: Sequence[Job], rank: int) -> None:
     most = max(_ranks_most(job) for job in jobs)
     if rank >= most:
-        there = "rank 0 only" if most == 1 else f"ranks 0 to {most - 1}"
-        raise Fault(f"--rank {rank}: job {jobs[0].id} has {there}")
+        ranks = "rank 0 only" if most == 1 else f"ranks 0 to {most - 1}"
+        raise Fault(f"--rank {rank}: job {jobs[0].id} has {ranks}")
 
 
 def _check_count(jobs: Sequence[Job]) -> None:
@@ -159,8 +159,8 @@ def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -
     """Name the ranks that printed something: this one may be silent, or not be there at this width."""
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
-    there = f"; there is output of rank {few([str(other) for other in others], 16)}" if others else ""
-    click.echo(f"-- rank {rank} of job {job.id} has printed nothing{there} --", err=True)
+    output = f"; there is output of rank {few([str(other) for other in others], 16)}" if others else ""
+    click.echo(f"-- rank {rank} of job {job.id} has printed nothing{output} --", err=True)
 
 
 def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:

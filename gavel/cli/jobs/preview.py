@@ -24,38 +24,40 @@ COLUMNS = (
 )
 
 
-def preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
+def show_preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
     """Show what would happen, and return the exit code."""
     previews = client.preview(specs)
     if as_json:
         print_json(previews)
     else:
         now = datetime.now(UTC)
-        for number, (spec, one) in enumerate(zip(specs, previews, strict=True), 1):
+        for number, (spec, preview) in enumerate(zip(specs, previews, strict=True), 1):
             if number > 1:
                 click.echo()
-            _show(spec, one, f"job {number}" if len(specs) > 1 else "job", now)
-    refused = [one for one in previews if not one.accepted]
+            _show(spec, preview, f"job {number}" if len(specs) > 1 else "job", now)
+    refused = [preview for preview in previews if not preview.accepted]
     if not refused:
         return OK
-    return WRONG if any(one.refused_field for one in refused) else REFUSED
+    return WRONG if any(preview.refused_field for preview in refused) else REFUSED
 
 
-def _show(spec: JobSpec, one: Preview, title: str, now: datetime) -> None:
+def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
     if spec.name:
         title = f"{title} '{printable(spec.name)}'"
-    if not one.accepted:
-        field = file_field(one.refused_field)
+    if not preview.accepted:
+        field = file_field(preview.refused_field)
         line = spec.source and spec.source.lines.get(field.partition(".")[0])
         where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
-        click.echo(f"{title}: would be refused: {printable(f'{where}{field}: {one.refused_why}')}")
+        click.echo(f"{title}: would be refused: {printable(f'{where}{field}: {preview.refused_why}')}")
         return
     members = f", {count_of(len(spec.array), 'member')}" if spec.array else ""
     start = ""
-    if one.expected_start:
-        start = f"; expected start {'now' if one.expected_start <= now else ago(one.expected_start, now)}"
+    if preview.expected_start:
+        start = (
+            f"; expected start {'now' if preview.expected_start <= now else ago(preview.expected_start, now)}"
+        )
     click.echo(f"{title}{members}: would be accepted{start}")
-    for words in one.text.splitlines()[1:]:
+    for words in preview.text.splitlines()[1:]:
         if not words.startswith("expected start"):
             click.echo(f"  {printable(words)}")
     rows = [
@@ -66,7 +68,7 @@ def _show(spec: JobSpec, one: Preview, title: str, now: datetime) -> None:
             f"{place.gpus_free}/{place.gpus_fitting}",
             few(place.nodes),
         )
-        for place in one.places
+        for place in preview.places
     ]
     if rows:
         show_table(COLUMNS, rows)

@@ -125,14 +125,14 @@ def as_listed(job: Job) -> dict[str, Any]:
 
 def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
     """Return a row of COLUMNS for each job."""
-    return [(*_who(job), job_progress(job), *_times(job, now), job_where(job)) for job in jobs]
+    return [(*_job_cells(job), job_progress(job), *_times(job, now), job_where(job)) for job in jobs]
 
 
 def ended_rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
     """Return a row of ENDED_COLUMNS for each job, also for one that has not ended."""
     return [
         (
-            *_who(job),
+            *_job_cells(job),
             *_times(job, now),
             age(job.ended, now),
             f"{job.cost:,.2f}" if job.cost else "",
@@ -142,7 +142,7 @@ def ended_rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
     ]
 
 
-def _who(job: Job) -> tuple[Any, ...]:
+def _job_cells(job: Job) -> tuple[Any, ...]:
     return job.id, job.spec.name or job.spec.job_type, job.spec.user, state_text(job.state), job_on(job)
 
 
@@ -187,13 +187,13 @@ def _unknown_place(client: Client, wanted: JobFilter) -> str:
     if not (wanted.node or wanted.worker_type):
         return ""
     nodes = client.nodes()
-    for what, name, known in (
+    for kind, name, known in (
         ("node", wanted.node, {node.name for node in nodes}),
         ("worker type", wanted.worker_type, {node.worker_type for node in nodes}),
     ):
         if name and name not in known:
             near = sorted(get_close_matches(name, known) or known)
-            return f"no jobs fit: there is no {what} '{printable(name)}'; there is {printable(few(near, 8)) or 'none'}"
+            return f"no jobs fit: there is no {kind} '{printable(name)}'; there is {printable(few(near, 8)) or 'none'}"
     return ""
 
 

@@ -32,15 +32,15 @@ DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps
 def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
     """Show all about jobs: what was asked for, and what became of them. --json: one object per line."""
     with scheduler(address, context) as client:
-        shown = False
+        separator = False
         for name in jobs:
             for job in members(client, job_id(client, name)):
                 if as_json:
                     print_line(job)
                     continue
-                if shown:
+                if separator:
                     click.echo()
-                shown = True
+                separator = True
                 console = out()
                 for line in lines(job, datetime.now(UTC)):
                     console.print(line)

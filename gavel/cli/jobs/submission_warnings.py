@@ -1,4 +1,4 @@
-"""What `gavel submit` warns of: jobs that are accepted, and may not do what their user expects."""
+"""Warnings of `gavel submit` about jobs that are accepted, and may not do what their user expects."""
 
 from __future__ import annotations
 

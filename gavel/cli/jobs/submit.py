@@ -34,44 +34,44 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def _one(*names: str, help: str, metavar: str = "TEXT") -> Any:
+def _value(*names: str, help: str, metavar: str = "TEXT") -> Any:
     return click.option(*names, metavar=metavar, help=help)
 
 
-def _many(*names: str, help: str, metavar: str) -> Any:
+def _values(*names: str, help: str, metavar: str) -> Any:
     return click.option(*names, multiple=True, metavar=metavar, help=help)
 
 
 # Each is checked as the field of the same name in a job file, and takes the place of what a file says.
 FIELDS = options(
-    _one("-n", "--name", metavar="NAME", help="For people; not unique."),
-    _one("-g", "--gpus", metavar="N", help="How many GPUs; 2-8 for any width between."),
-    _one("--cpus", metavar="N", help="CPUs of the whole job."),
-    _one("--memory", metavar="SIZE", help="Memory of the whole job: 64GB."),
-    _one("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much, where it is known."),
-    _many(
+    _value("-n", "--name", metavar="NAME", help="For people; not unique."),
+    _value("-g", "--gpus", metavar="N", help="How many GPUs; 2-8 for any width between."),
+    _value("--cpus", metavar="N", help="CPUs of the whole job."),
+    _value("--memory", metavar="SIZE", help="Memory of the whole job: 64GB."),
+    _value("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much, where it is known."),
+    _values(
         "-t", "--worker-type", "worker_types", metavar="TYPE", help="On this type; several: on any of them."
     ),
-    _many("--exclude-worker-type", "exclude_worker_types", metavar="TYPE", help="Not on this type."),
-    _many("--node", "nodes", metavar="NODE", help="On this node; several: on any of them."),
-    _many("--label", "labels", metavar="KEY=VALUE", help="On nodes with this label."),
-    _one("--job-type", metavar="NAME", help="Jobs of one type share their measured rates."),
-    _many(
+    _values("--exclude-worker-type", "exclude_worker_types", metavar="TYPE", help="Not on this type."),
+    _values("--node", "nodes", metavar="NODE", help="On this node; several: on any of them."),
+    _values("--label", "labels", metavar="KEY=VALUE", help="On nodes with this label."),
+    _value("--job-type", metavar="NAME", help="Jobs of one type share their measured rates."),
+    _values(
         "--rate", "rates", metavar="TYPE=N", help="Steps per second on a worker type, where you know them."
     ),
-    _one("--steps", metavar="N", help="Steps in all."),
-    _one("--checkpoint-dir", metavar="DIR", help="An absolute path for checkpoints."),
-    _one("--weight", metavar="N", help="5: five times the share."),
-    _one("--tenant", metavar="TENANT", help="Whose share it uses: org/team."),
-    _one("--user", metavar="USER", help="On whose behalf; for operators."),
-    _one("--deadline", metavar="WHEN", help="Done by then: 8h, or a time; some policies keep it."),
-    _one("--start", metavar="WHEN", help="Not before: 2h, or a time."),
-    _one("--time-limit", metavar="DURATION", help="Of running, over all attempts: 2d."),
-    _one("--min-run", metavar="DURATION", help="Once started, not preempted before."),
-    _one("--max-cost", metavar="N", help="In the currency of the prices."),
-    _one("--retries", metavar="N", help="After failures of its own."),
-    _one("--retries-node", metavar="N", help="After failures of nodes.  [default: no limit]"),
-    _one("--retries-preemption", metavar="N", help="After preemptions.  [default: no limit]"),
+    _value("--steps", metavar="N", help="Steps in all."),
+    _value("--checkpoint-dir", metavar="DIR", help="An absolute path for checkpoints."),
+    _value("--weight", metavar="N", help="5: five times the share."),
+    _value("--tenant", metavar="TENANT", help="Whose share it uses: org/team."),
+    _value("--user", metavar="USER", help="On whose behalf; for operators."),
+    _value("--deadline", metavar="WHEN", help="Done by then: 8h, or a time; some policies keep it."),
+    _value("--start", metavar="WHEN", help="Not before: 2h, or a time."),
+    _value("--time-limit", metavar="DURATION", help="Of running, over all attempts: 2d."),
+    _value("--min-run", metavar="DURATION", help="Once started, not preempted before."),
+    _value("--max-cost", metavar="N", help="In the currency of the prices."),
+    _value("--retries", metavar="N", help="After failures of its own."),
+    _value("--retries-node", metavar="N", help="After failures of nodes.  [default: no limit]"),
+    _value("--retries-preemption", metavar="N", help="After preemptions.  [default: no limit]"),
     click.option("--preemptible/--not-preemptible", default=None, help="Whether it may have to give way."),
     click.option("--packable/--not-packable", default=None, help="Whether it may share its GPUs."),
     click.option(
@@ -79,20 +79,22 @@ FIELDS = options(
         default=None,
         help="Whether it tells how many steps it has done.",
     ),
-    _one("--restart-cost", metavar="DURATION", help="How long a restart takes, where you know it."),
-    _many("--after", metavar="JOB[:ended]", help="Wait for a job, by id or name, to succeed, or to end."),
-    _one("--array", metavar="0-9", help="A job for each index."),
-    _one("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
+    _value("--restart-cost", metavar="DURATION", help="How long a restart takes, where you know it."),
+    _values("--after", metavar="JOB[:ended]", help="Wait for a job, by id or name, to succeed, or to end."),
+    _value("--array", metavar="0-9", help="A job for each index."),
+    _value("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
     click.option("--upload", is_flag=True, default=None, help="Pack the work directory and send it along."),
-    _one("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
-    _one("--setup-limit", metavar="DURATION", help="How long that may take.  [default: the agent's, 1h]"),
-    _one("--venv", metavar="DIR", help="A virtual environment on the nodes."),
-    _many("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
-    _many(
+    _value("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
+    _value("--setup-limit", metavar="DURATION", help="How long that may take.  [default: the agent's, 1h]"),
+    _value("--venv", metavar="DIR", help="A virtual environment on the nodes."),
+    _values("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
+    _values(
         "--env-from", metavar="KEY=SECRET", help="A variable from a secret that the nodes keep, by its name."
     ),
-    _one("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
-    _one("--checkpoints", metavar="PER", help="per_job or per_attempt: whether attempts share a directory."),
+    _value("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
+    _value(
+        "--checkpoints", metavar="PER", help="per_job or per_attempt: whether attempts share a directory."
+    ),
 )
 
 
@@ -144,9 +146,9 @@ def submit(
             click.echo(warning, err=True)
         specs = with_ids(client, specs, by_flag=bool(fields["after"]), keyed=key is not None)
         if dry_run:
-            from gavel.cli.jobs.preview import preview
+            from gavel.cli.jobs.preview import show_preview
 
-            sys.exit(preview(client, specs, as_json))
+            sys.exit(show_preview(client, specs, as_json))
         jobs = _send(client, specs, key)
         if as_json:
             print_line({"jobs": jobs})

@@ -100,7 +100,8 @@ def _answer(
         policy = resolve(spec, time_limit_s)
     except UnknownPolicy as error:
         raise Fault(f"--policy: {printable(str(error))}") from None
-    except (RecursionError, MemoryError):  # Python's parser raises the latter
+    # Python's parser raises MemoryError for deep nesting.
+    except (RecursionError, MemoryError):
         raise Fault("--policy: too long or too deeply nested") from None
     if plot is not None:
         _check_plot(plot)

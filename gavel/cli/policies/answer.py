@@ -13,20 +13,22 @@ from policies.problem import Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.transforms import runnable
 
-SHARE_LEAST = 1e-9  # smaller shares are the noise of a solver
-PRICE_LEAST = 1e-6  # of the value: GPUs of a type whose capacity is worth less than this are not scarce
+# Smaller shares are the noise of a solver.
+SHARE_LEAST = 1e-9
+# GPUs of a type are not scarce where all of them are worth less than this part of the value.
+PRICE_LEAST = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A problem and what a policy said to it."""
+    """A problem and the allocation of a policy."""
 
     problem: Problem
     allocation: Allocation
 
     @cached_property
     def used(self) -> Ints:
-        """The columns that run at all."""
+        """The columns in use."""
         return np.flatnonzero(self.allocation.time_share > SHARE_LEAST)
 
     @cached_property
@@ -38,7 +40,7 @@ class Answer:
     def times_isolated(self) -> Floats:
         """[n] E_m / I_m: against a slice of the cluster of one's own; NaN for a job that can run nowhere.
 
-        I_m is taken from the rates as they are: what a blind policy believes of them is no measure.
+        I_m is taken from the true rates, not from those that a blind policy assumes.
         """
         rows, columns = runnable(self.problem)
         alone = np.zeros(len(self.problem.jobs))
@@ -84,8 +86,8 @@ class Answer:
 
     def columns_of(self, row: int) -> Ints:
         """The columns in which a job runs, the greatest share first."""
-        mine = self._used_by_job.get(row, [])
-        return np.array(sorted(mine, key=lambda k: (-self.allocation.time_share[k], k)), dtype=np.int64)
+        columns = self._used_by_job.get(row, [])
+        return np.array(sorted(columns, key=lambda k: (-self.allocation.time_share[k], k)), dtype=np.int64)
 
     @cached_property
     def _used_by_job(self) -> dict[int, list[int]]:
@@ -97,7 +99,7 @@ class Answer:
         return by_job
 
     def as_data(self) -> dict[str, Any]:
-        """What `--json` prints: plain data without NaN or infinity."""
+        """Return what `--json` prints: plain data without NaN or infinity."""
         problem, allocation = self.problem, self.allocation
         columns, ids = problem.columns, problem.jobs.ids
         return {

@@ -1,4 +1,4 @@
-"""An answer as tables: who runs where and how fast, which types are scarce, what the value means."""
+"""An answer as tables: where each job runs and how fast, which types are scarce, what the value means."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ VALUE_WORDS = {
 
 
 def print_answer(answer: Answer, all_jobs: bool = False) -> None:
-    """Everything that `gavel allocate` says without `--json`."""
+    """Print an answer for people."""
     total = len(answer.problem.jobs)
-    shown = total if all_jobs else min(total, JOBS_SHOWN)
-    parts: list[Table | Text] = [_headline(answer), job_table(answer, shown)]
-    if shown < total:
-        rest = f"… and {count_of(total - shown, 'more job')}; --all-jobs shows them, --json has them all"
+    count = total if all_jobs else min(total, JOBS_SHOWN)
+    parts: list[Table | Text] = [_headline(answer), job_table(answer, count)]
+    if count < total:
+        rest = f"… and {count_of(total - count, 'more job')}; --all-jobs shows them, --json has them all"
         parts.append(Text(rest + "\n", style="dim"))
     if len(special := _special_ways(answer)):
         parts.append(way_table(answer, special[:WAYS_SHOWN]))
@@ -80,7 +80,7 @@ def _value_in_words(allocation: Allocation) -> str:
     return f"{value}: " + VALUE_WORDS[policy.name].format(duration=duration(allocation.value))
 
 
-def job_table(answer: Answer, shown: int) -> Table:
+def job_table(answer: Answer, count: int) -> Table:
     """One row per job: its share of time on each type, its rate, and how that compares with a slice of its own."""
     problem = answer.problem
     table = new_table()
@@ -90,7 +90,7 @@ def job_table(answer: Answer, shown: int) -> Table:
         table.add_column(name_cell(name), justify="right", no_wrap=True)
     table.add_column("steps/s", justify="right")
     table.add_column("× isolated", justify="right")
-    for row in range(shown):
+    for row in range(count):
         rate, times = answer.effective_rate[row], answer.times_isolated[row]
         table.add_row(
             name_cell(problem.jobs.ids[row]),
@@ -136,11 +136,11 @@ def way_table(answer: Answer, ways: Ints) -> Table:
     for title in ("+ of which", "type", "GPUs", "label", "share"):
         table.add_column(title, justify="right" if title in ("GPUs", "share") else "left", no_wrap=True)
     for k in ways:
-        who = name_cell(ids[columns.first[k]])
+        jobs = name_cell(ids[columns.first[k]])
         if columns.second[k] >= 0:
-            who = Text.assemble(who, " with ", name_cell(ids[columns.second[k]]))
+            jobs = Text.assemble(jobs, " with ", name_cell(ids[columns.second[k]]))
         table.add_row(
-            who,
+            jobs,
             name_cell(answer.problem.worker_types[columns.worker_type[k]]),
             str(columns.gpus[k]),
             name_cell(columns.label[k]),

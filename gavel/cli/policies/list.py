@@ -43,7 +43,7 @@ def policies(as_json: bool) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps([_as_data(one) for one in entries], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([_as_data(policy) for policy in entries], indent=2, ensure_ascii=False))
         return
     from rich.text import Text
 

@@ -21,10 +21,11 @@ from policies.problem import Floats, Ints
 FORMATS = (".png", ".svg", ".pdf")
 BARS_MAX = 60
 INK, FAINT = "#2b2f36", "#c9ced6"
-# Told apart by people who see colours differently, and in grey; further types repeat lighter.
+# Distinct also to colour-blind readers and in grey; further types repeat these, lighter.
 PALETTE = ("#0f6fb5", "#e08a1e", "#2a9d77", "#c2578f", "#7a5fbd", "#8a8f98", "#b5452c", "#4fb4d8")
 Style = dict[str, Any]
-LABEL: Style = {"fontsize": 9, "color": INK, "parse_math": False}  # a dollar in a name is a dollar
+# Without math a dollar in a name is a dollar.
+LABEL: Style = {"fontsize": 9, "color": INK, "parse_math": False}
 
 
 def draw_answer(answer: Answer) -> Figure:
@@ -138,7 +139,7 @@ def _draw_times_curve(axes: Axes, answer: Answer) -> None:
 
 
 def finish(axes: Axes, title: str, share_axis: bool = False) -> None:
-    """What all panels have in common."""
+    """Give a panel the look that all of them have."""
     axes.set_title(title, loc="left", fontsize=9.5, color=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)

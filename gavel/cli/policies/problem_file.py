@@ -39,7 +39,8 @@ TENANT = ("name", "weight", "policy")
 
 GPUS_MAX = 1_000_000
 SEED_MAX = 2**63 - 1
-COLUMNS_MAX = 5_000_000  # YAML aliases can say much in few bytes
+# YAML aliases can ask for many columns in few bytes.
+COLUMNS_MAX = 5_000_000
 
 
 def read_problem(name: str, seed: int | None = None) -> Problem:

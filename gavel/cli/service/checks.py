@@ -1,4 +1,4 @@
-"""What `gavel doctor` checks: this machine, and a scheduler that answers. Each check yields findings."""
+"""Checks of `gavel doctor`: of this machine, and of a scheduler that answers. Each yields findings."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def _keys(config: DaemonConfig) -> Iterator[Finding]:
         )
         return
     for line in warnings:
-        what, _, remedy = line.partition(": ")
-        yield Finding("bad", what, remedy.replace("gavel init", f"gavel init {config.folder}"))
+        fault, _, remedy = line.partition(": ")
+        yield Finding("bad", fault, remedy.replace("gavel init", f"gavel init {config.folder}"))
     if not warnings:
         yield Finding("ok", "keys and certificates are valid")
 

@@ -1,4 +1,4 @@
-"""What `gavel init` makes in a data directory: keys, a certificate, tokens of admins, and a config file.
+"""Files that `gavel init` puts into a data directory: keys, a certificate, tokens of admins, and a config file.
 
 Each function returns what it made, as data for programs and as lines for people. Nothing is ever overwritten.
 """
@@ -30,10 +30,10 @@ Result = tuple[dict[str, Any], list[str]]
 def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: str | None) -> Result:
     """Set up a new directory."""
     keys = _keys(place)
-    for there in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
-        if there.exists():
+    for path in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
+        if path.exists():
             raise Fault(
-                f"{there} is there already, and nothing is overwritten: to renew the server's certificate say "
+                f"{path} is there already, and nothing is overwritten: to renew the server's certificate say "
                 "--renew, for another admin's token --token"
             )
     if token_file and Path(token_file).exists():
@@ -101,14 +101,14 @@ def _token(place: Path, user: str, token_file: str | None) -> Result:
     finally:
         access.close()
     expires = datetime.fromtimestamp(token.expires_s, UTC)
-    who = f"Token of {user} (admin, until {expires:%Y-%m-%d})"
+    title = f"Token of {user} (admin, until {expires:%Y-%m-%d})"
     data = {"user": user, "role": "admin", "expires": plain(expires)}
     if token_file:
         if Path(token_file).exists():
             raise Fault(f"{token_file} is there already, and nothing is overwritten")
         write_secret(Path(token_file), f"{secret}\n".encode())
-        return data | {"token_file": token_file}, [f"{who}: in {token_file}"]
-    return data | {"token": secret}, [f"{who}, shown this once:\n\n  {secret}"]
+        return data | {"token_file": token_file}, [f"{title}: in {token_file}"]
+    return data | {"token": secret}, [f"{title}, shown this once:\n\n  {secret}"]
 
 
 def _config(settings: Mapping[str, Any]) -> str:

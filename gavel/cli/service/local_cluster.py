@@ -143,7 +143,7 @@ class LocalCluster:
     def died(self) -> str:
         """Return the name of a process that ended by itself; empty where all run."""
         running = {"scheduler": self.scheduler, **self.nodes}
-        return next((name for name, one in running.items() if one is not None and one.poll() is not None), "")
+        return next((name for name, process in running.items() if process and process.poll() is not None), "")
 
     def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with open(self.log(name), "ab") as log:

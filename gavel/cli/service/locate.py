@@ -1,4 +1,4 @@
-"""Which scheduler a command of upkeep is about: one elsewhere, or that of a data directory on this machine.
+"""Finds the scheduler that a command of upkeep is about: one elsewhere, or that of a data directory here.
 
 A scheduler runs if its journal is locked, whatever a killed one has left behind; daemon.json says how to reach it.
 """
