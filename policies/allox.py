@@ -1,4 +1,4 @@
-"""AlloX: the schedule with the least average completion time, and of it what runs now."""
+"""AlloX: the schedule with the least average completion time, and the part of it that runs now."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     jobs = problem.jobs
     wide = np.flatnonzero(jobs.gpus > 1)
     if wide.size:
-        who = name_some(jobs.ids[row] for row in wide)
-        raise ProblemError(f"allox schedules single-GPU jobs only; these ask for more: {who}")
+        ids = name_some(jobs.ids[row] for row in wide)
+        raise ProblemError(f"allox schedules single-GPU jobs only; these ask for more: {ids}")
     grouped = np.flatnonzero(jobs.count > 1)
     if grouped.size:
         raise ProblemError(
@@ -49,22 +49,24 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     value = schedule.cost + float(jobs.waited_s[chosen].sum())
     notes: tuple[str, ...] = ()
     if hopeless.any():
-        who = name_some(jobs.ids[row] for row in np.flatnonzero(hopeless))
-        notes = (f"passed over, no whole GPU on which a single one is enough for it: {who}",)
+        ids = name_some(jobs.ids[row] for row in np.flatnonzero(hopeless))
+        notes = (f"not scheduled, for lack of a whole GPU of a type on which one is enough: {ids}",)
     return Allocation(policy="allox", time_share=share, value=value, notes=notes, **unsolved(problem))
 
 
 def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each position, as many jobs start as have nobody before them on their GPU: the shortest ones."""
+    """Return row and type of each job that starts now: of each position the shortest jobs, one for each GPU without
+    a job in a higher position.
+    """
     rows: list[int] = []
     kinds: list[int] = []
     for kind in np.unique(schedule.kind[schedule.kind >= 0]).tolist():
-        before = 0
-        there = schedule.kind == kind
-        for position in range(int(schedule.position[there].max()), 0, -1):
-            members = np.flatnonzero(there & (schedule.position == position))
+        higher = 0
+        in_type = schedule.kind == kind
+        for position in range(int(schedule.position[in_type].max()), 0, -1):
+            members = np.flatnonzero(in_type & (schedule.position == position))
             members = members[np.argsort(time_s[members, kind], kind="stable")]
-            rows += members[: len(members) - before].tolist()
-            kinds += [kind] * (len(members) - before)
-            before = len(members)
+            rows += members[: len(members) - higher].tolist()
+            kinds += [kind] * (len(members) - higher)
+            higher = len(members)
     return np.array(rows, dtype=np.int64), np.array(kinds, dtype=np.int64)

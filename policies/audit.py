@@ -1,7 +1,7 @@
-"""Does an answer keep what always holds? And could somebody have had more at nobody's cost?
+"""Check an answer: does it keep the rules, and could a job have had more without another having less?
 
-Independent of the way answers are found: plain sums over columns, and another solver for the second
-question. The planner's own checks would share its blind spots.
+The checks share no code with the policies, for they would share its blind spots: they are plain sums over columns, and
+another solver for the second question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6
 
 
 def audit(problem: Problem, allocation: Allocation) -> list[str]:
-    """Everything that is wrong with an answer, in words; empty when nothing is."""
+    """Return each fault of an answer as a sentence; empty when there is none."""
     share, columns = np.asarray(allocation.time_share), problem.columns
     faults = _shapes(problem, allocation)
     if faults:
@@ -28,7 +28,7 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         column = int(np.flatnonzero(~np.isfinite(share))[0])
         return [f"share of {problem.describe(column)} is {share[column]}"]
     count = problem.jobs.count
-    # Whichever job of a column has the fewest members bounds it; a pair within one row needs two of them at a time.
+    # The row with the fewest members bounds a column; a pair within one row needs two members at a time.
     most = count[columns.first].astype(float)
     most = np.where(columns.is_pair, np.minimum(most, count[columns.second]), most)
     most = np.where(columns.first == columns.second, count[columns.first] / 2.0, most)
@@ -43,13 +43,13 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
     np.add.at(held, columns.worker_type, share * columns.gpus)
     for kind in np.flatnonzero(held > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
         name = problem.worker_types[kind]
-        faults.append(f"{held[kind]:.9g} GPUs of {name} given out, there are {problem.capacity[kind]:g}")
+        faults.append(f"{name}: {held[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
     busy = _time_of(problem, share)
     over = np.flatnonzero(busy > count * (1 + TOLERANCE))
     if over.size:
         row = int(over[0])
         faults.append(
-            f"job '{problem.jobs.ids[row]}' runs {busy[row]:.9g} of its {count[row]} times all the time"
+            f"job '{problem.jobs.ids[row]}' has a time share of {busy[row]:.9g}, above {count[row]}"
         )
     if (
         allocation.optimal
@@ -67,9 +67,11 @@ def _shapes(problem: Problem, allocation: Allocation) -> list[str]:
         "price": len(problem.worker_types),
         "isolated_rate": len(problem.jobs),
     }
-    found = {field: np.shape(getattr(allocation, field)) for field in wanted}
+    shapes = {field: np.shape(getattr(allocation, field)) for field in wanted}
     return [
-        f"{f} has shape {found[f]}, expected ({size},)" for f, size in wanted.items() if found[f] != (size,)
+        f"{field} has shape {shapes[field]}, expected ({size},)"
+        for field, size in wanted.items()
+        if shapes[field] != (size,)
     ]
 
 
@@ -82,7 +84,7 @@ def _time_of(problem: Problem, share: Floats) -> Floats:
 
 
 def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[str]:
-    """No tenant may have a job waiting beside idle GPUs that it could run on."""
+    """Return a fault if a tenant has a job waiting beside idle GPUs on which it could run."""
     columns = problem.columns
     idle = held < problem.capacity * (1 - 1e-4) - 1e-4
     waiting = busy < problem.jobs.count * (1 - 1e-4)
@@ -92,28 +94,31 @@ def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[s
 
 
 def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5) -> list[str]:
-    """Jobs that could have more without anybody having less, found by HiGHS; empty when the answer is undominated."""
+    """Return a sentence for each job that could have more without another having less; empty when there is none."""
     rates = problem.rates
     had = rates @ allocation.time_share
     size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
-    unit = np.maximum(had, 1e-6 * size)  # a job with little is held to its little, not to a part of its best
-    solver: Any = linprog  # whose stubs do not know that constraints may be sparse
-    for slack in (0.0, 1e-9, 1e-7):  # what everybody has is held but for rounding, and for that of the solver
-        found = solver(
+    # A job that has little keeps that little, rather than a part of its best rate.
+    unit = np.maximum(had, 1e-6 * size)
+    # The stubs of SciPy require dense constraints.
+    solver: Any = linprog
+    # Every job keeps its rate, but for rounding, and then for the tolerance of the solver.
+    for slack in (0.0, 1e-9, 1e-7):
+        result = solver(
             -(rates.T @ (1.0 / size)),
             A_ub=stack(problem.membership, problem.occupancy, rates.scale_rows(-1.0 / unit)).compressed(),
             b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / unit * (1 - slack)]),
             method="highs",
         )
-        if found.x is not None:
+        if result.x is not None:
             break
-    if found.x is None:
-        return [f"HiGHS finds no feasible answer that keeps what everybody has: {found.message}"]
-    gain = (rates @ found.x - had) / size
+    if result.x is None:
+        return [f"HiGHS finds no answer that keeps the rate of every job: {result.message}"]
+    gain = (rates @ result.x - had) / size
     if gain.sum() <= tolerance:
         return []
-    who = np.flatnonzero(gain > tolerance / len(gain))
+    rows = np.flatnonzero(gain > tolerance / len(gain))
     return [
         f"job '{problem.jobs.ids[row]}' could have {had[row] + gain[row] * size[row]:.6g} instead of {had[row]:.6g}"
-        for row in who
+        for row in rows
     ]

@@ -1,4 +1,4 @@
-"""Policies that look at the bill."""
+"""Policies that minimise cost, or maximise work per unit of cost."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
 
 
 def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
-    """Columns on which no member pays more per step than on its cheapest solo column, plus the premium.
+    """Return which columns cost no member more per step than its cheapest solo column plus the premium.
 
-    The two jobs of a pair halve the bill.
+    The two jobs of a pair pay half each.
     """
     columns = problem.columns
     members = np.where(columns.is_pair, 2.0, 1.0)
@@ -75,9 +75,10 @@ def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
 
 
 def _known_prices(problem: Problem, policy: str) -> Floats:
+    """Return the price of each type, or raise an error that names those of which it is missing."""
     price = problem.price_per_gpu_hour
     missing = np.flatnonzero(np.isnan(price) & (problem.capacity > 0))
     if missing.size:
         kinds = name_some(problem.worker_types[kind] for kind in missing)
-        raise MissingFacts(f"{policy} must know price_per_gpu_hour, which is missing for worker type {kinds}")
+        raise MissingFacts(f"{policy} needs price_per_gpu_hour, which is missing for worker type {kinds}")
     return price

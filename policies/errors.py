@@ -1,12 +1,12 @@
-"""What can go wrong in a policy.
+"""Errors of policies.
 
     PolicyError
     ├── ProblemError        the table itself cannot be right: names job, field and value
-    │   └── MissingFacts    the table is right, but lacks what this policy must know
+    │   └── MissingFacts    the table is right, but lacks a fact that this policy needs
     ├── UnknownPolicy       no such name, modifier or parameter (also a ValueError)
-    └── SolverFailure       every solver of the chain gave up; carries what each of them said
+    └── SolverFailure       every solver of the chain gave up; its message has the reason of each
 
-A caller that wants to go on whatever happens catches `PolicyError`.
+A caller that must go on in any case catches `PolicyError`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterable, Sequence
 
 
 class PolicyError(Exception):
-    """Base of everything that a policy raises on purpose."""
+    """Base of all errors that a policy raises on purpose."""
 
 
 class ProblemError(PolicyError, ValueError):
-    """The problem cannot be right; the message names where and what."""
+    """The problem contradicts itself; the message names the place and the value."""
 
 
 class MissingFacts(ProblemError):
-    """The policy must know something that the problem does not say."""
+    """The policy needs a fact that the problem does not have."""
 
 
 class UnknownPolicy(PolicyError, ValueError):
@@ -35,8 +35,8 @@ class SolverFailure(PolicyError):
 
 
 def name_some(names: Iterable[str] | Sequence[str], limit: int = 5) -> str:
-    """`'a', 'b' and 3 more`: enough to find the culprits, never a screenful."""
+    """Return the first names and the number of the others: `'a', 'b' and 3 more`."""
     listed = list(names)
-    shown = ", ".join(f"'{name}'" for name in listed[:limit])
+    text = ", ".join(f"'{name}'" for name in listed[:limit])
     rest = len(listed) - limit
-    return shown if rest <= 0 else f"{shown} and {rest} more"
+    return text if rest <= 0 else f"{text} and {rest} more"

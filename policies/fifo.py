@@ -1,4 +1,4 @@
-"""First come, first served, and nobody overtakes."""
+"""First come, first served: no job overtakes another."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from policies.registry import policy, unsolved
 
 @policy("fifo", reads=("id",), also=("waited_s",), spread=False)
 def fifo(problem: Problem) -> Allocation:
-    """by arrival; each job takes the fastest type with room, all of the time, and nobody overtakes
+    """first come, first served: each job takes the fastest type with room, all of the time; none overtakes
 
     The value is the number of jobs that run.
     """
-    told, columns = problem.solo_column, problem.columns
+    solo, columns = problem.solo_column, problem.columns
     free = problem.capacity.copy()
     share = np.zeros(len(columns))
-    queue = np.lexsort(
-        (np.arange(len(problem.jobs)), -problem.jobs.waited_s)
-    )  # rows are sorted by id: the tie-break
-    fits = (told != ALONE) & (columns.gpus[told] <= problem.capacity)
+    # Rows are sorted by id, which breaks ties.
+    queue = np.lexsort((np.arange(len(problem.jobs)), -problem.jobs.waited_s))
+    fits = (solo != ALONE) & (columns.gpus[solo] <= problem.capacity)
     hopeless = ~fits.any(axis=1)
     queue = queue[~hopeless[queue]]
     preference = _fastest_first(problem, fits)
     running = 0
     for place, row in enumerate(queue.tolist()):
-        left = _start(row, int(problem.jobs.count[row]), told, columns.gpus, preference, free, share)
+        left = _start(row, int(problem.jobs.count[row]), solo, columns.gpus, preference, free, share)
         running += int(problem.jobs.count[row]) - left
         if left:
             running += _join(problem, queue[place:], share)
@@ -39,13 +38,17 @@ def fifo(problem: Problem) -> Allocation:
     answer = Allocation(policy="fifo", time_share=share, value=float(running), **unsolved(problem))
     answer = replace(answer, backfill=np.zeros(len(columns), dtype=bool))
     if hopeless.any():
-        who = name_some(problem.jobs.ids[row] for row in np.flatnonzero(hopeless))
-        answer = replace(answer, notes=(f"passed over, wider than every type it can run on: {who}",))
+        ids = name_some(problem.jobs.ids[row] for row in np.flatnonzero(hopeless))
+        note = f"not scheduled, being wider than every worker type on which they can run: {ids}"
+        answer = replace(answer, notes=(note,))
     return answer
 
 
 def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
-    """The types of each job, fastest first. Among equally fast ones a draw decides: a blind FIFO must not pile up."""
+    """Return the types of each job, fastest first.
+
+    A draw orders equally fast types: otherwise, blind, all jobs would crowd on the first.
+    """
     rate = rate_table(problem)
     order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
     return [
@@ -54,11 +57,11 @@ def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
 
 
 def _start(
-    row: int, members: int, told: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
+    row: int, members: int, solo: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
 ) -> int:
-    """Start as many members of a row as there is room for; how many are left over."""
+    """Start as many members of a row as there is room for; return how many are left over."""
     for kind in preference[row]:
-        column = told[row, kind]
+        column = solo[row, kind]
         starts = min(members, int(free[kind] // gpus[column]))
         if starts:
             share[column] = starts
@@ -70,7 +73,10 @@ def _start(
 
 
 def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
-    """With pairs at hand, the next in line joins the running job it gets on best with; again nobody overtakes."""
+    """Pack waiting jobs, in their order, each with the running job with which it does most; return how many.
+
+    It ends at the first job that finds no partner, so that none overtakes.
+    """
     columns, table = problem.columns, rate_table(problem)
     pairs = np.flatnonzero(columns.is_pair)
     if not pairs.size or (problem.jobs.count[waiting] > 1).any():
@@ -79,12 +85,12 @@ def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
     together = columns.first_rate[pairs] / table[a, kind] + columns.second_rate[pairs] / table[b, kind]
     joined = 0
     for row in waiting.tolist():
-        mine = np.flatnonzero((a == row) | (b == row))
-        host = problem.solo_column[np.where(a == row, b, a)[mine], kind[mine]]
-        able = (share[host] == 1.0) & (columns.gpus[host] == columns.gpus[pairs[mine]]) & (host != ALONE)
+        own = np.flatnonzero((a == row) | (b == row))
+        host = problem.solo_column[np.where(a == row, b, a)[own], kind[own]]
+        able = (share[host] == 1.0) & (columns.gpus[host] == columns.gpus[pairs[own]]) & (host != ALONE)
         if not able.any():
             break
-        best = mine[able][np.argmax(together[mine[able]])]
+        best = own[able][np.argmax(together[own[able]])]
         partner = b[best] if a[best] == row else a[best]
         share[problem.solo_column[partner, kind[best]]] = 0.0
         share[pairs[best]] = 1.0

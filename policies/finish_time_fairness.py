@@ -1,4 +1,4 @@
-"""Nobody finishes much later than they would have in a cluster of their own."""
+"""No job finishes much later than it would have in an equal slice of the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TINY = float(np.finfo(float).tiny)
 
 @policy("finish_time_fairness", "ftf", reads=("steps_left", "waited_s", "isolated_s"))
 def finish_time_fairness(problem: Problem) -> Allocation:
-    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, whoever cannot reach it gets its best;
+    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, a job that cannot reach it gets its best;
     then, held, max Σ E_m / I_m
     """
     program = Program(problem)
@@ -25,17 +25,20 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate
     best_alone = program.best_alone
     least = 1.0 / best_alone
-    unknown = np.isinf(R)  # then the limit of the formula: I_m / E_m <= ρ
-    S = np.where(unknown, 1.0 / I, A / np.where(unknown, 1.0, R) + 1.0 / I)  # (A_m + R_m / I_m) / R_m
-    age = np.where(unknown, 0.0, t / np.where(unknown, 1.0, R))  # t_m / R_m
+    # Jobs of unknown length count by the limit of the formula: I_m / E_m <= ρ.
+    unknown = np.isinf(R)
+    # S is (A_m + R_m / I_m) / R_m, age is t_m / R_m.
+    S = np.where(unknown, 1.0 / I, A / np.where(unknown, 1.0, R) + 1.0 / I)
+    age = np.where(unknown, 0.0, t / np.where(unknown, 1.0, R))
 
     def rate(u: float) -> Floats:
-        """E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
+        """Return E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
         left = S / max(u, TINY) - age
         return np.where(left > least, 1.0 / np.maximum(left, least), best_alone)
 
     top = float((S / (age + least)).max())
-    with np.errstate(over="ignore"):  # at u = 0 nothing needs to be done, ever
+    # At u = 0 no work is asked for, and times overflow.
+    with np.errstate(over="ignore"):
         u, point = furthest(program, lambda u: n * rate(u), top)
     best = program.improve(point, 1.0 / I, floor=n * rate(u) * min(1.0, point.value))
     E = np.maximum(program.effective(best.shares) / n, rate(u))
@@ -43,8 +46,8 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     beyond = np.flatnonzero(rho > (1.0 + MET) / u)
     notes: tuple[str, ...] = ()
     if beyond.size:
-        who = name_some(problem.names_of(beyond))
-        notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {who}",)
+        ids = name_some(problem.names_of(beyond))
+        notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {ids}",)
     step = u * 1e-6
     slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step
     worst = int(rho.argmax())

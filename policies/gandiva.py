@@ -1,4 +1,4 @@
-"""Gandiva's way of sharing: random pairs that stay together as long as they do more than taking turns would."""
+"""Gandiva's way of sharing: random pairs, kept as long as they do more together than in turns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gandiva(problem: Problem) -> Allocation:
 
 
 def _random_pairs(problem: Problem) -> tuple[list[int], list[int]]:
-    """Jobs of equal width in a drawn order; each odd one with the next."""
+    """Return pairs of neighbours in a drawn order of the jobs of each width."""
     order = np.lexsort((draw(problem.seed, problem.jobs.ids)[:, 0], problem.jobs.gpus))
     width = problem.jobs.gpus[order].tolist()
     first, second, at = [], [], 0
@@ -53,7 +53,7 @@ def _random_pairs(problem: Problem) -> tuple[list[int], list[int]]:
 
 
 def _known(problem: Problem, partner: Ints) -> Ints:
-    """Only pairs for which there is a column at all."""
+    """Return the partners without pairs for which there is no column."""
     columns = problem.columns
     drawn = columns.is_pair & (partner[columns.first] == columns.second)
     known = np.zeros(len(partner), dtype=bool)
@@ -62,7 +62,7 @@ def _known(problem: Problem, partner: Ints) -> Ints:
 
 
 def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
-    """Every combination's slice of the cluster, and which jobs are better off as they stand than apart."""
+    """Return the slice of every combination, and which jobs do better as they are combined than apart."""
     columns, n = problem.columns, len(partner)
     combinations = n - int((partner >= 0).sum()) // 2
     alone = np.zeros(len(columns), dtype=bool)
@@ -73,15 +73,16 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
     share = np.where(runs, problem.capacity[columns.worker_type] / (combinations * columns.gpus), 0.0)
     together = np.maximum(1.0, problem.membership @ share)
     share = share / together[columns.first]
-    return share, _get_on(problem, columns, share, partner)
+    return share, _does_better(problem, columns, share, partner)
 
 
-def _get_on(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:
+def _does_better(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:
+    """Return which jobs are alone, or do at least as much with their partner as they would taking turns."""
     table, n = rate_table(problem), len(partner)
     pair = np.flatnonzero(columns.is_pair & (share > 0))
     a, b, kind = columns.first[pair], columns.second[pair], columns.worker_type[pair]
     with np.errstate(divide="ignore", invalid="ignore"):
         worth = columns.first_rate[pair] / table[a, kind] + columns.second_rate[pair] / table[b, kind]
-    got = np.bincount(a, share[pair] * worth, minlength=n) + np.bincount(b, share[pair] * worth, minlength=n)
+    work = np.bincount(a, share[pair] * worth, minlength=n) + np.bincount(b, share[pair] * worth, minlength=n)
     time = np.bincount(a, share[pair], minlength=n) + np.bincount(b, share[pair], minlength=n)
-    return np.asarray((partner < 0) | (got >= time))
+    return np.asarray((partner < 0) | (work >= time))

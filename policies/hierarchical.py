@@ -52,7 +52,7 @@ class _Tree:
                 )
 
     def _hang(self, path: str) -> None:
-        """Put a path, and all that is above it, into the tree."""
+        """Put a path, and the paths above it, into the tree."""
         if path in self.children:
             return
         self.children[path] = []
@@ -62,24 +62,27 @@ class _Tree:
             self.children[above].append(path)
 
     def tenant(self, path: str) -> Tenant:
-        """The tenant of a path, listed or not."""
+        """Return the tenant of a path, whether the problem lists it or not."""
         return self.tenants.get(path) or Tenant(path)
 
     def at_caps(self, cap: Floats) -> Fair:
-        """The tree to pour through when each job stops at its cap."""
+        """Return the tree through which levels are filled when each job stops at its cap."""
         root = self._node("", cap)
-        assert isinstance(root, Fair)  # the root is no tenant, so it is not fifo
+        # The root is not a tenant, so it is not fifo.
+        assert isinstance(root, Fair)
         return root
 
     def lowest(self, v: Floats) -> float:
-        """Σ v per weight of the lowest tenant below the root, or v per weight of the lowest job where there is none."""
+        """Return Σ v per weight of the lowest tenant below the root; without tenants, of the lowest job."""
         jobs, below = self.jobs, self.children[""]
         if not below:
             return float((v / jobs.weight).min())
         top = np.array([path.partition("/")[0] for path in jobs.tenant], dtype=object)
         standing = [float((v * jobs.count)[top == path].sum()) / self.tenant(path).weight for path in below]
-        loose = float((v * jobs.count)[top == ""].sum())  # jobs of no tenant stand beside the tenants
-        return min(standing + ([loose] if "" in self.rows else []))
+        if "" in self.rows:
+            # Jobs without a tenant count as one more tenant.
+            standing.append(float((v * jobs.count)[top == ""].sum()))
+        return min(standing)
 
     def _node(self, path: str, cap: Floats) -> Share:
         if path in self.rows and not self.children[path]:
@@ -87,7 +90,8 @@ class _Tree:
         paths = list(self.children[path])
         children = [self._node(below, cap) for below in paths]
         weight = np.array([self.tenant(below).weight for below in paths])
-        if path in self.rows:  # jobs without a tenant, beside tenants: one more child of weight 1
+        if path in self.rows:
+            # Jobs without a tenant, beside tenants, are one more child of weight 1.
             children.append(self._jobs(path, cap))
             weight = np.append(weight, 1.0)
         room = np.array([child.room for child in children])
@@ -96,8 +100,7 @@ class _Tree:
     def _jobs(self, path: str, cap: Floats) -> Share:
         rows, jobs = self.rows[path], self.jobs
         if path and self.tenant(path).policy == "fifo":
-            rows = rows[
-                np.argsort(-jobs.waited_s[rows], kind="stable")
-            ]  # rows come sorted by id, which breaks ties
+            # Rows are sorted by id, which breaks ties.
+            rows = rows[np.argsort(-jobs.waited_s[rows], kind="stable")]
             return QueuedJobs(rows, cap[rows], jobs.count[rows].astype(float))
         return FairJobs(jobs.weight[rows], cap[rows], jobs.count[rows].astype(float), rows=rows)

@@ -13,9 +13,9 @@ from policies.registry import policy, unsolved
 def isolated(problem: Problem) -> Allocation:
     """y_mj = (c_j / n) / g_m, each row divided by max(1, Σ_j y_mj)"""
     jobs, P = problem.jobs, proportional_rates(problem)
-    told, columns = problem.solo_column, problem.columns
-    row, kind = np.nonzero(told != ALONE)
-    column = told[row, kind]
+    solo, columns = problem.solo_column, problem.columns
+    row, kind = np.nonzero(solo != ALONE)
+    column = solo[row, kind]
     share = np.zeros(len(columns))
     # A column of another width than the requested one holds the same GPUs for longer or shorter.
     on_width = isolated_shares(problem)[row, kind] * jobs.gpus[row] / columns.gpus[column]

@@ -1,4 +1,4 @@
-"""All jobs done as early as can be, when every one of them is here already."""
+"""The earliest end of a batch of jobs that are all here already."""
 
 from __future__ import annotations
 

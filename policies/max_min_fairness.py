@@ -1,4 +1,4 @@
-"""Least attained service, made aware of speed: everybody gets at least the same normalised rate."""
+"""Least attained service, made aware of speed: every job gets at least the same normalised rate."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def max_min_fairness(problem: Problem) -> Allocation:
     """max λ: g_m E_m / (w_m P_m) >= λ for all m; then, λ held, max Σ g_m E_m / P_m"""
     program = Program(problem)
     jobs, P = problem.jobs, proportional_rates(problem)
-    need = jobs.count * jobs.weight * P / jobs.gpus  # E_m of all members at λ = 1
+    # E_m, of all members of a row, at λ = 1.
+    need = jobs.count * jobs.weight * P / jobs.gpus
     best = program.raise_then_improve(need, jobs.gpus / P)
     return program.allocation("max_min_fairness", best)

@@ -5,7 +5,7 @@ many GPUs, at which rates. A policy answers with one number per column, the shar
 which that column runs. Packing, elastic width, placement variants and parallelism plans are columns
 too, so a policy is written once for all of them.
 
-Everything is a struct of arrays, checked when it is built: an error names the job, the field and the value.
+A problem is checked when it is built: an error names the job, the field and the value.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class Problem:
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0
-    merged_from: tuple[tuple[str, ...], Ints] | None = (
-        None  # after grouping: every job's id, and the row it went to
-    )
+    # After grouping: the id of every job, and the row into which it was merged.
+    merged_from: tuple[tuple[str, ...], Ints] | None = None
 
     def __post_init__(self) -> None:
         types = strings("problem", "worker_types", self.worker_types, None)
@@ -75,7 +74,7 @@ class Problem:
 
     def _check_columns(self) -> None:
         columns, n, t = self.columns, len(self.jobs), len(self.worker_types)
-        for field, rows, size, what in (
+        for field, rows, size, kind in (
             ("first", columns.first, n, "job row"),
             ("second", columns.second, n, "job row"),
             ("worker_type", columns.worker_type, t, "worker type"),
@@ -85,7 +84,7 @@ class Problem:
                 bad = np.flatnonzero((rows >= size) | (rows < least))
                 named = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
-                    f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {what}s (0 to {size - 1})"
+                    f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {kind}s (0 to {size - 1})"
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
@@ -108,7 +107,7 @@ class Problem:
             twice = np.flatnonzero(np.diff(key[order]) == 0)
             if twice.size:
                 a, b = int(order[twice[0]]), int(order[twice[0] + 1])
-                raise ProblemError(f"columns {a} and {b} say the same thing twice: {self.describe(b)}")
+                raise ProblemError(f"columns {a} and {b} are the same: {self.describe(b)}")
 
     def _check_tenants(self) -> None:
         names = {tenant.name for tenant in self.tenants}
@@ -119,7 +118,7 @@ class Problem:
                 job, known = self.jobs.ids[self.jobs.tenant.index(path)], name_some(sorted(names))
                 raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
 
-    # What follows is derived: once, sparse, and never part of what a caller passes in.
+    # Derived from the fields above, when first asked for.
 
     @cached_property
     def any_pairs(self) -> bool:
@@ -128,7 +127,7 @@ class Problem:
 
     @cached_property
     def label_code(self) -> Ints:
-        """The label of each column as a number, in the order of the names."""
+        """[k] The label of each column as a number, in the order of the names."""
         names = sorted(set(self.columns.label))
         if len(names) <= 1:
             return np.zeros(len(self.columns), dtype=np.int64)
@@ -137,7 +136,7 @@ class Problem:
 
     @cached_property
     def way(self) -> Ints:
-        """Where and how a column runs, without saying which job: (worker type, GPUs, label) as one number."""
+        """[k] Worker type, GPUs and label of each column as one number: the way in which its job runs."""
         columns = self.columns
         if not len(columns):
             return np.zeros(0, dtype=np.int64)
@@ -147,7 +146,7 @@ class Problem:
 
     @cached_property
     def column_key(self) -> Ints:
-        """One number per column; two columns of one key are the same column. Its order is the canonical order."""
+        """[k] A number for each column, equal only for equal columns; their order is the canonical one."""
         columns, n = self.columns, len(self.jobs)
         low, high = columns.first, columns.second
         if self.any_pairs:
@@ -158,48 +157,50 @@ class Problem:
             )
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
-        if (n + 1) ** 2 * ways >= 2**63:  # absurdly wide columns: number the ways that occur instead
+        if (n + 1) ** 2 * ways >= 2**63:
+            # Columns are absurdly wide: number the ways that occur instead.
             ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
         return np.asarray((low * (n + 1) + high + 1) * ways + way)
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether the columns come in their canonical order, each of them once."""
+        """Whether the columns are in their canonical order, each of them once."""
         key = self.column_key
         return bool((key[1:] > key[:-1]).all())
 
     @cached_property
     def solo_column(self) -> Ints:
-        """[n × t] the column that says how fast a job is on a type (T_mj), -1 where it cannot run.
+        """[n × t] The column whose rate is that of a job on a type (T_mj), -1 where it cannot run.
 
-        Its solo column at the requested width and empty label; failing that, the best solo column of that
+        It is the solo column at the requested width and empty label; failing that, the best solo column of that
         width; failing that, the best rate per GPU.
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
-        told = np.full(shape, ALONE, dtype=np.int64)
+        chosen = np.full(shape, ALONE, dtype=np.int64)
         works = columns.first_rate > 0
         solo = np.flatnonzero(works & ~columns.is_pair if self.any_pairs else works)
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
         labelled = any(columns.label)
-        if labelled or not as_wide.all():  # the last one written stays: worst first
+        if labelled or not as_wide.all():
+            # Of several columns the last one written stays, so the worst is written first.
             plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
             merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
             solo = solo[np.lexsort((-solo, columns.first_rate[solo] / columns.gpus[solo], merit))]
-        told[columns.first[solo], columns.worker_type[solo]] = solo
-        return told
+        chosen[columns.first[solo], columns.worker_type[solo]] = solo
+        return chosen
 
     @cached_property
     def solo_rate(self) -> Floats:
-        """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
-        told, columns = self.solo_column, self.columns
+        """[n × t] T_mj, the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+        solo, columns = self.solo_column, self.columns
         if not len(columns):
-            return np.zeros(told.shape)
-        rate = columns.first_rate[told] * (self.jobs.gpus[:, None] / columns.gpus[told])
-        return np.where(told == ALONE, 0.0, rate)
+            return np.zeros(solo.shape)
+        rate = columns.first_rate[solo] * (self.jobs.gpus[:, None] / columns.gpus[solo])
+        return np.where(solo == ALONE, 0.0, rate)
 
     @cached_property
     def rates(self) -> Sparse:
-        """[n × k] steps per second that each column gives to each row."""
+        """[n × k] The steps per second that each column gives to each row."""
         columns, (rows, places) = self.columns, self._entries
         values = columns.first_rate
         if self.any_pairs:
@@ -208,13 +209,13 @@ class Problem:
 
     @cached_property
     def membership(self) -> Sparse:
-        """[n × k] how many members of the row a column occupies: 1, or 2 for a pair within one group."""
+        """[n × k] How many members of a row a column occupies: 1, or 2 for a pair within one group."""
         rows, places = self._entries
         return from_entries(np.ones(len(rows)), rows, places, (len(self.jobs), len(self.columns)))
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints]:
-        """The row of each job in a column, and that column: of all the first ones, then of partners."""
+        """The rows and columns of what is not zero in `rates`: of all first jobs, then of their partners."""
         columns, k = self.columns, np.arange(len(self.columns))
         if not self.any_pairs:
             return columns.first, k
@@ -229,14 +230,14 @@ class Problem:
         return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
 
     def names_of(self, rows: Ints) -> list[str]:
-        """The jobs behind these rows: their own ids, or after grouping those of all their members."""
+        """Return the ids of the jobs of these rows; after grouping, of all their members."""
         if self.merged_from is None:
             return [self.jobs.ids[row] for row in rows.tolist()]
         ids, row_of = self.merged_from
         return [ids[job] for job in np.flatnonzero(np.isin(row_of, rows)).tolist()]
 
     def describe(self, column: int) -> str:
-        """One column in words, for errors and audits."""
+        """Return a column as text, for errors and audits: `'a' + 'b' on 2 × v100`."""
         columns = self.columns
         jobs = [self.jobs.ids[columns.first[column]]]
         if columns.second[column] != ALONE:
@@ -246,7 +247,7 @@ class Problem:
         return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{label}"
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
-        """Only these job rows and only these columns (whose jobs must all be among the rows), in this order."""
+        """Return the problem of these job rows, and these columns of theirs, in this order."""
         if _all_of(rows, len(self.jobs)) and _all_of(columns, len(self.columns)):
             return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
@@ -270,7 +271,7 @@ class Problem:
         seed: int = 0,
         **job_facts: Any,
     ) -> Problem:
-        """The plain case: `rates[job, type]` in steps per second, 0 where a job cannot run.
+        """Build the plain case: `rates[job, type]` in steps per second, 0 where a job cannot run.
 
         Columns are numbered job by job, so that `allocation.time_share.reshape(n, t)` is the share matrix.
         """
@@ -309,7 +310,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
-    """What a policy answers: how much of the time each column should run, and what that is worth."""
+    """The answer of a policy: how much of the time each column should run, and what that is worth."""
 
     policy: str
     time_share: Floats
@@ -326,5 +327,5 @@ Policy = Callable[[Problem], Allocation]
 
 
 def _all_of(rows: Ints, size: int) -> bool:
-    """Whether these are all the rows that there are, in their order."""
+    """Return whether these are all the rows, in their order."""
     return len(rows) == size and bool((rows == np.arange(size)).all())

@@ -1,15 +1,15 @@
-"""The few words that every policy is written in: shares, capacity, rates, solve.
+"""The few words that every linear policy is written in: shares, capacity, rates, solve.
 
-A `Program` knows what always holds (no job runs more than all the time, no type has more GPUs than it has)
-and answers two questions about the effective rates E = rates @ shares:
+A `Program` holds the rules of every answer (no job runs for more than all of the time, and no type gives more GPUs than
+it has) and solves two questions about the effective rates E = rates @ shares:
 
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
-Both say what the limits are worth: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per
-unit of a job's time. For any shares at all, worth @ E <= price @ capacity + rent @ count: that one
-inequality is how the max-min policies find out who is stuck, and where. `raise_then_improve` asks the two
-questions in turn, and spares itself the one whose answer the other has proven.
+Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
+time. For any shares at all, worth @ E <= price @ capacity + rent @ count: by that one inequality the max-min policies
+find out which jobs are stuck, and where. `raise_then_improve` asks the two questions in turn, and leaves out the one
+whose answer the other has proven.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 
-# A level that was reached is held a hair below itself, so that the next stage has room to move in.
+# The next stage may fall below the level that was reached by this part of it, so that it has room to move in.
 SLACK = 1e-8
-# Within this part of what was asked for, it was met.
+# A demand counts as met when it is missed by less than this part of it.
 MET = 1e-7
-# What a row's rate is worth, where that of the average row is worth 1: below this it may be nothing.
+# If the rate of a row is worth less than this part of the average row's, it may be worth nothing.
 PROOF = 1e-2
-# Jobs that could all be met by less than this part of the GPUs, had each of them its best, mostly can be met.
+# If all jobs, each on its best type, needed less than this part of the GPUs, their demands can mostly be met.
 ROOM = 2 / 3
 
 
@@ -52,7 +52,7 @@ class Point:
 
 
 class Program:
-    """What always holds, for one problem."""
+    """The rules that hold for every answer to one problem, and the solvers that keep them."""
 
     def __init__(self, problem: Problem, allowed: Bools | None = None) -> None:
         self.problem = problem
@@ -79,20 +79,19 @@ class Program:
 
     @cached_property
     def _reached(self) -> Sparse:
-        """-E_m of each row, in its own unit."""
+        """-E_m of each row, in units of its best rate."""
         return self.rates.scale_rows(-1.0 / self._size)
 
     @cached_property
     def best_alone(self) -> Floats:
-        """The rate of one member that has the whole cluster to itself (alone it also never runs as a pair)."""
+        """[n] The rate of one member that has the whole cluster to itself, where it also never runs as a pair."""
         columns, solo = self.problem.columns, self.usable[~self.problem.columns.is_pair[self.usable]]
         best = np.zeros(len(self.count))
         np.maximum.at(best, columns.first[solo], columns.first_rate[solo])
         room = self.problem.capacity[columns.worker_type[solo]]
         for job in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
-            own = solo[
-                columns.first[solo] == job
-            ]  # wider than the type: it cannot even have all of its time there
+            # The job is wider than some type, where even alone it cannot run all of the time.
+            own = solo[columns.first[solo] == job]
             rows = stack(row(np.ones(len(own))), self.problem.occupancy.columns(own))
             limit = np.concatenate([[1.0], self.problem.capacity])
             best[job] = (
@@ -102,19 +101,19 @@ class Program:
 
     @cached_property
     def isolated_rate(self) -> Floats:
-        """I_m, per member."""
+        """[n] I_m of one member."""
         return isolated_rates(self.problem)
 
     def standing(self, count: Floats) -> tuple[Sparse, Floats]:
-        """What always holds, were there so many members of each row: rows and limits."""
+        """Return the rules as rows and limits, as if each row had so many members."""
         return self._standing, np.concatenate([count, self.problem.capacity])
 
     def effective(self, shares: Floats) -> Floats:
-        """E_m, summed over the members of a row."""
+        """Return E_m, summed over the members of a row."""
         return self.problem.rates @ shares
 
     def per_rate(self, gain: Floats) -> Floats:
-        """A gain per unit of each row's rate, as a gain per column."""
+        """Return the gain of each column, given the gain per unit of each row's rate."""
         return self.problem.rates.T @ gain
 
     def maximise(
@@ -125,7 +124,7 @@ class Program:
         hold: tuple[Floats, float] | None = None,
         solve: Callable[[LinearProgram], Answer] = solve_lp,
     ) -> Point:
-        """max gain @ x; every E_m >= floor_m, and `hold`: a row of gains that must not fall below a value."""
+        """Solve max gain @ x with every E_m >= floor_m; `hold` is a row of gains and the least value of their sum."""
         gain = gain[self.usable]
         rows, limits = [self._standing], [self._standing_limit]
         held: Ints = np.zeros(0, dtype=np.int64)
@@ -144,14 +143,14 @@ class Program:
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
         worth[held] = dual[len(self._standing_limit) :][: len(held)] / self._size[held]
-        given = self.within_limits(answer.x)
-        return self.point(given, float(gain @ given), dual, worth, answer.optimal)  # of what is really given
+        shares = self.within_limits(answer.x)
+        return self.point(shares, float(gain @ shares), dual, worth, answer.optimal)
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
-        """The second stage: of all shares that keep the floor, those with the greatest gain @ E. Value and prices stay.
+        """Return, of all shares that keep the floor, those with the greatest gain @ E: the second stage.
 
-        The floor is what the point was raised to. Where the rate of every job is worth something nobody can have more
-        than that, and nothing is left to be improved.
+        Value and prices stay those of the point, which was raised to the floor. If the rate of every job is worth
+        something, no job can have more than its floor, and nothing is left to improve.
         """
         if self._all_are_held(point, floor):
             return point
@@ -162,17 +161,17 @@ class Program:
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
     def _all_are_held(self, point: Point, floor: Floats) -> bool:
-        """Whether prices prove that all who keep the floor are just there."""
+        """Return whether the prices prove that jobs which all keep the floor cannot be above it."""
         worth = point.worth * floor
         proven = point.optimal and bool((worth > PROOF * worth.mean()).all())
         return proven and bool((self.effective(point.shares) <= floor * (1.0 + MET)).all())
 
     def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
-        """max λ: E_m >= λ * need_m for every row; then, λ held, max gain @ E.
+        """Solve max λ with E_m >= λ * need_m for every row; then, λ held, max gain @ E.
 
-        No level is above the one that some job reaches with all of its time on its best type. In a cluster that is
-        not full that one can mostly be held; then it is the greatest, more GPUs would not raise it, and one program
-        finds it all.
+        The level cannot be above the one that the hardest job reaches with all of its time on its best type. In a
+        cluster that is not full all jobs can mostly reach that; then it is the greatest level, more GPUs would not
+        raise it, and one program solves both stages.
         """
         hardest = int(np.argmax(need / self._size))
         if need[hardest] > 0:
@@ -182,7 +181,8 @@ class Program:
                 try:
                     best = self.maximise(self.per_rate(gain), floor=floor, solve=try_lp)
                 except SolverFailure:
-                    pass  # not for all at once
+                    # The jobs cannot all reach it: raise them together instead.
+                    pass
                 else:
                     worth, rent = np.zeros_like(need), np.zeros_like(need)
                     worth[hardest], rent[hardest] = 1.0 / need[hardest], top / self.count[hardest]
@@ -191,9 +191,9 @@ class Program:
         return self.improve(worst_off, gain, floor=worst_off.value * need)
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
-        """Whether it is worth trying to give all jobs these rates at once; where they run alone, which can be guessed.
+        """Return whether a program that gives all jobs these rates at once is worth trying; never, with pairs.
 
-        A small program finds out soon enough that it has no answer. For a large one the prices are asked before.
+        A small program soon shows that it has no answer. For a large one the prices are tried first.
         """
         if not self._alone:
             return False
@@ -207,12 +207,13 @@ class Program:
         return seems_affordable(self.problem, self.usable, floor)
 
     def raise_all(self, need: Floats) -> Point:
-        """max λ: E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
+        """Solve max λ with E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
         n, k = len(self.count), self.usable.size
         wanted = need / self._size
         if not (wanted > 0).any():
             raise SolverFailure("nothing is needed by any job")
-        unit = 1.0 / float(wanted.max())  # no level above it is possible: the program's own λ lies in [0, 1]
+        # No level above this is possible, so that the program's own λ lies in [0, 1].
+        unit = 1.0 / float(wanted.max())
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
             rows=beside(
@@ -229,7 +230,7 @@ class Program:
         return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
     def least_shortfall(self, need: Floats) -> Floats:
-        """Who must miss: s_m in [0, 1] with E_m >= (1 - s_m) * need_m and the least sum over all members."""
+        """Return s_m in [0, 1], with the least sum over all members, such that E_m >= (1 - s_m) * need_m."""
         late = np.flatnonzero(need > 0)
         program = self._shortfall(late, need[late])
         answer = solve_lp(program)
@@ -238,7 +239,7 @@ class Program:
         return short
 
     def most_kept(self, need: Floats) -> tuple[Floats, bool]:
-        """The same with s_m either 0 or 1: the most needs that can be met together, and whether that is proven."""
+        """Return such s_m that are 0 or 1, meeting the most needs together, and whether that is proven."""
         late = np.flatnonzero(need > 0)
         program = self._shortfall(late, need[late])
         k = self.usable.size
@@ -261,7 +262,7 @@ class Program:
         )
 
     def allocation(self, policy: str, point: Point, **other: Any) -> Allocation:
-        """A point as a policy's answer."""
+        """Return a point as a policy's answer; other fields of the Allocation can be given by name."""
         return Allocation(
             **{
                 "policy": policy,
@@ -276,11 +277,11 @@ class Program:
         )
 
     def _blocks(self, further: Ints) -> Ints | None:
-        """The job of each usable column, and of further columns behind them."""
+        """Return the job of each usable column, and of further columns behind them; None with pairs."""
         return None if self._block is None else np.concatenate([self._block, further])
 
     def within_limits(self, x: Floats) -> Floats:
-        """No solver keeps its limits to the last bit: whoever has a hair too much of something gives it back."""
+        """Return the shares of usable columns, scaled down where they exceed a limit by what solvers tolerate."""
         limit, used = self._standing_limit, self._standing @ x
         over = used > limit
         if not over.any():
@@ -291,9 +292,10 @@ class Program:
             fit = np.minimum(fit, fits[np.where(self._second == ALONE, self._first, self._second)])
         return np.asarray(x * fit)
 
-    def point(self, given: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
+    def point(self, x: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
+        """Return the point of the shares x of usable columns; `dual` begins with the duals of time and capacity."""
         n = len(self.count)
         shares = np.zeros(len(self.problem.columns))
-        shares[self.usable] = given
+        shares[self.usable] = x
         price = dual[n : n + len(self.problem.capacity)]
         return Point(shares, value, price, worth, dual[:n], optimal)

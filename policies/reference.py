@@ -1,6 +1,6 @@
 """The rates that fairness is measured against: proportional, isolated, best.
 
-All per job, also where a row stands for a group of them.
+They are those of one job, also where a row stands for several.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from policies.problem import Floats, Problem
 
 
 def rate_table(problem: Problem) -> Floats:
-    """[n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+    """Return [n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
     return problem.solo_rate
 
 
 def proportional_rates(problem: Problem) -> Floats:
-    """P_m = Σ_j T_mj c_j / C: the rate of a job that is given time on every type as the cluster has it."""
+    """Return P_m = Σ_j T_mj c_j / C: the rate of a job that has time on each type in proportion to its size."""
     total = float(problem.capacity.sum())
     return rate_table(problem) @ problem.capacity / total if total > 0 else np.zeros(len(problem.jobs))
 
 
 def isolated_shares(problem: Problem) -> Floats:
-    """[n × t] y_mj: the share of time that each job would have in a 1/n slice of the cluster of its own."""
+    """Return [n × t] y_mj: the share of time that each job would have in a 1/n slice of the cluster."""
     jobs = problem.jobs
     total = max(int(jobs.count.sum()), 1)
     shares = (problem.capacity[None, :] / total) / jobs.gpus[:, None]
@@ -30,10 +30,10 @@ def isolated_shares(problem: Problem) -> Floats:
 
 
 def isolated_rates(problem: Problem) -> Floats:
-    """I_m = Σ_j T_mj y_mj."""
+    """Return I_m = Σ_j T_mj y_mj."""
     return np.asarray((rate_table(problem) * isolated_shares(problem)).sum(axis=1))
 
 
 def best_rates(problem: Problem) -> Floats:
-    """T_m^best: the rate on the fastest type that the cluster has any of."""
+    """Return T_m^best: the rate on the fastest type of which the cluster has any GPUs."""
     return np.asarray(np.where(problem.capacity > 0, rate_table(problem), 0.0).max(axis=1, initial=0.0))

@@ -3,8 +3,8 @@
     spec       name[(parameter=value, ...)] [+modifier[(parameter=value, ...)]] ...
     modifiers  blind (ignore speed differences), packing (two jobs on the same GPUs)
 
-What a policy function gets is always the same: jobs that can run somewhere, sorted by id, interchangeable
-ones merged. What a caller gets back is an answer for the problem as it was passed in.
+A policy's function always gets jobs that can run somewhere, sorted by id, interchangeable ones merged. Its caller gets
+an answer for the problem as it was passed in.
 """
 
 from __future__ import annotations
@@ -30,24 +30,30 @@ from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
 
+# Shares and prices below this are what solvers leave behind in their last digits.
 DUST = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One registered policy: what `gavel policies` shows and what `resolve` needs."""
+    """One registered policy: what `gavel policies` shows and what `resolve` needs.
+
+    `reads` are facts of jobs beyond rates, width and weight: jobs that differ in them are not merged. `also` are facts
+    that bear on the answer without telling jobs apart. `spread`: +blind spreads its shares over worker types; False if
+    it matters which type was chosen. `pairs`: it always gets the columns of pairs, with or without +packing.
+    """
 
     name: str
     aliases: tuple[str, ...]
     function: Callable[..., Allocation]
-    reads: tuple[str, ...]  # facts beyond rates, width and weight; jobs that differ in them are not merged
-    spread: bool  # over types by +blind; False where it matters which type was chosen
-    pairs: bool  # always sees pair columns, with or without +packing
-    also: tuple[str, ...] = ()  # further facts that bear on the answer, which grouping need not ask about
+    reads: tuple[str, ...]
+    spread: bool
+    pairs: bool
+    also: tuple[str, ...] = ()
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Fields of a problem, beside rates, widths and weights, that bear on the answer."""
+        """The fields of a problem, beside rates, widths and weights, that bear on the answer."""
         return tuple(fact for fact in dict.fromkeys((*self.reads, *self.also)) if fact != "id")
 
     @property
@@ -79,7 +85,7 @@ def policy(
         entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also))
         for name in names:
             if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
-                raise UnknownPolicy(f"two policies call themselves '{name}'")
+                raise UnknownPolicy(f"two modules register a policy named '{name}'")
         _names.update(dict.fromkeys(names, entry.name))
         _entries[entry.name] = entry
         return function
@@ -94,13 +100,13 @@ def _discover() -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Every registered policy, by its full name."""
+    """Return the full name of every registered policy."""
     _discover()
     return tuple(sorted(_entries))
 
 
 def entry(name: str) -> Entry:
-    """What is known of a policy, by name or alias."""
+    """Return the entry of a policy, by name or alias."""
     _discover()
     if name not in _names:
         raise UnknownPolicy(f"unknown policy '{name}'{_nearest(name, _names)}")
@@ -108,18 +114,18 @@ def entry(name: str) -> Entry:
 
 
 def reads(spec: str, fact: str) -> bool:
-    """Whether the answers of the policy that a spec names depend on this field of a problem."""
+    """Return whether answers of the policy that a spec names depend on this field of a problem."""
     return fact in entry(_parse(spec)[0][0]).facts
 
 
 def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
-    """The policy that a spec names, ready to be called."""
-    (name, given), *modifiers = _parse(spec)
-    found = entry(name)
-    unknown = [key for key in given if key not in found.parameters]
+    """Return the policy that a spec names, as a function; with a limit, all its solvers together have so long."""
+    (name, arguments), *modifiers = _parse(spec)
+    chosen = entry(name)
+    unknown = [key for key in arguments if key not in chosen.parameters]
     if unknown:
-        known = ", ".join(found.parameters) or "none"
-        raise UnknownPolicy(f"policy '{found.name}' has no parameter '{unknown[0]}' (it has: {known})")
+        known = ", ".join(chosen.parameters) or "none"
+        raise UnknownPolicy(f"policy '{chosen.name}' has no parameter '{unknown[0]}' (it has: {known})")
     options = dict(modifiers)
     if len(options) != len(modifiers):
         raise UnknownPolicy(f"'{spec}': a modifier appears twice")
@@ -133,7 +139,7 @@ def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
     def run(problem: Problem) -> Allocation:
         started = time.perf_counter()
         with time_limit(time_limit_s):
-            answer = _run(found, given, options, problem)
+            answer = _run(chosen, arguments, options, problem)
         return replace(answer, policy=spec, solve_s=time.perf_counter() - started)
 
     return run
@@ -143,33 +149,33 @@ _MODIFIERS: dict[str, tuple[str, ...]] = {"blind": ("reference",), "packing": ()
 
 
 def _run(
-    found: Entry, given: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
+    chosen: Entry, arguments: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
 ) -> Allocation:
+    """Call the policy on the part of the problem that can run, and return the answer for all of it."""
     rows, columns = runnable(problem)
     notes: tuple[str, ...] = ()
     if len(rows) < len(problem.jobs):
         left_out = np.delete(np.arange(len(problem.jobs)), rows)
         ids = sorted(problem.jobs.ids[row] for row in left_out)
-        notes = (f"left out, no positive rate on any type that the cluster has: {name_some(ids)}",)
+        notes = (f"left out, having no positive rate on any worker type of the cluster: {name_some(ids)}",)
     share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
     isolated = np.zeros(len(problem.jobs))
     if not rows.size:
         price = np.zeros(len(problem.worker_types))
-        return Allocation(found.name, share, 0.0, price, isolated, backfill, notes=notes)
-    inner = _solve(found, given, options, problem.restrict(rows, columns))
-    # What a solver leaves behind in its last digits is neither a share nor a price.
+        return Allocation(chosen.name, share, 0.0, price, isolated, backfill, notes=notes)
+    inner = _solve(chosen, arguments, options, problem.restrict(rows, columns))
     share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     backfill[columns] = inner.backfill
     isolated[rows] = inner.isolated_rate
-    # Nobody can run on a type of which there is nothing, so nothing is known of what a first GPU would add.
+    # No job can run on a type without GPUs, so that it is not known what a first one would add.
     price = np.where(np.abs(inner.price) * problem.capacity < DUST * abs(inner.value), 0.0, inner.price)
     price = np.where(problem.capacity > 0, price, np.nan)
     notes += inner.notes + _too_wide(problem, share)
-    return Allocation(found.name, share, inner.value, price, isolated, backfill, inner.optimal, notes=notes)
+    return Allocation(chosen.name, share, inner.value, price, isolated, backfill, inner.optimal, notes=notes)
 
 
 def _too_wide(problem: Problem, share: Floats) -> tuple[str, ...]:
-    """Time on a type that has fewer GPUs than the column holds is right on paper, and can never be had."""
+    """Return a note on jobs with time on a type of fewer GPUs than their column holds: time they cannot have."""
     columns = problem.columns
     wide = (columns.gpus > problem.capacity[columns.worker_type]) & (share > 1e-6)
     if not wide.any():
@@ -179,24 +185,25 @@ def _too_wide(problem: Problem, share: Floats) -> tuple[str, ...]:
 
 
 def _solve(
-    found: Entry,
-    given: Mapping[str, Any],
+    chosen: Entry,
+    arguments: Mapping[str, Any],
     options: Mapping[str, Mapping[str, Any]],
     problem: Problem,
 ) -> Allocation:
+    """Apply modifiers and grouping, call the policy, and return its answer on the columns of the problem."""
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
-    seen = blind.problem if blind else problem
-    keep = with_pairs(seen) if found.pairs or "packing" in options else without_pairs(seen)
+    visible = blind.problem if blind else problem
+    keep = with_pairs(visible) if chosen.pairs or "packing" in options else without_pairs(visible)
     if not keep.all():
-        seen = seen.restrict(np.arange(len(seen.jobs)), np.flatnonzero(keep))
-    grouped, ungroup = group(seen, found.reads)
+        visible = visible.restrict(np.arange(len(visible.jobs)), np.flatnonzero(keep))
+    grouped, ungroup = group(visible, chosen.reads)
     try:
-        answer = found.function(grouped, **given)
+        answer = chosen.function(grouped, **arguments)
     except SolverFailure as failure:
         answer = entry("isolated").function(grouped)
         why = f"no solver answered ({failure}): these are the isolated shares instead"
         answer = replace(answer, optimal=False, notes=(*answer.notes, why))
-    if blind and found.spread:
+    if blind and chosen.spread:
         answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
     answer = ungroup(answer)
     if keep.all():
@@ -208,7 +215,7 @@ def _solve(
 
 @cache
 def _parse(spec: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """`a(x=1)+b` as Python's own grammar reads it: names, calls and plus signs, values as literals."""
+    """Return names and parameters of a spec `a(x=1)+b`, which Python's own grammar reads; values are literals."""
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -236,7 +243,8 @@ def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
 
 
 def _literal(spec: str, value: ast.expr) -> Any:
-    if isinstance(value, ast.Name):  # reference=v100 needs no quotes; nor do true and false
+    # Neither a word, as in reference=v100, nor true and false need quotes.
+    if isinstance(value, ast.Name):
         return {"true": True, "false": False, "none": None}.get(value.id.lower(), value.id)
     try:
         return ast.literal_eval(value)
@@ -250,7 +258,7 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 def unsolved(problem: Problem) -> dict[str, Any]:
-    """The fields of an Allocation that every policy fills in the same way."""
+    """Return the fields of an Allocation for which a policy that solves no program has no answer of its own."""
     return {
         "price": np.full(len(problem.worker_types), np.nan),
         "isolated_rate": isolated_rates(problem),

@@ -1,4 +1,4 @@
-"""The shorter a job, the more a second of a GPU is worth to it."""
+"""The shorter a job, the more its time on a GPU counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody gains by lying about their speeds."""
+"""Shares with which no user gains by reporting false rates."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
     count = program.count
     best = _proportionally_fair(program, count)
     notes: tuple[str, ...] = (
-        "what discounts take away is not given to others: idle GPUs keep everybody honest",
+        "the time that discounts take away stays idle: giving it to others would reward false rates",
     )
     if len(count) <= exact:
         discount = np.array([_discount(program, best, row) for row in range(len(count))])
     else:
-        # Removing m changes Σ log E by less than what m pays at these prices, so this never gives too much.
+        # Removing m changes Σ log E by less than m pays at these prices, so this discount is never too small.
         discount = np.exp(-best.spent)
-        notes += (
-            f"{len(count)} kinds of jobs are more than exact={exact}: discounts are first-order bounds",
-        )
+        notes += (f"{len(count)} kinds of jobs exceed exact={exact}: discounts are first-order bounds",)
     columns = problem.columns
     second = np.where(columns.is_pair, columns.second, columns.first)
     share = best.shares * np.minimum(discount[columns.first], discount[second])
@@ -52,15 +50,17 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fair:
+    """Proportionally fair shares; `rate` is that of one member, `spent` its part of a budget of 1."""
+
     shares: Floats
-    rate: Floats  # of one member
+    rate: Floats
     price: Floats
-    spent: Floats  # by one member, out of a budget of 1
+    spent: Floats
     optimal: bool
 
 
 def _discount(program: Program, best: _Fair, row: int) -> float:
-    """Π over the others of what they have with m around to what they would have without."""
+    """Return Π over the other jobs of their rate beside this one to their rate without it."""
     others = program.count.copy()
     others[row] -= 1
     if not others.any():
@@ -71,7 +71,7 @@ def _discount(program: Program, best: _Fair, row: int) -> float:
 
 
 def _proportionally_fair(program: Program, count: Floats) -> _Fair:
-    """max Σ count_m log E_m over the rows with members; τ_m <= log E_m as an exponential cone each."""
+    """Solve max Σ count_m log E_m over the rows with members; τ_m <= log E_m is an exponential cone each."""
     problem, usable = program.problem, program.usable
     present = np.flatnonzero(count > 0)
     n, k = len(present), usable.size
@@ -80,7 +80,8 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     rates = program.rates.rows(present)
     tau = beside(zeros(n, k), identity(n, -1.0))
     had = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
-    job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()  # each job's cone is the three rows (τ, 1, E)
+    # Each job's cone is the three rows (τ, 1, E).
+    job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()
     rows = stack(
         beside(standing, zeros(len(limit), n)),
         beside(identity(k, -1.0), zeros(k, n)),
@@ -88,14 +89,14 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     )
     bounds = np.concatenate([limit, np.zeros(k), np.tile([0.0, 1.0, 0.0], n)])
     cones: list[Any] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]
-    found = run_clarabel(np.concatenate([np.zeros(k), -count[present]]), rows, bounds, cones)
-    x = np.maximum(np.asarray(found.x)[:k], 0.0)
+    solution = run_clarabel(np.concatenate([np.zeros(k), -count[present]]), rows, bounds, cones)
+    x = np.maximum(np.asarray(solution.x)[:k], 0.0)
     shares = np.zeros(len(problem.columns))
     shares[usable] = x
     rate = np.ones(len(count))
     rate[present] = (rates @ x) / count[present]
-    dual = np.asarray(found.z)[: len(limit)]
+    dual = np.asarray(solution.z)[: len(limit)]
     spent = np.zeros(len(count))
     spent[present] = np.clip(1.0 - dual[: len(count)][present], 0.0, 1.0)
     price = np.maximum(dual[len(count) :], 0.0)
-    return _Fair(shares, rate, price, spent, found.status == clarabel.SolverStatus.Solved)
+    return _Fair(shares, rate, price, spent, solution.status == clarabel.SolverStatus.Solved)

@@ -1,4 +1,4 @@
-"""As much work as the cluster can do, whoever it is for."""
+"""The most work that the cluster can do, for whichever jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Problem -> Problem: what a policy does not see, and the way back to an answer.
+"""Transforms, Problem -> Problem: they hide something from a policy, and lead back to an answer.
 
-A variant of a policy is the same policy on a transformed problem: n policies and m transforms give n × m.
+A variant of a policy is that policy on a transformed problem: n policies and m transforms give n × m.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from policies.reference import rate_table
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
-    """Rows that can run somewhere, sorted by id, and the columns among them that can run, in canonical order."""
+    """Return the rows that can run somewhere, sorted by id, and the columns that can run, in canonical order."""
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
-    # A job of which only its company is known has no rate of its own to be fair by.
+    # A job that has rates in pairs only has no rate of its own by which to be fair.
     can = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:
         pair = columns.is_pair
@@ -44,12 +44,12 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
 
 
 def without_pairs(problem: Problem) -> Bools:
-    """Every column of one job."""
+    """Return which columns are of one job."""
     return np.asarray(~problem.columns.is_pair)
 
 
 def with_pairs(problem: Problem) -> Bools:
-    """Every column of one job, and the pairs that do more together than they would taking turns."""
+    """Return which columns are of one job, or of a pair that does more together than it would taking turns."""
     columns, table = problem.columns, rate_table(problem)
     second = np.where(columns.is_pair, columns.second, columns.first)
     alone_first = table[columns.first, columns.worker_type]
@@ -67,7 +67,7 @@ class Blind:
 
     @classmethod
     def of(cls, problem: Problem, reference: str | None = None) -> Blind:
-        """The same problem with the rates of one type on all; by default the fastest type for most jobs."""
+        """Return the problem with the rates of one type on all; by default the fastest type for most jobs."""
         table = np.where(problem.capacity > 0, rate_table(problem), 0.0)
         if reference is None:
             fastest = np.bincount(table.argmax(axis=1), weights=problem.jobs.count, minlength=table.shape[1])
@@ -78,11 +78,11 @@ class Blind:
         else:
             known = ", ".join(problem.worker_types)
             raise ProblemError(f"blind: reference type '{reference}' is not one of {known}")
-        seen = np.where(table[:, kind] > 0, table[:, kind], table.max(axis=1))
-        return cls(_level(problem, table, kind, seen))
+        rate = np.where(table[:, kind] > 0, table[:, kind], table.max(axis=1))
+        return cls(_level(problem, table, kind, rate))
 
     def spread(self, grouped: Problem, time_share: Floats) -> Floats:
-        """Each job's time over the types it can run on, in proportion to their size: the nearest feasible to that."""
+        """Return each job's time spread over its types in proportion to their size, or the nearest that is feasible."""
         columns = grouped.columns
         bundle = _bundles(grouped)
         size = grouped.capacity[columns.worker_type]
@@ -95,7 +95,7 @@ class Blind:
 
 
 def _bundles(problem: Problem) -> Ints:
-    """A number per column, the same for columns that differ in their worker type alone."""
+    """Return a number for each column, equal for columns that differ in their worker type only."""
     columns = problem.columns
     low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
     way = columns.gpus * (int(problem.label_code.max(initial=0)) + 1) + problem.label_code
@@ -103,8 +103,11 @@ def _bundles(problem: Problem) -> Ints:
     return np.asarray(np.unique(key, return_inverse=True)[1])
 
 
-def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
-    """Every column of a bundle at one rate: that on type `kind`, or else in the same ratio to the solo rate there."""
+def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Problem:
+    """Return the problem with one rate for each bundle of columns: that on type `kind`, if it has a column there.
+
+    Otherwise it is in the same ratio to the job's `solo_rate` as the column is to the solo rate on its own type.
+    """
     columns, bundle = problem.columns, _bundles(problem)
     order = np.lexsort((columns.worker_type, columns.worker_type != kind, bundle))
     model = order[np.unique(bundle[order], return_index=True)[1]][bundle]
@@ -112,7 +115,7 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
     def rate(job: Ints, own: Floats) -> Floats:
         alone = table[job, columns.worker_type[model]]
         ratio = np.divide(own, alone, out=np.ones_like(own), where=alone > 0)
-        return np.where(columns.worker_type[model] == kind, own, ratio * seen[job])
+        return np.where(columns.worker_type[model] == kind, own, ratio * solo_rate[job])
 
     turned = columns.first[model] != columns.first
     first = np.where(turned, columns.second_rate[model], columns.first_rate[model])
@@ -128,15 +131,15 @@ def _level(problem: Problem, table: Floats, kind: int, seen: Floats) -> Problem:
     )
 
 
-def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, given: Floats) -> Floats:
-    """min |x - wanted|²: the same total per bundle of columns, no type beyond its capacity."""
+def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, time_share: Floats) -> Floats:
+    """Solve min |x - wanted|² with the same total for each bundle of columns, no type beyond its capacity."""
     k = len(wanted)
     same = Sparse(np.ones(k), bundle, np.arange(k), (len(total), k))
     rows = stack(same, problem.occupancy, identity(k, -1.0))
-    limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ given), np.zeros(k)])
+    limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ time_share), np.zeros(k)])
     cones = zero_and_nonnegative(len(total), len(limit) - len(total))
     try:
-        found = run_clarabel(-wanted, rows, limit, cones, quadratic=identity(k))
+        solution = run_clarabel(-wanted, rows, limit, cones, quadratic=identity(k))
     except SolverFailure:
-        return given
-    return np.asarray(np.maximum(np.asarray(found.x), 0.0))
+        return time_share
+    return np.asarray(np.maximum(np.asarray(solution.x), 0.0))

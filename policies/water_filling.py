@@ -1,4 +1,4 @@
-"""Max-min fairness to the end: when some can rise no further, the others still do."""
+"""Max-min fairness to the end: when some jobs can rise no further, the others still do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def water_filling(problem: Problem) -> Allocation:
     program = Program(problem)
     jobs, P = problem.jobs, proportional_rates(problem)
 
-    def everybody(cap: Floats) -> FairJobs:
+    def all_jobs(cap: Floats) -> FairJobs:
         return FairJobs(jobs.weight, cap, program.count, rows=np.arange(len(jobs)))
 
-    filled = fill(program, everybody, unit=P / jobs.gpus)
+    filled = fill(program, all_jobs, unit=P / jobs.gpus)
     return program.allocation("water_filling", filled.point(value=float((filled.v / jobs.weight).min())))

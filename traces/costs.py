@@ -1,4 +1,4 @@
-"""What it costs to start and to stop jobs of a type: `job_type, restart_s, checkpoint_s`, one line per type."""
+"""Costs of starting and stopping jobs, a line for each job type: `job_type, restart_s, checkpoint_s`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ COST_S_MAX = 7 * 86_400.0
 
 
 class Cost(NamedTuple):
-    """Seconds from the start of processes to the first step, and from being asked to stop to having saved."""
+    """Seconds from the start of a job's processes to its first step, and from the request to stop to its checkpoint."""
 
     restart_s: float
     checkpoint_s: float
 
 
 def read_costs(path: str | Path, known: Collection[str] | None = None) -> Mapping[str, Cost]:
-    """Costs by job type; a type that is not there has the usual ones. One that is not `known` is refused."""
+    """Read costs by job type; types that are not in the file keep the default, types not in `known` are refused."""
     path = Path(path)
     costs: dict[str, Cost] = {}
     for row in rows(path, read_text(path), COSTS):
         job_type = row.word("job_type")
         if job_type in costs:
-            row.refuse("job_type", f"{job_type!r} is there twice", "leave one of the lines out")
+            row.refuse("job_type", f"{job_type!r} appears twice", "leave one of the lines out")
         if known is not None and job_type not in known:
             row.refuse(
                 "job_type", f"{show(job_type)} is not in the throughput table", nearest(job_type, known)

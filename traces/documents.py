@@ -1,7 +1,6 @@
-"""Reading files that tired or hostile people hand in: text, tables and JSON, each fault with file and line.
+"""Reading text, tables and JSON from files that may hold anything; each fault has its file and line.
 
-Rules: nothing is guessed about content, and nothing but `TraceError` comes out, whatever bytes go in. Line
-numbers count as editors do, from 1.
+Rules: content is never guessed, and no bytes raise anything but `TraceError`. Lines are numbered from 1, as in editors.
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ from typing import Any, NoReturn
 from traces.errors import BadRow, BadTable, TraceError, UnreadableFile, nearest, show
 from traces.limits import TIME_S, Limits
 
-BYTES_MAX = 1 << 29  # a compressed file may unpack to anything
-LINE_MAX = 1 << 16  # characters of a header that are looked at to recognise a format
+# How much is read of a file: a compressed one may unpack to anything.
+BYTES_MAX = 1 << 29
+# How many characters of a header are read to recognise a format.
+LINE_MAX = 1 << 16
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, packed by gzip or not; a byte order mark is dropped."""
+    """Return the text of a file, packed by gzip or not, without a byte order mark."""
     try:
         with path.open("rb") as plain:
             packed = plain.read(2) == b"\x1f\x8b"
@@ -38,57 +39,60 @@ def read_text(path: Path) -> str:
             else:
                 data = plain.read(BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error, ValueError) as fault:
-        said = getattr(fault, "strerror", None) or str(fault)
-        raise UnreadableFile(f"cannot be read: {said}", file=str(path), hint="check the path") from fault
+        reason = getattr(fault, "strerror", None) or str(fault)
+        raise UnreadableFile(f"cannot be read: {reason}", file=str(path), hint="check the path") from fault
     if len(data) > BYTES_MAX:
         raise UnreadableFile(f"is larger than {BYTES_MAX} bytes", file=str(path), hint="split it")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
         line = data.count(b"\n", 0, fault.start) + 1
-        raise UnreadableFile("is not text in UTF-8", file=str(path), line=line, hint="save it so") from fault
+        raise UnreadableFile(
+            "is not text in UTF-8", file=str(path), line=line, hint="save it as UTF-8"
+        ) from fault
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise UnreadableFile("holds NUL bytes", file=str(path), line=line, hint="is it a text file at all?")
+        raise UnreadableFile("holds NUL bytes", file=str(path), line=line, hint="is it a text file?")
     if not text.strip():
         raise UnreadableFile("is empty", file=str(path), hint="was it written to the end?")
     return text
 
 
 def read_json(path: Path, text: str) -> Any:
-    """The JSON in it; NaN, infinities and keys that come twice are refused."""
+    """Return the JSON of a text; NaN, infinities and keys that appear twice are refused."""
 
     def constant(name: str) -> NoReturn:
-        raise BadTable(f"{name} is no measurement", hint="leave it out, or give 0 for what does not fit")
+        raise BadTable(f"{name} is not a measurement", hint="leave it out, or give 0 for what does not fit")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        unrepeated = dict(pairs)
+        if len(unrepeated) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for n, key in enumerate(keys) if key in keys[:n])
-            raise BadTable(f"{show(twice)} comes twice in one object", hint="keep one of them")
-        return found
+            raise BadTable(f"{show(twice)} appears twice in one object", hint="keep one of them")
+        return unrepeated
 
     try:
         return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
     except json.JSONDecodeError as fault:
         raise UnreadableFile(
-            f"is no JSON: {fault.msg}", file=str(path), line=fault.lineno, hint="was it cut off?"
+            f"is not JSON: {fault.msg}", file=str(path), line=fault.lineno, hint="was it cut off?"
         ) from fault
     except TraceError as fault:
         raise fault.at(str(path), _line_of_fault(text)) from None
     except (ValueError, RecursionError) as fault:
-        raise UnreadableFile(f"is no JSON: {show(str(fault))}", file=str(path), hint="check it") from fault
+        raise UnreadableFile(f"is not JSON: {show(str(fault))}", file=str(path), hint="check it") from fault
 
 
 JSON_TOKEN = re.compile(r"""(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}]|NaN|-?Infinity""")
 
 
 def _line_of_fault(text: str) -> int | None:
-    """Where a key comes for the second time in its object, or a number is none: json itself does not tell."""
+    """Return the line of the first repeated key, NaN or infinity, which `json` itself does not report."""
     keys: list[set[str]] = []
     for token in JSON_TOKEN.finditer(text):
-        key = json.loads(token["text"]) if token["key"] else None  # two spellings may be one key
+        # Two spellings may be one key.
+        key = json.loads(token["text"]) if token["key"] else None
         if key is not None and key not in keys[-1]:
             keys[-1].add(key)
         elif token[0] == "{":
@@ -101,18 +105,18 @@ def _line_of_fault(text: str) -> int | None:
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """The line of a value in nested objects: the keys that lead to it, outermost first."""
+    """Return the line of a value in nested objects, given the keys that lead to it, outermost first."""
     at: int | None = None
     for depth, key in enumerate(keys, start=1):
         opens = r"\s*:\s*\{" if depth < len(keys) else r"\s*:"
-        found = re.compile(re.escape(json.dumps(key)) + opens).search(text, at or 0)
-        at = found.end() if found else at
+        match = re.compile(re.escape(json.dumps(key)) + opens).search(text, at or 0)
+        at = match.end() if match else at
     return None if at is None else text.count("\n", 0, at) + 1
 
 
 @dataclass(slots=True)
 class Row:
-    """One line of a table: its cells by column, and its line number for those who refuse it."""
+    """One line of a table: its cells by column, and its line number for errors."""
 
     file: str
     line: int
@@ -120,12 +124,12 @@ class Row:
     at: Mapping[str, int]
 
     def text(self, column: str) -> str:
-        """The cell without spaces around it; empty also where the table has no such column."""
+        """Return a cell without spaces around it; empty also if the table has no such column."""
         place = self.at.get(column)
         return "" if place is None else self.cells[place].strip()
 
     def number(self, column: str) -> float | None:
-        """A finite number; None when the cell is empty."""
+        """Return a finite number; None if the cell is empty."""
         text = self.text(column)
         if not text:
             return None
@@ -134,33 +138,33 @@ class Row:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            self.refuse(column, f"{show(text)} is no number", "give a number such as 12.5")
+            self.refuse(column, f"{show(text)} is not a number", "give a number such as 12.5")
         return value
 
     def needed(self, column: str) -> float:
-        """A finite number that has to be there."""
+        """Return a finite number; refuse an empty cell."""
         value = self.number(column)
         if value is None:
             self.refuse(column, "is empty", "give a number")
         return value
 
     def amount(self, column: str, limits: Limits = TIME_S) -> float:
-        """A number that has to be there, within its limits."""
+        """Return a number within its limits; refuse an empty cell."""
         value = self.needed(column)
         if not limits.admit(value):
             self.refuse(column, f"is {value}", f"give {limits}")
         return value
 
     def count(self, column: str) -> int | float | None:
-        """A number of things: an int where it is written as one, else a float for others to judge."""
+        """Return a number of things: an int if it is written as one, else a float for the caller to judge."""
         text = self.text(column)
         is_int = text.removeprefix("-").isdecimal()
         if is_int and len(text) > 18:
-            self.refuse(column, f"is {show(text)}", "give a number that can be meant")
+            self.refuse(column, f"is {show(text)}", "give a plausible number")
         return int(text) if is_int else self.number(column)
 
     def whole(self, column: str) -> int:
-        """A whole number that has to be there, written as one."""
+        """Return a whole number, written as one; refuse an empty cell."""
         value = self.count(column)
         if not isinstance(value, int):
             self.refuse(
@@ -169,31 +173,31 @@ class Row:
         return value
 
     def word(self, column: str) -> str:
-        """A text that has to be there."""
+        """Return a printable text; refuse an empty cell."""
         text = self.text(column)
         if not text or not text.isprintable():
             self.refuse(column, f"is {show(text)}" if text else "is empty", "give a name")
         return text
 
     def refuse(self, column: str, message: str, hint: str) -> NoReturn:
-        """Say what is wrong with this line."""
+        """Raise the error that this line is wrong."""
         raise BadRow(message, field=column, hint=hint, file=self.file, line=self.line)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a kind of table: those it must have, and those it may have."""
+    """The columns that a kind of table must have, and those it may have."""
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     def matches(self, header: Iterable[str]) -> bool:
-        """Whether a table with this header is of this kind: it has every needed column."""
+        """Return whether a table with this header is of this kind: it has every needed column."""
         return set(self.needed) <= set(header)
 
 
 def header_of(text: str) -> list[str]:
-    """The column names in the first line."""
+    """Return the column names in the first line."""
     first = text.lstrip("\r\n").splitlines()[0][:LINE_MAX]
     with suppress(csv.Error):
         return [name.strip() for name in next(csv.reader([first]))]
@@ -201,9 +205,9 @@ def header_of(text: str) -> list[str]:
 
 
 def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) -> Iterator[Row]:
-    """The lines of a CSV table, header checked; empty lines are passed over, short and long ones refused.
+    """Yield the lines of a CSV table after checking its header; empty lines are skipped, short and long ones refused.
 
-    With `cut`, a last line that is too short is not refused: its number goes in there.
+    If the last line is too short and `cut` is given, its number is appended there instead.
     """
     file = str(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -225,7 +229,7 @@ def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) ->
                 yield Row(file, reader.line_num, cells, at)
     except csv.Error as fault:
         raise UnreadableFile(
-            f"is no CSV: {fault}", file=file, line=reader.line_num, hint="check quotes and line ends"
+            f"is not CSV: {fault}", file=file, line=reader.line_num, hint="check quotes and line ends"
         ) from fault
 
 
@@ -238,14 +242,16 @@ def _checked_header(file: str, line: int, cells: list[str], layout: Layout) -> l
             hint = nearest(name, missing or known)
             raise BadRow("unknown column", field=show(name), hint=hint, file=file, line=line)
         if columns.count(name) > 1:
-            raise BadRow("column comes twice", field=name, hint="drop one", file=file, line=line)
+            raise BadRow("column appears twice", field=name, hint="drop one", file=file, line=line)
     for name in layout.needed:
         if name not in columns:
             raise BadRow("column is missing", field=name, hint="add it", file=file, line=line)
     return columns
 
 
-def wrong_length(file: str, line: int, found: int, wanted: int) -> BadRow:
-    """The refusal of a line with too few or too many fields."""
-    hint = "the line was cut off, or a comma is missing" if found < wanted else "quote texts that hold commas"
-    return BadRow(f"{found} fields where the table has {wanted}", file=file, line=line, hint=hint)
+def wrong_length(file: str, line: int, fields: int, wanted: int) -> BadRow:
+    """Return the error of a line with too few or too many fields."""
+    hint = (
+        "the line was cut off, or a comma is missing" if fields < wanted else "quote texts that hold commas"
+    )
+    return BadRow(f"{fields} fields where the table has {wanted}", file=file, line=line, hint=hint)

@@ -1,12 +1,12 @@
-"""What can be wrong with a workload, said so that its owner can put it right.
+"""Errors in workloads, in words by which their owner can put them right.
 
     TraceError              base; `str()` is "FILE:LINE: field: what is wrong; what to do"
-    ├── UnreadableFile      cannot be opened, is not text, or is in no format that is known
-    ├── BadRow              a line, or the trace as a whole, that cannot be right
-    ├── BadTable            rates, capacities or prices that cannot be right
-    └── BadWorkload         a workload was asked for that cannot be made
+    ├── UnreadableFile      cannot be opened, is not text, or is in no known format
+    ├── BadRow              a line, or the trace as a whole, cannot be right
+    ├── BadTable            rates, capacities or prices cannot be right
+    └── BadWorkload         the workload that was asked for cannot be made
 
-A caller that wants to go on whatever people hand in catches `TraceError`.
+A caller that must go on with any input catches `TraceError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class TraceError(ValueError):
-    """Base of everything that is refused here; the parts are attributes, for callers that show them their way."""
+    """Base of all these errors; its parts are attributes, for callers that show them in their own way."""
 
     def __init__(
         self, message: str, *, hint: str = "", field: str = "", file: str = "", line: int | None = None
@@ -25,7 +25,7 @@ class TraceError(ValueError):
         self.message, self.hint, self.field, self.file, self.line = message, hint, field, file, line
 
     def at(self, file: str, line: int | None = None) -> TraceError:
-        """The same error, found there; what it knows of its place already is kept."""
+        """Return the error with this place, unless it has one already."""
         return type(self)(
             self.message,
             hint=self.hint,
@@ -35,14 +35,14 @@ class TraceError(ValueError):
         )
 
     def __str__(self) -> str:
-        """One line: where, which field, what is wrong, what to do."""
+        """Return one line: where, which field, what is wrong, what to do."""
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        said = ": ".join(part for part in (place, self.field, self.message) if part)
-        return f"{said}; {self.hint}" if self.hint else said
+        fault = ": ".join(part for part in (place, self.field, self.message) if part)
+        return f"{fault}; {self.hint}" if self.hint else fault
 
 
 class UnreadableFile(TraceError):
-    """The file cannot be opened, is not text, or is in no format that is known."""
+    """The file cannot be opened, is not text, or is in no known format."""
 
 
 class BadRow(TraceError):
@@ -54,17 +54,17 @@ class BadTable(TraceError):
 
 
 class BadWorkload(TraceError):
-    """A workload was asked for that cannot be made."""
+    """The workload that was asked for cannot be made."""
 
 
 def show(value: object, most: int = 60) -> str:
-    """A value as it was found, but never a screenful of it, and never with control characters."""
+    """Return a value as text, shortened, and without control characters."""
     text = ascii(value)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'arrival_s'?`, or the names there are."""
+    """Return `did you mean 'arrival_s'?`, or the first of the known names."""
     names = list(known)
     close = difflib.get_close_matches(name[:100], names, n=1)
     if close:

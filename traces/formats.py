@@ -1,4 +1,4 @@
-"""Any trace file, recognised by its content, whatever it is called."""
+"""Reading and writing traces of any known format, recognised by its content."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read_trace(
 ) -> Trace:
     """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also packed by gzip.
 
-    With `throughputs` the trace has to fit that table. What is sloppy is refused, or with `repair` mended and
-    counted in the trace's notes (see intake.py). `subtrace` chooses within a file that holds several.
+    With `throughputs` the trace has to fit that table. Small faults are refused, or with `repair` mended and
+    counted in the trace's notes (see intake.py). `subtrace` chooses one of several in a file.
     """
     path = Path(path)
     text = read_text(path)
@@ -39,7 +39,8 @@ def read_trace(
             reader.read(path, text, intake)
         else:
             raise UnreadableFile(
-                "is no trace: the first line is neither a header nor a job", hint="see docs/trace-format.md"
+                "is not a trace: the first line is neither a header nor a job",
+                hint="see docs/trace-format.md",
             )
         if not intake.jobs:
             raise UnreadableFile(
@@ -51,18 +52,18 @@ def read_trace(
 
 
 def write_trace(path: str | Path, jobs: Iterable[TraceJob]) -> None:
-    """Write a trace: as the original's when the name ends in `.trace`, else as our own CSV table."""
+    """Write a trace: in the original's format if the name ends in `.trace`, else as our own CSV table."""
     path = Path(path)
     (original if path.suffix == ".trace" else tidy_csv).write(path, jobs)
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether the file is a trace of another system, with worker types that our own throughput table has not."""
+    """Return whether the file is a trace of another system, whose worker types our throughput table may lack."""
     return _reader_of(read_text(Path(path))) in (original, importers)
 
 
 def _reader_of(text: str) -> Any:
-    """The module that reads this format; None where it is no trace."""
+    """Return the module that reads this format; None if it is not a trace."""
     header = header_of(text)
     if text.lstrip("\r\n").split("\n", 1)[0].count("\t") >= original.TABS_MIN:
         return original

@@ -1,6 +1,6 @@
-"""Workloads of one's own: what is in a `WorkloadSpec`, drawn from a seed. By name they are in named.py.
+"""Workloads of your own: the jobs of a `WorkloadSpec`, drawn from a seed. Those with names are in named.py.
 
-Rules: same spec, table and seed, same jobs. Arrivals, sizes and the rest have a random stream each, so that
+Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have a random stream each, so that
 changing the rate keeps the jobs, and changing the tenants keeps their sizes.
 """
 
@@ -41,19 +41,20 @@ def _usual() -> Mapping[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """What a workload is like. Chances need not sum to one; only their ratios count.
+    """A workload, described. Chances need not sum to one; only their ratios count.
 
-    An infinite rate lets all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at
-    `busiest_h` o'clock and falls below it half a day later. `deadline_factors` are multiples of the duration,
-    given to the part `deadline_share` of the jobs; the part `elastic_share` may run at any width of its type.
+    Without `job_types`, all types of the table have equal chances; without `tenants`, jobs have none. An infinite rate
+    lets all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at `busiest_h` o'clock and falls
+    below it half a day later. `deadline_factors` are multiples of the duration, given to the part `deadline_share` of
+    the jobs; the part `elastic_share` may run at any width of its type.
     """
 
     rate_per_h: float
-    job_types: Chances = field(default_factory=dict)  # empty: all of the table, equally
+    job_types: Chances = field(default_factory=dict)
     widths: Mapping[int, float] = field(default_factory=_alone)
     durations: tuple[Duration, ...] = (Duration(0.8, 1_800, 60_000), Duration(0.2, 60_000, 600_000))
     weights: Mapping[float, float] = field(default_factory=_usual)
-    tenants: Chances = field(default_factory=dict)  # empty: nobody in particular
+    tenants: Chances = field(default_factory=dict)
     deadline_factors: Mapping[float, float] = field(default_factory=dict)
     deadline_share: float = 1.0
     elastic_share: float = 0.0
@@ -62,7 +63,7 @@ class WorkloadSpec:
     id_prefix: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn from."""
+        """Refuse values from which no job can be drawn."""
         if not self.rate_per_h > 0:
             raise BadWorkload(f"is {self.rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
         for name in ("deadline_share", "elastic_share", "daily_swing"):
@@ -76,8 +77,8 @@ class WorkloadSpec:
             raise BadWorkload("is empty", field="durations", hint="give at least one branch")
         for branch in self.durations:
             if not 0 < branch.from_s <= branch.to_s < math.inf:
-                said = f"from {branch.from_s} to {branch.to_s} s"
-                raise BadWorkload(said, field="durations", hint="give 0 < from_s ≤ to_s")
+                branch_s = f"from {branch.from_s} to {branch.to_s} s"
+                raise BadWorkload(branch_s, field="durations", hint="give 0 < from_s ≤ to_s")
         _check_chances("durations", [branch.chance for branch in self.durations])
         for name in ("job_types", "widths", "weights", "tenants", "deadline_factors"):
             chances = getattr(self, name)
@@ -90,7 +91,7 @@ class WorkloadSpec:
 
 
 def generate(spec: WorkloadSpec, throughputs: Throughputs, seed: int) -> Iterator[TraceJob]:
-    """The jobs of this workload, in order of arrival, without end."""
+    """Return the jobs of this workload, in order of arrival, without end."""
     types_of = {
         gpus: _types_of(spec, throughputs, gpus) for gpus, chance in spec.widths.items() if chance > 0
     }
@@ -101,7 +102,7 @@ def generate(spec: WorkloadSpec, throughputs: Throughputs, seed: int) -> Iterato
 def trace_of(
     jobs: Iterator[TraceJob], *, source: str, count: int | None = None, end_s: float = math.inf
 ) -> Trace:
-    """The part of an endless workload that arrives before `end_s`, `count` jobs at most, as a trace."""
+    """Return the part of an endless workload that arrives before `end_s`, at most `count` jobs, as a trace."""
     if count is None and end_s == math.inf:
         raise BadWorkload("has no end", hint="give count or end_s")
     return Trace(tuple(islice(takewhile(lambda job: job.arrival_s < end_s, jobs), count)), source)
@@ -138,7 +139,7 @@ def _jobs(
 
 
 def _arrivals(spec: WorkloadSpec, lots: Random) -> Iterator[float]:
-    """A Poisson process from 0 on; its daily rhythm by thinning one that is as busy as the busiest hour."""
+    """Yield the times of a Poisson process from 0 on, as busy as the busiest hour, and thinned out in the others."""
     arrival_s = 0.0
     while True:
         arrival_s -= math.log(1 - lots.random()) * 3600 / (spec.rate_per_h * (1 + spec.daily_swing))
@@ -151,7 +152,7 @@ def _arrivals(spec: WorkloadSpec, lots: Random) -> Iterator[float]:
 
 
 def _types_of(spec: WorkloadSpec, throughputs: Throughputs, gpus: int) -> Chances:
-    """The job types that run at this width somewhere, with their chances."""
+    """Return the job types that run at this width somewhere, with their chances."""
     chances = spec.job_types or dict.fromkeys(throughputs.job_types, 1.0)
     for name in chances:
         if name not in throughputs.job_types:

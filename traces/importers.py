@@ -1,8 +1,8 @@
-"""Traces of other clusters and papers, in the one table that they have been put into: columns in LAYOUT.
+"""Traces of other clusters and papers, in one common table: its columns are in LAYOUT.
 
 Rules: `subtrace` chooses one of several traces in a file; "*" takes all of them as one, each job's id with
-its subtrace in front. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three are
-understood: `priority` above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and
+its subtrace in front. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three keys are
+read: `priority` above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and
 `expect_s` with `deadline=strict` the deadline in seconds.
 """
 
@@ -16,7 +16,8 @@ from traces.errors import BadRow, nearest, show
 from traces.intake import Intake
 
 ALL = "*"
-SUBTRACE = "subtrace=NAME"  # how one is chosen, in Python; a command says its option instead
+# How a subtrace is chosen in Python; commands put their option in its place.
+SUBTRACE = "subtrace=NAME"
 LAYOUT = Layout(
     needed=("subtrace", "job_id", "arrival_s", "num_gpus", "job_type"),
     optional=("duration_s", "total_steps", "gpu_type_requested", "user", "vc", "status", "extra"),
@@ -24,16 +25,16 @@ LAYOUT = Layout(
 
 
 def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
-    """Take every line of the subtrace in."""
+    """Add every line of the subtrace to the intake."""
     cut: list[int] = []
-    found: dict[str, int] = {}
+    names: set[str] = set()
     for row in rows(path, text, LAYOUT, cut if intake.repair else None):
         name = row.text("subtrace")
-        if subtrace is None and found and name not in found:
-            _ask_for_one(path, text)
-        if subtrace == ALL and name not in found:
+        if subtrace is None and names and name not in names:
+            _refuse_several(path, text)
+        if subtrace == ALL and name not in names:
             intake.next_part()
-        found[name] = row.line
+        names.add(name)
         if subtrace in (None, ALL, name):
             facts = _facts(row)
             if subtrace == ALL and name:
@@ -41,25 +42,26 @@ def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
             try:
                 intake.add(row.line, facts, _take_extra(_extra(row), facts))
             except BadRow:
-                if subtrace is None:  # which one is meant comes first: the others may be without fault
-                    _ask_for_one(path, text)
+                if subtrace is None:
+                    # Report first that a subtrace must be chosen: another one may be without fault.
+                    _refuse_several(path, text)
                 raise
-    if subtrace not in (None, ALL) and subtrace not in found:
-        hint = nearest(subtrace, found)
+    if subtrace not in (None, ALL) and subtrace not in names:
+        hint = nearest(subtrace, names)
         raise BadRow(f"{show(subtrace)} is not in this file", field="subtrace", hint=hint, file=str(path))
     for line in cut:
         intake.cut_off(line)
 
 
-def _ask_for_one(path: Path, text: str) -> None:
-    """BadRow if the file holds several subtraces."""
+def _refuse_several(path: Path, text: str) -> None:
+    """Raise BadRow if the file holds several subtraces."""
     names = sorted({row.text("subtrace") for row in rows(path, text, LAYOUT, [])})
     if len(names) < 2:
         return
     raise BadRow(
-        f"the file holds {len(names)} of them: {', '.join(names[:12])}",
+        f"the file holds {len(names)}: {', '.join(names[:12])}",
         field="subtrace",
-        hint=f"choose one by {SUBTRACE}, or all of them together by the name '{ALL}'",
+        hint=f"choose one by {SUBTRACE}, or all of them by the name '{ALL}'",
         file=str(path),
     )
 
@@ -83,21 +85,21 @@ def _facts(row: Row) -> dict[str, Any]:
 
 
 def _extra(row: Row) -> dict[str, float | str]:
-    found: dict[str, float | str] = {}
+    extra: dict[str, float | str] = {}
     for entry in filter(None, row.text("extra").split(";")):
         key, _, value = entry.partition("=")
         if key in ("priority", "slo", "expect_s"):
             try:
-                found[key] = float(value)
+                extra[key] = float(value)
             except ValueError:
                 row.refuse("extra", f"{key} is {show(value)}", "give a number")
         else:
-            found[key] = value
-    return found
+            extra[key] = value
+    return extra
 
 
 def _take_extra(extra: dict[str, Any], facts: dict[str, Any]) -> float | None:
-    """Put weight and deadline into the facts; a deadline that is a multiple of the duration comes back."""
+    """Put weight and deadline into the facts; return a deadline that is a multiple of the duration."""
     if extra.get("priority", 0) > 0:
         facts["weight"] = extra["priority"]
     if extra.get("deadline") == "strict" and "expect_s" in extra:

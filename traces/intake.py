@@ -1,9 +1,9 @@
-"""From lines as they were written to a trace: one place that checks, and that mends where it was told to.
+"""From the lines of a file to a trace: the one place that checks jobs, and repairs them if asked to.
 
-Rules: what cannot be right is refused with file and line, always. What is merely sloppy is refused as well,
-unless `repair` was asked for: then it is mended in the one way stated here, and the trace's notes count it.
-A throughput table, when given, is what the trace has to fit: known job types, widths that run somewhere,
-and steps for every job that says how long it takes.
+Rules: a line that cannot be right is always refused, with file and line. One that is merely sloppy is refused as well,
+unless `repair` is on: then it is mended in the one way stated here, and the trace's notes count it. If there is a
+throughput table, the trace has to fit it: known job types, widths that run somewhere, and steps for every job with a
+duration.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from traces.errors import BadRow, nearest, show
 from traces.throughputs import Throughputs
 from traces.trace import Trace, TraceJob
 
-REPAIR = "repair=True"  # how to have it mended, in Python; a command says its option instead
+# How repairs are asked for in Python; commands put their option in its place.
+REPAIR = "repair=True"
 
 
 class Intake:
-    """Takes the lines of one file in, one after the other, and then gives the trace."""
+    """Collects the jobs of one file, line by line, and makes a trace of them."""
 
     def __init__(self, file: str, *, repair: bool = False, throughputs: Throughputs | None = None) -> None:
         self.file, self.repair, self.throughputs = file, repair, throughputs
@@ -35,7 +36,7 @@ class Intake:
         self._rates: dict[tuple[str, int], float] = {}
 
     def add(self, line: int, facts: dict[str, Any], deadline_factor: float | None = None) -> None:
-        """Take one job in. `gpus` may come as a float; a deadline as a multiple of the job's duration."""
+        """Add one job. `gpus` may be a float; `deadline_factor` is a deadline as a multiple of the job's duration."""
         if type(facts["gpus"]) is not int:
             self._make_whole(line, facts)
         if self.throughputs is not None:
@@ -64,25 +65,25 @@ class Intake:
         self._lines.append(line)
 
     def next_part(self) -> None:
-        """What follows starts at a time of its own; the trace is put in order at the end, which is no repair."""
+        """Begin another part, with times of its own. Sorting parts by arrival at the end does not count as a repair."""
         self._last_s, self._in_order = 0.0, False
 
     def cut_off(self, line: int) -> None:
-        """The last line is not whole: refused, or left out."""
+        """Refuse the last line, which is incomplete, or leave it out."""
         self._sloppy(line, "", "the last line was cut off", "complete or delete it")
         self.mended["last line left out: it was cut off"] += 1
 
     def trace(self, *remarks: str) -> Trace:
-        """All that was taken in, in order of arrival, with notes of what was mended and other remarks."""
+        """Return the jobs in order of arrival, with notes of the repairs and other remarks."""
         order = list(range(len(self.jobs)))
         if not self._in_order:
             order.sort(key=lambda number: self.jobs[number].arrival_s)
-        notes = tuple(f"{what}: {count}" for what, count in sorted(self.mended.items()))
+        notes = tuple(f"{repair}: {count}" for repair, count in sorted(self.mended.items()))
         jobs, lines = tuple(self.jobs[n] for n in order), tuple(self._lines[n] for n in order)
         return Trace(jobs, self.file, (*notes, *remarks), lines)
 
     def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
-        """Refuse it, unless repairs are wanted."""
+        """Refuse the line, unless repairs are on."""
         if not self.repair:
             raise BadRow(
                 message, field=field, hint=f"{hint}, or read it with {REPAIR}", file=self.file, line=line
@@ -97,7 +98,7 @@ class Intake:
     def _rename(self, line: int, facts: dict[str, Any]) -> None:
         name = facts["id"]
         first = self._line_of_id[name]
-        self._sloppy(line, "id", f"{show(name)} stands in line {first} already", "give every job its own")
+        self._sloppy(line, "id", f"{show(name)} is already the id of line {first}", "give every job its own")
         count = 2
         while f"{name}#{count}" in self._line_of_id:
             count += 1
@@ -119,16 +120,16 @@ class Intake:
         facts["deadline_s"] = factor * facts["duration_s"]
 
     def _fit(self, line: int, facts: dict[str, Any], table: Throughputs) -> None:
-        """Job type, width and steps as the table has them."""
+        """Check type and width by the table, and derive missing steps; refuse or mend what does not fit."""
         wanted, gpus = facts["job_type"], facts["gpus"]
         stands_in = not self._widths_of(wanted)
         if stands_in:
             if wanted in table.job_types:
-                said, hint = "has no rate above 0 in the throughput table", "give one"
+                fault, hint = "has no rate above 0 in the throughput table", "give one"
             else:
-                said = "is not in the throughput table"
+                fault = "is not in the throughput table"
                 hint = nearest(wanted, table.job_types) if wanted else "name it"
-            self._sloppy(line, "job_type", f"{show(wanted)} {said}", hint)
+            self._sloppy(line, "job_type", f"{show(wanted)} {fault}", hint)
             facts["job_type"] = self._stand_in(wanted or facts["id"], gpus, table)
             self.mended["job types of the table put in place of unknown ones"] += 1
         widths = self._widths_of(facts["job_type"])
@@ -157,7 +158,7 @@ class Intake:
         return self._rates[key]
 
     def _stand_in(self, name: str, gpus: int, table: Throughputs) -> str:
-        """The same known type for the same unknown one, wherever it comes; one of that width if there is."""
+        """Return a known type for an unknown one: always the same, if possible one that runs at that width."""
         known = [job_type for job_type in table.job_types if self._widths_of(job_type)]
         fitting = [job_type for job_type in known if gpus in self._widths_of(job_type)] or known
         if not fitting:
@@ -168,7 +169,7 @@ class Intake:
 
     @staticmethod
     def _move_limits(facts: dict[str, Any]) -> None:
-        """An elastic job keeps its range, as far as its new width is within it."""
+        """Widen the range of an elastic job to its new width."""
         gpus = facts["gpus"]
         if facts.get("gpus_min") is not None:
             facts["gpus_min"] = min(facts["gpus_min"], gpus)

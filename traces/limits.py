@@ -1,6 +1,6 @@
 """Limits of the figures in tables and traces: wide enough for anything real, narrow enough that nothing overflows.
 
-They are those of the scheduler that is given these figures; a test keeps the two equal.
+The scheduler has the same limits; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """The least and the greatest value. `zero`: 0 is possible as well."""
+    """The least and the greatest value; with `zero`, 0 is allowed as well."""
 
     least: float
     most: float
     zero: bool = False
 
     def admit(self, value: float) -> bool:
-        """Whether a value is possible."""
+        """Return whether a value is allowed."""
         return self.least <= value <= self.most or (self.zero and value == 0)
 
     def __str__(self) -> str:
-        """For hints: `0 or 1e-09 to 1e+09`."""
+        """Return the limits as hints show them: `0 or 1e-09 to 1e+09`."""
         return f"{'0 or ' if self.zero else ''}{self.least:g} to {self.most:g}"
 
 

@@ -3,7 +3,7 @@
     published-single, published-multi, published-multi-weighted     the published figures' (published.py)
     mixed-day                                                       four teams on a mixed cluster of today
 
-Each goes on for as long as wanted; `generator.trace_of` cuts a trace from it.
+They are endless; `generator.trace_of` cuts a trace from one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from traces.trace import TraceJob
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
-# Who shares a cluster today, each with its part of the jobs: `rate_per_h` is that part until a rate is asked for.
+# The teams that share a cluster today. `rate_per_h` is a team's part of all jobs until a rate is asked for.
 TEAMS = (
-    WorkloadSpec(  # many short trials by day, a few long runs
+    # Many short trials by day, and a few long runs.
+    WorkloadSpec(
         id_prefix="vision-",
         rate_per_h=0.40,
         job_types={"resnet50": 3, "resnet152": 1, "vit-b16": 3, "unet-diffusion": 1},
@@ -35,7 +36,8 @@ TEAMS = (
         tenants={"research/vision": 1},
         daily_swing=0.8,
     ),
-    WorkloadSpec(  # fewer, longer, wider, and some of them elastic
+    # Fewer, longer and wider jobs, some of them elastic.
+    WorkloadSpec(
         id_prefix="language-",
         rate_per_h=0.20,
         job_types={"bert-large": 2, "t5-base": 2, "gpt2-124m": 3, "gpt2-1.5b": 2, "llama-7b-lora": 3},
@@ -45,7 +47,8 @@ TEAMS = (
         elastic_share=0.3,
         daily_swing=0.5,
     ),
-    WorkloadSpec(  # models that a product needs again every night, by a deadline
+    # Models that a product needs again every night, by a deadline.
+    WorkloadSpec(
         id_prefix="product-",
         rate_per_h=0.25,
         job_types={"dlrm": 4, "bert-base": 3, "wav2vec2": 1},
@@ -58,7 +61,8 @@ TEAMS = (
         daily_swing=0.7,
         busiest_h=1,
     ),
-    WorkloadSpec(  # small things that any GPU will do for, round the clock
+    # Small jobs round the clock, for which any GPU will do.
+    WorkloadSpec(
         id_prefix="classes-",
         rate_per_h=0.15,
         job_types={"lstm-lm": 2, "ppo-games": 3, "resnet50": 1},
@@ -71,11 +75,12 @@ TEAMS = (
 
 
 def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
-    """Four teams on one cluster, each with its own models, hours, widths and wishes.
+    """Return the jobs of four teams on one cluster, each with its own models, hours, widths and wishes.
 
     A job is some 11 GPU-hours of V100, 7 of A100, 3 of H100: at 10 jobs/h about 66 A100 have to do.
     """
-    if rate_per_h == math.inf:  # mixed as they come over time, and then all at once
+    if rate_per_h == math.inf:
+        # The teams' jobs are mixed as at a finite rate, and then all arrive at once.
         return (structs.replace(job, arrival_s=0.0) for job in mixed_day(throughputs, 60.0, seed))
     if not rate_per_h > 0:
         raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
@@ -105,13 +110,14 @@ WORKLOADS: dict[str, Callable[[Throughputs, float, int], Iterator[TraceJob]]] = 
 }
 
 
-PUBLISHED = tuple(name for name in WORKLOADS if name.startswith("published-"))  # on the published table only
+# These need the published throughput table.
+PUBLISHED = tuple(name for name in WORKLOADS if name.startswith("published-"))
 
 
 def workload(
     name: str, throughputs: Throughputs | None = None, *, rate_per_h: float, seed: int = 0
 ) -> Iterator[TraceJob]:
-    """The jobs of a named workload, without end; on our own throughput table unless another is given."""
+    """Return the jobs of a named workload, without end; on our own throughput table unless another is given."""
     if name not in WORKLOADS:
-        raise BadWorkload(f"{show(name)} is no workload", field="name", hint=nearest(name, WORKLOADS))
+        raise BadWorkload(f"{show(name)} is not a workload", field="name", hint=nearest(name, WORKLOADS))
     return WORKLOADS[name](throughputs or default_throughputs(), rate_per_h, seed)

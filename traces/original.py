@@ -1,7 +1,7 @@
 """The original's `.trace` files: tab-separated, no header, one line per job, read and written.
 
-Rules: the number of fields tells which of its three layouts a file has, the same on every line. Commands,
-folders and arguments are passed over, never run. An SLO is a multiple of the job's duration on the reference
+Rules: the number of fields, equal on every line, shows which of three layouts a file has. Commands, folders and
+arguments are skipped, never run. An SLO is a multiple of the job's duration on the reference
 type, below 0 when there is none. Ids are line numbers from 0.
 """
 
@@ -32,11 +32,12 @@ LAYOUTS = {
         "scale_factor",
     ],
 }
-TABS_MIN = 4  # in a first line that is taken for a line of such a file, be it whole or not
+# A first line with so many tabs is taken for one of such a file, complete or not.
+TABS_MIN = 4
 
 
 def read(path: Path, text: str, intake: Intake) -> None:
-    """Take every line of the file in."""
+    """Add every line of the file to the intake."""
     lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line) for number, line in lines if line.strip()]
     wanted = len(lines[0][1].split("\t"))
@@ -79,7 +80,7 @@ def _deadline_factor(row: Row) -> float | None:
 
 
 def write(path: Path, jobs: Iterable[TraceJob]) -> None:
-    """Write 10 fields per job. Ids, tenants, names and elastic widths have no place there and are dropped."""
+    """Write 10 fields per job. Ids, tenants, names and elastic widths have no field there and are dropped."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for job in jobs:
             file.write(_line(job) + "\n")
@@ -97,6 +98,7 @@ def _line(job: TraceJob) -> str:
                 hint="a .trace file states deadlines as multiples of it",
             )
         slo = job.deadline_s / job.duration_s
-    steps = max(1, round(job.steps))  # its reader takes whole steps only
+    # The original takes whole steps only.
+    steps = max(1, round(job.steps))
     cells = (job.job_type, "", "", "", 0, steps, job.gpus, job.weight, slo, job.arrival_s)
     return "\t".join(map(str, cells))

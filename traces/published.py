@@ -47,9 +47,9 @@ def published_jobs(
     weighted: bool = False,
     deadlines: bool = False,
 ) -> Iterator[TraceJob]:
-    """The jobs, without end; an infinite rate lets all of them arrive at 0."""
+    """Return the jobs, without end; at an infinite rate all of them arrive at 0."""
     if kind not in ("single", "multi"):
-        raise BadWorkload(f"{show(kind)} is no published workload", hint="ask for 'single' or 'multi'")
+        raise BadWorkload(f"{show(kind)} is not a published workload", hint="ask for 'single' or 'multi'")
     if not rate_per_h > 0:
         raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
     _check_table(kind, throughputs)
@@ -95,14 +95,14 @@ def _deadline_factor(u: float) -> float:
 
 
 def _check_table(kind: Kind, throughputs: Throughputs) -> None:
-    """Every job that can be drawn needs a rate on the reference type."""
+    """Refuse a table without a rate, on the reference type, of every job that can be drawn."""
     for job_type in JOB_TYPES:
         widths = (1,) if kind == "single" or job_type in SINGLE_GPU_ONLY else (1, 2, 4, 8)
         for gpus in widths:
             if throughputs.rate(job_type, gpus, REFERENCE) <= 0:
                 table = throughputs.source or "the table"
                 raise BadWorkload(
-                    f"{table} has no rate of {show(job_type)} with {gpus} GPUs on {REFERENCE}",
+                    f"{table} has no rate of {show(job_type)} on {gpus} × {REFERENCE}",
                     field="throughputs",
                     hint="give the published table, or take a workload that fits yours, such as 'mixed-day'",
                 )

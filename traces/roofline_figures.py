@@ -1,8 +1,7 @@
-"""The figures that the default throughput table is computed from. docs/throughputs.md says where they come from.
+"""The figures behind the default throughput table. docs/throughputs.md states where they come from.
 
-Worker types: data sheets and public price lists. Models: parameter counts and arithmetic from their papers,
-memory traffic and activations estimated. Change a figure here and that document's tables follow (its test
-says how).
+Worker types: data sheets and public price lists. Models: parameter counts and arithmetic from their papers, memory
+traffic and activations estimated. The tables of that page follow these figures; a test shows how to renew them.
 """
 
 from __future__ import annotations
@@ -12,33 +11,45 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerType:
-    """A type of accelerator: what one of it can do, how it is linked to others, and what it costs."""
+    """A type of accelerator: its speed, its links to others, and its price in USD.
+
+    `peak_tflops` is dense, 16 bit with 32-bit sums (for a CPU 32 bit), and `sustained` the part of it that clocks and
+    power hold under load. `bandwidth_gb_per_s` is that of its memory, `kernel_s` the least time from one kernel to the
+    next. `link_gb_per_s` leads to others of its node, each way, as an all-reduce sees it; `network_gb_per_s` is its
+    part of the node's network.
+    """
 
     name: str
-    peak_tflops: float  # dense, 16 bit, with 32-bit sums; for a CPU 32 bit
-    sustained: float  # part of the peak that clocks and power hold under load
-    bandwidth_gb_per_s: float  # of its memory
+    peak_tflops: float
+    sustained: float
+    bandwidth_gb_per_s: float
     memory_gb: float
-    kernel_s: float  # least time from one kernel to the next
-    link_gb_per_s: float  # to others of its node, each way, as an all-reduce sees it
-    network_gb_per_s: float  # its part of the node's network
-    price_per_gpu_hour: float  # USD
+    kernel_s: float
+    link_gb_per_s: float
+    network_gb_per_s: float
+    price_per_gpu_hour: float
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Training one model with one batch size per GPU; a step is one batch on one GPU, forward and backward."""
+    """Training one model with one batch size per GPU; a step is one batch on one GPU, forward and backward.
+
+    `traffic_gb_per_sample` goes to and from the accelerator's memory; `state_gb` are weights, gradients and optimizer.
+    `exchanged_gb` are summed over all GPUs in each step. `efficiency` is the part of the sustained arithmetic that is
+    reached at the shapes of this model. Each step starts so many `kernels`, and needs `host_s` of work by the host:
+    decoding, environments.
+    """
 
     name: str
     batch: int
     gflop_per_sample: float
-    traffic_gb_per_sample: float  # to and from the accelerator's memory
+    traffic_gb_per_sample: float
     activations_gb_per_sample: float
-    state_gb: float  # weights, gradients, optimizer
-    exchanged_gb: float  # gradients and the like per step, to be summed over all GPUs
-    efficiency: float  # of the sustained arithmetic, at the shapes of this model
-    kernels: int  # per step
-    host_s: float  # work of the host per step, besides the accelerator's: decoding, environments
+    state_gb: float
+    exchanged_gb: float
+    efficiency: float
+    kernels: int
+    host_s: float
 
 
 # name, peak, sustained, bandwidth, memory, kernel, link, network, price

@@ -4,7 +4,7 @@
     pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
     types.csv   worker_type, price_per_gpu_hour, memory_gb
 
-Rules: a key stands once. A pair may stand both ways round if the figures agree.
+Rules: a key appears once. A pair may appear both ways round if the figures agree.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from traces.errors import BadRow, BadTable, UnreadableFile, nearest, show
 from traces.limits import MEMORY_GB, PRICE, RATE
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
-# USD per GPU-hour that the published cost figures go by (GCP, early 2020)
+# The prices in USD per GPU-hour behind the published cost figures (GCP, early 2020).
 PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
-MEASURED = "measured=NAME"  # how one is chosen, in Python; a command says its option instead
+# How a set of measurements is chosen in Python; commands put their option in its place.
+MEASURED = "measured=NAME"
 
 SPREAD = {"": False, "consolidated": False, "unconsolidated": True}
 TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
@@ -29,18 +30,22 @@ TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column holds what; empty for what a format does not say."""
+    """The names of the columns in one format; empty if it has no such column.
+
+    The `batch_size` becomes a part of the job type. `unmeasured` is how a format that lists every width writes a
+    rate that was not measured.
+    """
 
     layout: Layout
     job_type: str
     gpus: str
     worker_type: str
     rate: str
-    batch_size: str = ""  # to be written into the job type
-    unmeasured: str = ""  # how a format that lists every width writes a rate that nobody measured
+    batch_size: str = ""
+    unmeasured: str = ""
 
     def key(self, row: Row) -> Key:
-        """Job type, GPUs and worker type of a line."""
+        """Return job type, GPUs and worker type of a line."""
         job_type = row.word(self.job_type)
         if self.batch_size:
             job_type = f"{job_type} (batch size {row.whole(self.batch_size)})"
@@ -54,7 +59,8 @@ OURS = Columns(
     "worker_type",
     "steps_per_s",
 )
-TIDIED = Columns(  # as the original's and Shockwave's measurements have been tidied
+# The measurements of the original and of Shockwave, in one common table.
+TIDIED = Columns(
     Layout(
         ("source", "job_type", "scale_factor", "gpu_type", "throughput_steps_per_s"),
         ("model", "batch_size", "placement"),
@@ -64,7 +70,8 @@ TIDIED = Columns(  # as the original's and Shockwave's measurements have been ti
     "gpu_type",
     "throughput_steps_per_s",
 )
-ELASTIC = Columns(  # as ElasticFlow's: rates over the number of GPUs
+# The measurements of ElasticFlow: rates over the number of GPUs.
+ELASTIC = Columns(
     Layout(("model", "gpu_type", "global_batch_size", "num_gpus", "throughput_steps_per_s")),
     "model",
     "num_gpus",
@@ -79,7 +86,8 @@ OUR_PAIRS = Layout(
 TIDIED_PAIRS = Layout(
     ("source", "job_type_a", "scale_a", "job_type_b", "scale_b", "gpu_type", "throughput_a", "throughput_b")
 )
-PAIR_COLUMNS = {  # in the order of OUR_PAIRS
+# The columns of each format in the order of OUR_PAIRS.
+PAIR_COLUMNS = {
     OUR_PAIRS: OUR_PAIRS.needed,
     TIDIED_PAIRS: (
         "gpu_type",
@@ -94,12 +102,12 @@ PAIR_COLUMNS = {  # in the order of OUR_PAIRS
 
 
 def read_folder(folder: Path) -> Throughputs:
-    """Read a folder of ours: rates, and where they are there, pairs and facts of the types."""
+    """Read a folder of ours: rates and, if the files exist, pairs and facts of the types."""
     rates, pairs, types = (folder / name for name in ("rates.csv", "pairs.csv", "types.csv"))
     solo, spread = _rates(rates, read_text(rates), None)
     known = {key[0] for table in (solo, spread) for key in table}
-    there = {key[2] for table in (solo, spread) for key in table}
-    prices, memory = _types(types, there) if types.exists() else ({}, {})
+    kinds = {key[2] for table in (solo, spread) for key in table}
+    prices, memory = _types(types, kinds) if types.exists() else ({}, {})
     return Throughputs(
         solo,
         spread,
@@ -111,7 +119,7 @@ def read_folder(folder: Path) -> Throughputs:
 
 
 def read_rates(path: Path, text: str, measured: str | None, pairs: Path | None) -> Throughputs:
-    """Read one table of rates, of ours or published, with its pairs when they are named."""
+    """Read one table of rates, ours or published, and the file of its pairs if one is given."""
     solo, spread = _rates(path, text, measured)
     together = {} if pairs is None else _pairs(pairs, measured)
     return Throughputs(solo, spread, together, source=path.name).priced(PUBLISHED_PRICES)
@@ -122,28 +130,29 @@ def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float
     columns = next((known for known in (ELASTIC, TIDIED, OURS) if known.layout.matches(header)), None)
     if columns is None:
         if not set(header) & set(OURS.layout.needed):
-            raise UnreadableFile("is no throughput table", hint="see docs/trace-format.md")
-        columns = OURS  # whose check of the header says what is missing
-    found: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
+            raise UnreadableFile("is not a throughput table", hint="see docs/trace-format.md")
+        # The check of its header reports which columns are missing.
+        columns = OURS
+    tables: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
     for row in _chosen(path, text, columns.layout, measured):
         if columns.unmeasured and row.text(columns.rate) == columns.unmeasured:
             continue
         placement = row.text("placement")
         if placement not in SPREAD:
             row.refuse("placement", f"is {show(placement)}", nearest(placement, filter(None, SPREAD)))
-        rates, key = found[SPREAD[placement]], columns.key(row)
+        rates, key = tables[SPREAD[placement]], columns.key(row)
         if key in rates:
-            row.refuse(columns.job_type, f"{show(key)} stands above already", "keep one of them")
+            row.refuse(columns.job_type, f"{show(key)} is already given above", "keep one of them")
         rates[key] = row.amount(columns.rate, RATE)
-    return found
+    return tables
 
 
 def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dict[PairKey, PairRates]:
-    """Rates of pairs; with `known` job types, a line that names another one is refused."""
+    """Read rates of pairs; with `known` job types, a line that names another one is refused."""
     text = read_text(path)
     layout = next((known for known in PAIR_COLUMNS if known.matches(header_of(text))), OUR_PAIRS)
     kind, name_a, gpus_a, name_b, gpus_b, rate_a, rate_b = PAIR_COLUMNS[layout]
-    found: dict[PairKey, PairRates] = {}
+    pairs: dict[PairKey, PairRates] = {}
     for row in _chosen(path, text, layout, measured):
         for column in (name_a, name_b) if known else ():
             if row.word(column) not in known:
@@ -151,11 +160,11 @@ def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dic
                 row.refuse(column, f"{show(row.word(column))} has no rates of its own", hint)
         a, b = (row.word(name_a), _width(row, gpus_a)), (row.word(name_b), _width(row, gpus_b))
         key, rates = (row.word(kind), *a, *b), (row.amount(rate_a, RATE), row.amount(rate_b, RATE))
-        turned = found.get((key[0], *b, *a), rates[::-1])
-        if key in found or turned != rates[::-1]:
-            row.refuse(name_a, f"{show(key)} stands above already", "keep one of them")
-        found[key] = rates
-    return found
+        turned = pairs.get((key[0], *b, *a), rates[::-1])
+        if key in pairs or turned != rates[::-1]:
+            row.refuse(name_a, f"{show(key)} is already given above", "keep one of them")
+        pairs[key] = rates
+    return pairs
 
 
 def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
@@ -166,7 +175,7 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
         if kind not in known:
             row.refuse("worker_type", f"{show(kind)} has no rates", nearest(kind, sorted(known)))
         if kind in prices or kind in memory:
-            row.refuse("worker_type", f"{show(kind)} stands above already", "keep one of them")
+            row.refuse("worker_type", f"{show(kind)} is already given above", "keep one of them")
         for figures, column, limits in (
             (prices, "price_per_gpu_hour", PRICE),
             (memory, "memory_gb", MEMORY_GB),
@@ -177,18 +186,19 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
 
 
 def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
-    """The lines of one set of measurements; a `source` column may name several sets, as in `a+b`."""
+    """Yield the lines of one set of measurements; a `source` column may name several sets, as in `a+b`."""
     if "source" not in layout.needed:
         if measured is not None:
             raise BadTable(
-                "the file does not say whose measurements it holds",
+                "the file has no column `source` by which to choose",
                 field="measured",
                 hint="leave it out",
                 file=str(path),
             )
         yield from rows(path, text, layout)
         return
-    common: set[str] | None = None  # the sets that all lines belong to
+    # The sets to which all lines belong.
+    common: set[str] | None = None
     known: set[str] = set()
     lines = []
     for row in rows(path, text, layout):

@@ -1,7 +1,7 @@
-"""Files that hold throughput tables, recognised by their content; here the original's JSON. See
-docs/trace-format.md for each of them.
+"""Throughput tables in files of any known format, recognised by its content; here the original's JSON.
 
-Rules: a figure that is not finite, is negative, or stands twice with two values is refused with file and line.
+docs/trace-format.md describes the formats. Rules: a figure that is not finite, is negative, or is given twice with two
+values is refused with file and line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from traces.documents import line_of, read_json, read_text
 from traces.errors import BadTable, TraceError, show
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
-SPREAD = "_unconsolidated"  # suffix of a worker type in the original's JSON: the gang spread over nodes
+# A worker type with this suffix, in the original's JSON, holds gangs spread over nodes.
+SPREAD = "_unconsolidated"
 ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?([1-9]\d{0,5})\)""")
 
 
-def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Throughputs:
-    """Read a table of any known format: a folder of ours, a CSV table, or the original's JSON."""
+def load_throughputs(
+    path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
+) -> Throughputs:
+    """Read a throughput table in any known format: a folder of ours, a CSV table, or the original's JSON.
+
+    `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a second file
+    with rates of pairs, for formats that keep them apart. Either is refused where it makes no sense.
+    """
+    path, pairs = Path(path), None if pairs is None else Path(pairs)
     try:
         if path.is_dir():
             _no_choice(measured, pairs)
@@ -37,7 +45,7 @@ def read_throughputs(path: Path, measured: str | None, pairs: Path | None) -> Th
 
 
 def _no_choice(measured: str | None, pairs: Path | None) -> None:
-    """What belongs to other formats."""
+    """Refuse the choices that only other formats offer."""
     if measured is not None:
         raise BadTable("it holds one set of measurements", field="measured", hint="leave it out")
     if pairs is not None:
@@ -47,7 +55,8 @@ def _no_choice(measured: str | None, pairs: Path | None) -> None:
 def _original_json(path: Path, text: str) -> Throughputs:
     """`{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
     tree = read_json(path, text)
-    where: list[str] = []  # the keys that lead to what is being read
+    # The keys that lead to the value being read.
+    where: list[str] = []
     try:
         return _original_tree(tree, where, path.name).priced(throughput_csv.PUBLISHED_PRICES)
     except TraceError as fault:
@@ -73,7 +82,8 @@ def _original_tree(tree: Any, where: list[str], source: str) -> Throughputs:
                     raise BadTable(
                         "has other rates the other way round", field="pair", hint="keep one of them"
                     )
-                if not is_spread:  # jobs on the same GPUs run no slower for a spread that others have
+                # Two jobs on the same GPUs are never spread.
+                if not is_spread:
                     pairs[plain, *job, *both] = rates
     where.clear()
     return Throughputs(solo, spread, pairs, source=source)
@@ -87,38 +97,25 @@ def _entries(value: Any, where: list[str], *keys: str) -> list[tuple[str, Any]]:
 
 
 def _original_key(name: str) -> tuple[str, int]:
-    found = ORIGINAL_KEY.fullmatch(name)
-    if found is None:
-        raise BadTable(f"{show(name)} is no job type", hint="write it as ('job type', GPUs)")
-    return found[1] or found[2], int(found[3])
+    match = ORIGINAL_KEY.fullmatch(name)
+    if match is None:
+        raise BadTable(f"{show(name)} is not a job type", hint="write it as ('job type', GPUs)")
+    return match[1] or match[2], int(match[3])
 
 
 def _figure(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadTable(f"{show(value)} is no rate", hint="give steps per second")
+        raise BadTable(f"{show(value)} is not a rate", hint="give steps per second")
     try:
         rate = float(value)
     except OverflowError:
         rate = math.inf
     if not 0 <= rate < math.inf:
-        raise BadTable(f"{show(value)} is no rate", hint="give steps per second, 0 for what does not fit")
+        raise BadTable(f"{show(value)} is not a rate", hint="give steps per second, 0 for what does not fit")
     return rate
 
 
 def _two_figures(value: Any) -> PairRates:
     if not isinstance(value, list) or len(value) != 2:
-        raise BadTable(f"{show(value)} are no two rates", hint="give [its rate, the other's rate]")
+        raise BadTable(f"{show(value)} is not a pair of rates", hint="give [its rate, the other's rate]")
     return _figure(value[0]), _figure(value[1])
-
-
-def load_throughputs(
-    path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
-) -> Throughputs:
-    """Read a throughput table in any format that is known, recognised by its content.
-
-    `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a
-    second file with rates of pairs, for formats that keep them apart. Neither is taken where it has no sense.
-    """
-    from traces.throughput_files import read_throughputs
-
-    return read_throughputs(Path(path), measured, None if pairs is None else Path(pairs))

@@ -1,8 +1,8 @@
 """How fast every kind of job runs: alone, spread over nodes, and two to a GPU.
 
-Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative; 0 says
-that it does not fit, and a missing entry is read as 0. Pairs are stored in both orders, so that nobody has to
-look twice. A table does not change; `restrict` and `priced` give another one.
+Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative; 0 means that the
+job does not fit, and so does a missing entry. Pairs are stored in both orders, so that one look-up is enough. A table
+does not change; `restrict` and `priced` return another one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from traces.errors import BadTable, nearest, show
 from traces.limits import MEMORY_GB, PRICE, RATE, Limits
 from traces.trace import GPUS_MAX
 
-Key = tuple[str, int, str]  # job type, GPUs, worker type
-PairKey = tuple[str, str, int, str, int]  # worker type, one job type and its GPUs, the other and its GPUs
+# Job type, GPUs and worker type.
+Key = tuple[str, int, str]
+# The worker type, then job type and GPUs of either job.
+PairKey = tuple[str, str, int, str, int]
 PairRates = tuple[float, float]
 
-REFERENCE = "v100"  # the type that durations of published traces are measured on
+# Durations in published traces were measured on this type.
+REFERENCE = "v100"
 
 
 def _none() -> Mapping[str, float]:
@@ -44,7 +47,7 @@ class Throughputs:
     job_types: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check every figure, complete the pairs, and freeze all of it."""
+        """Check every figure, complete the pairs, and freeze the table."""
         for key, rate in (*self.solo.items(), *self.unconsolidated.items()):
             _check_names(key[0], key[2])
             _check_width(key[0], key[1])
@@ -61,25 +64,25 @@ class Throughputs:
             _set(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and sent to other processes as plain dictionaries: frozen ones do not travel."""
+        """Copy, and send to other processes, as plain dictionaries: frozen ones cannot be pickled."""
         rates = dict(self.solo), dict(self.unconsolidated), dict(self.pairs)
         return Throughputs, (*rates, dict(self.prices_per_gpu_hour), dict(self.memory_gb), self.source)
 
     def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
-        """Steps per second; 0 when it does not fit or nobody measured it. One GPU is never spread."""
+        """Return steps per second; 0 if the job does not fit or was not measured. One GPU is never spread."""
         rates = self.solo if consolidated or gpus == 1 else self.unconsolidated
         return rates.get((job_type, gpus, worker_type), 0.0)
 
     def pair_rates(self, worker_type: str, first: tuple[str, int], second: tuple[str, int]) -> PairRates:
-        """Rates of two jobs, each (type, GPUs), that share the same GPUs; zeros when they cannot."""
+        """Return the rates of two jobs, each (type, GPUs), that share their GPUs; zeros if they cannot."""
         return self.pairs.get((worker_type, *first, *second), (0.0, 0.0))
 
     def widths(self, job_type: str) -> tuple[int, ...]:
-        """The numbers of GPUs that this job type runs on anywhere, ascending."""
+        """Return the numbers of GPUs on which this job type runs anywhere, ascending."""
         return tuple(sorted({key[1] for key, rate in self.solo.items() if key[0] == job_type and rate > 0}))
 
     def reference_rate(self, job_type: str, gpus: int) -> float:
-        """The isolated rate on the reference type; where it does not fit there, on the first type it fits.
+        """Return the rate of a job alone on the reference type; if it does not fit there, on the first type it fits.
 
         The reference is V100, as in published traces, or else the first type of the table.
         """
@@ -88,7 +91,7 @@ class Throughputs:
         return next((rate for rate in rates if rate > 0), 0.0)
 
     def restrict(self, worker_types: Iterable[str]) -> Throughputs:
-        """The table of these types only; a type that it does not have is refused."""
+        """Return the table of these worker types only; a type that it does not have is refused."""
         kept = set(worker_types)
         for kind in sorted(kept - set(self.worker_types)):
             hint = nearest(kind, self.worker_types)
@@ -105,12 +108,12 @@ class Throughputs:
         )
 
     def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
-        """The same rates at these prices; types that are not named keep theirs."""
+        """Return the table with these prices; types that are not named keep theirs."""
         known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
 
     def rows(self) -> dict[str, Any]:
-        """All rates in the rows that a scheduler is given."""
+        """Return all rates as the rows that a scheduler takes."""
         return {
             "solo": [(*key, rate) for key, rate in sorted(self.solo.items())],
             "unconsolidated": [(*key, rate) for key, rate in sorted(self.unconsolidated.items())],
@@ -123,13 +126,14 @@ class Throughputs:
 
 
 def _set(table: Throughputs, name: str, value: object) -> None:
-    object.__setattr__(table, name, value)  # frozen for everybody else
+    """Set a field of the frozen table while it is built."""
+    object.__setattr__(table, name, value)
 
 
 def _check_names(*names: str) -> None:
     for name in names:
         if not name or not name.isprintable():
-            raise BadTable(f"{show(name)} is no name", hint="use visible characters only")
+            raise BadTable(f"{show(name)} is not a name", hint="use visible characters only")
 
 
 def _check_width(job_type: str, gpus: int) -> None:
@@ -137,13 +141,13 @@ def _check_width(job_type: str, gpus: int) -> None:
         raise BadTable(f"{show(job_type)} with {gpus} GPUs", field="gpus", hint=f"give 1 to {GPUS_MAX}")
 
 
-def _check_figure(what: str, value: float, limits: Limits) -> None:
+def _check_figure(name: str, value: float, limits: Limits) -> None:
     if not limits.admit(value):
-        raise BadTable(f"{what} is {value}", hint=f"give {limits}")
+        raise BadTable(f"{name} is {value}", hint=f"give {limits}")
 
 
 def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]:
-    """Every pair in both orders; two figures for the same pair must agree."""
+    """Return every pair in both orders; two figures of the same pair must agree."""
     complete = dict(pairs)
     for (kind, a, gpus_a, b, gpus_b), (rate_a, rate_b) in pairs.items():
         _check_names(kind, a, b)

@@ -12,7 +12,7 @@ from traces.intake import Intake
 from traces.trace import TraceJob
 
 NEEDED = ("id", "arrival_s", "job_type", "gpus")
-# how the cell of each column is read, when there is something in it
+# How the cell of each column is read, unless it is empty.
 READ = {
     "id": Row.text,
     "arrival_s": Row.number,
@@ -33,7 +33,7 @@ LAYOUT = Layout(NEEDED, tuple(column for column in READ if column not in NEEDED)
 
 
 def read(path: Path, text: str, intake: Intake) -> None:
-    """Take every line of the table in."""
+    """Add every line of the table to the intake."""
     cut: list[int] = []
     for row in rows(path, text, LAYOUT, cut if intake.repair else None):
         facts: dict[str, Any] = {"job_type": ""}
@@ -49,7 +49,7 @@ def read(path: Path, text: str, intake: Intake) -> None:
 
 
 def write(path: Path, jobs: Iterable[TraceJob]) -> None:
-    """Write the table, job by job, so that it may be longer than memory."""
+    """Write the table job by job, so that it may be larger than memory."""
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(READ)
@@ -58,7 +58,7 @@ def write(path: Path, jobs: Iterable[TraceJob]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """As few characters as give the same value back."""
+    """Return the shortest text that is read back as the same value."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,9 +1,9 @@
-"""What changes while jobs run: how many GPUs there are, and what they cost.
+"""Capacity and prices over time: how many GPUs there are, and how much they cost.
 
     capacity   t_s, worker_type, gpus                     from then on, until the next line of that type
     prices     t_s, worker_type, price_per_gpu_hour
 
-Rules: changes come back in order of time, then type, each (time, type) once. Our own tables must be in order.
+Rules: changes are returned in order of time, then type, each (time, type) once. Our own tables must be in order.
 Published tables of spot instances are recognised by their columns; their time starts with their first line.
 """
 
@@ -23,7 +23,7 @@ from traces.trace import GPUS_MAX
 
 
 class CapacityChange(msgspec.Struct, frozen=True):
-    """From `t_s` on there are so many GPUs of the type."""
+    """From `t_s` on the cluster has so many GPUs of the type."""
 
     t_s: float
     worker_type: str
@@ -57,10 +57,10 @@ INSTANCE_EVENTS = Layout(
 
 
 def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
-    """Capacity over time: our own table, sizes of a spot cluster, or events of single instances.
+    """Read capacity over time: our own table, sizes of a spot cluster, or events of single instances.
 
-    With `known` types, a line of our own table that names another one is refused; of a published table it is left
-    out, and the table refused if nothing is left of it.
+    With `known` types, a line of our own table that names another one is refused. Of a published table such lines are
+    left out, and the table is refused if none is left.
     """
     return _read(
         Path(path),
@@ -75,9 +75,9 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts.
+    """Read prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts.
 
-    `known` types: as for capacity.
+    `known` types are used as for capacity.
     """
     return _read(
         Path(path),
@@ -97,7 +97,7 @@ def _read(
     layout = next((layout for layout in known if layout.matches(header)), own)
     if layout is own and not set(header) & set(own.needed):
         raise UnreadableFile(
-            "is no such table", file=str(path), hint=f"its columns are {', '.join(own.needed)}"
+            "is not such a table", file=str(path), hint=f"its columns are {', '.join(own.needed)}"
         )
     try:
         return known[layout](rows(path, text, layout))
@@ -120,8 +120,8 @@ def _own_prices(lines: Iterator[Row], known: Collection[str]) -> tuple[PriceChan
 
 
 def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[float, str, Row]]:
-    """The lines sorted by time and type; refused where time runs backwards or a line comes twice."""
-    found: dict[tuple[float, str], Row] = {}
+    """Return the lines sorted by time and type; refuse times that run backwards, and repeated lines."""
+    in_order: dict[tuple[float, str], Row] = {}
     last_s = 0.0
     for row in lines:
         t_s, kind = row.amount("t_s"), row.word("worker_type")
@@ -129,11 +129,11 @@ def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[fl
             row.refuse("worker_type", f"{show(kind)} is not in the cluster", nearest(kind, known))
         if t_s < last_s:
             row.refuse("t_s", f"{t_s:g} is before the line above", "sort the lines")
-        if (t_s, kind) in found:
-            row.refuse("worker_type", f"{kind!r} at {t_s:g} s stands above already", "keep one of them")
-        found[t_s, kind] = row
+        if (t_s, kind) in in_order:
+            row.refuse("worker_type", f"{kind!r} at {t_s:g} s is already given above", "keep one of them")
+        in_order[t_s, kind] = row
         last_s = t_s
-    return ((t_s, kind, row) for (t_s, kind), row in sorted(found.items(), key=lambda item: item[0]))
+    return ((t_s, kind, row) for (t_s, kind), row in sorted(in_order.items(), key=lambda item: item[0]))
 
 
 def _gpus(row: Row, column: str) -> int:
@@ -147,58 +147,60 @@ def _gpus(row: Row, column: str) -> int:
 
 
 def _of(changes: tuple[Change, ...], known: Collection[str]) -> tuple[Change, ...]:
-    """Those of the known types."""
-    there = dict.fromkeys(change.worker_type for change in changes)
-    if known and not there.keys() & set(known):
+    """Return the changes of the known types; refuse a table that has none."""
+    kinds = dict.fromkeys(change.worker_type for change in changes)
+    if known and not kinds.keys() & set(known):
         raise BadTable(
-            f"holds nothing of {', '.join(known)}",
+            f"has no lines about {', '.join(known)}",
             field="gpu_type",
-            hint=f"it is of {', '.join(there) or 'nothing'}",
+            hint=f"it is about {', '.join(kinds) or 'none'}",
         )
     return tuple(change for change in changes if not known or change.worker_type in known)
 
 
 def _cluster_sizes(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
-    found: dict[tuple[float, str], int] = {}
+    sizes: dict[tuple[float, str], int] = {}
     for row in lines:
         if row.text("kind") == "cluster_size":
             size = _gpus(row, "value") * _gpus(row, "gpus_per_instance")
-            found[row.amount("t_s"), row.word("gpu_type")] = size
-    return tuple(CapacityChange(t_s, kind, size) for (t_s, kind), size in sorted(found.items()))
+            sizes[row.amount("t_s"), row.word("gpu_type")] = size
+    return tuple(CapacityChange(t_s, kind, size) for (t_s, kind), size in sorted(sizes.items()))
 
 
 def _instances_running(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
-    """GPUs of the instances that run, after each event; what is being created or has failed is not there."""
+    """Return the GPUs of running instances after each event; those being created, or failed, do not count."""
     running: dict[str, tuple[str, int]] = {}
-    found: dict[tuple[float, str], int] = {}
+    sizes: dict[tuple[float, str], int] = {}
     for t_s, row in _by_time(lines):
         name, kind, event = row.text("instance"), row.word("gpu_type"), row.word("event")
         if event == "running":
             running[name] = (kind, _gpus(row, "gpus"))
         elif event == "not_running":
             running.pop(name, None)
-        found[t_s, kind] = sum(gpus for its_kind, gpus in running.values() if its_kind == kind)
+        sizes[t_s, kind] = sum(gpus for its_kind, gpus in running.values() if its_kind == kind)
     return tuple(
-        _changes_only(CapacityChange(t_s, kind, gpus) for (t_s, kind), gpus in sorted(found.items()))
+        _changes_only(CapacityChange(t_s, kind, gpus) for (t_s, kind), gpus in sorted(sizes.items()))
     )
 
 
 def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange, ...]:
-    """A line is a change of one instance type in one zone; what a GPU costs is the lowest of all current ones."""
+    """Return the lowest of all current prices; a line is the new price of one instance type in one zone."""
     current: dict[str, dict[tuple[str, str, str], float]] = {}
-    found: dict[tuple[float, str], float] = {}
+    lowest: dict[tuple[float, str], float] = {}
     for t_s, row in _by_time(lines, cloud):
         kind = row.word("gpu_type")
         offers = current.setdefault(kind, {})
         offers[row.text("cloud"), row.text("zone"), row.text("instance_type")] = row.amount(
             "price_usd_per_gpu_h", PRICE
         )
-        found[t_s, kind] = min(offers.values())
-    return tuple(_changes_only(PriceChange(t_s, kind, price) for (t_s, kind), price in sorted(found.items())))
+        lowest[t_s, kind] = min(offers.values())
+    return tuple(
+        _changes_only(PriceChange(t_s, kind, price) for (t_s, kind), price in sorted(lowest.items()))
+    )
 
 
 def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[float, Row]]:
-    """The lines in order of time, as seconds from the first."""
+    """Return the lines in order of time, with their seconds since the first."""
     stamped = []
     clouds: dict[str, None] = {}
     for row in lines:
@@ -207,18 +209,18 @@ def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[f
             try:
                 stamp = datetime.fromisoformat(row.text("timestamp"))
             except ValueError:
-                row.refuse("timestamp", "is no time", "write it as 2020-03-15T10:07:33Z")
+                row.refuse("timestamp", "is not a time", "write it as 2020-03-15T10:07:33Z")
             if stamp.tzinfo is None:
-                row.refuse("timestamp", "says no time zone", "write it as 2020-03-15T10:07:33Z")
+                row.refuse("timestamp", "has no time zone", "write it as 2020-03-15T10:07:33Z")
             stamped.append((stamp, row))
     if cloud is not None and cloud not in clouds:
-        raise BadTable(f"holds nothing of {show(cloud)}", field="cloud", hint=nearest(cloud, clouds))
+        raise BadTable(f"has no lines about {show(cloud)}", field="cloud", hint=nearest(cloud, clouds))
     stamped.sort(key=lambda item: item[0])
     return (((stamp - stamped[0][0]).total_seconds(), row) for stamp, row in stamped)
 
 
 def _changes_only(changes: Iterator[Change]) -> Iterator[Change]:
-    """Without those that say what is so already."""
+    """Yield the changes that change something."""
     last: dict[str, object] = {}
     for change in changes:
         value = change.gpus if isinstance(change, CapacityChange) else change.price_per_gpu_hour

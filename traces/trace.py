@@ -1,7 +1,7 @@
 """A job of a trace, and a trace.
 
-Rules: what is here can be right. A job or trace that cannot be is refused when it is made, so nobody behind
-this module checks again. Times are seconds from the start of the trace.
+Rules: a job or trace that cannot be right is refused when it is made, so that no other module checks it again. Times
+are seconds from the start of the trace.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 from traces.errors import BadRow, show
 from traces.limits import LENGTH_S, STEPS, TIME_S, WEIGHT
 
-GPUS_MAX = 1 << 20  # more than any cluster has: beyond it a number has slipped into the wrong column
+# No cluster has more GPUs: a greater number belongs in another column.
+GPUS_MAX = 1 << 20
 
 
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job as it arrives.
 
-    `steps` is its work; None when nobody knows, and then it runs until it says that it is done.
-    `duration_s` is what the work takes on the reference type (information only), `deadline_s` counts from
-    arrival. `gpus_min` and `gpus_max` allow other widths than `gpus`; `worker_types` are the types that it
-    may use, all when empty.
+    `steps` is its work; None if that is unknown, and then it runs until it reports that it is done. `duration_s` is
+    how long the work takes on the reference type (information only), `deadline_s` counts from arrival. `gpus_min`
+    and `gpus_max` allow other widths than `gpus`; `worker_types` are the types that it may use, all if empty.
     """
 
     id: str
@@ -41,7 +41,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right."""
+        """Refuse values that cannot be right."""
         for field, text in (("id", self.id), ("job_type", self.job_type)):
             if not text:
                 raise BadRow("is empty", field=field, hint="every job needs one")
@@ -52,7 +52,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         for kind in self.worker_types:
             _check_text("worker_types", kind)
             if not kind or "|" in kind:
-                raise BadRow(f"{show(kind)} is no worker type", field="worker_types", hint="name a type")
+                raise BadRow(f"{show(kind)} is not a worker type", field="worker_types", hint="name a type")
         for field, value, limits in (
             ("arrival_s", self.arrival_s, TIME_S),
             ("weight", self.weight, WEIGHT),
@@ -65,7 +65,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         self._check_widths()
 
     def _check_widths(self) -> None:
-        """1 ≤ gpus_min ≤ gpus ≤ gpus_max."""
+        """Refuse widths unless 1 ≤ gpus_min ≤ gpus ≤ gpus_max."""
         for field, gpus in (("gpus", self.gpus), ("gpus_min", self.gpus_min), ("gpus_max", self.gpus_max)):
             if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= GPUS_MAX):
                 raise BadRow(
@@ -96,33 +96,33 @@ def _check_text(field: str, text: str) -> None:
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """Jobs in order of arrival, each id once; where they came from, and what was done to them on the way."""
+    """Jobs in order of arrival, each id once; their source, the line of each in it, and notes of repairs."""
 
     jobs: tuple[TraceJob, ...]
     source: str = ""
     notes: tuple[str, ...] = ()
-    lines: tuple[int, ...] = ()  # of the source, where each job stood
+    lines: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse jobs out of order and ids that come twice."""
-        seen: set[str] = set()
+        """Refuse jobs out of order and ids that appear twice."""
+        ids: set[str] = set()
         last_s = 0.0
         for job in self.jobs:
-            if job.id in seen:
-                raise BadRow(f"{show(job.id)} comes twice", field="id", hint="give every job its own")
+            if job.id in ids:
+                raise BadRow(f"{show(job.id)} appears twice", field="id", hint="give every job its own")
             if job.arrival_s < last_s:
                 raise BadRow(
                     f"job {show(job.id)} arrives before the one in front of it",
                     field="arrival_s",
                     hint="sort jobs by arrival",
                 )
-            seen.add(job.id)
+            ids.add(job.id)
             last_s = job.arrival_s
 
     def __len__(self) -> int:
-        """How many jobs."""
+        """Return how many jobs there are."""
         return len(self.jobs)
 
     def __iter__(self) -> Iterator[TraceJob]:
-        """The jobs, as they arrive."""
+        """Iterate over the jobs in order of arrival."""
         return iter(self.jobs)

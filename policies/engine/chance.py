@@ -1,4 +1,4 @@
-"""Chance that is the same every time: hashes of (seed, job id), so that a draw outlives the problem it was made for."""
+"""Draws by chance as hashes of (seed, job id): a job has the same draw in every problem it is part of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from policies.problem import Floats
 
 
 def draw(seed: int, ids: Sequence[str], per_id: int = 1) -> Floats:
-    """[n × per_id] numbers in [0, 1), independent of the other jobs and of their order."""
+    """Return [n × per_id] numbers in [0, 1), independent of the other jobs and of their order."""
     key = str(seed).encode()
     base = blake2b(key=key, digest_size=8 * per_id) if per_id <= 8 else None
     if base is None:
@@ -20,9 +20,9 @@ def draw(seed: int, ids: Sequence[str], per_id: int = 1) -> Floats:
         )
     digests = bytearray()
     for job in ids:
-        one = base.copy()
-        one.update(job.encode())
-        digests += one.digest()
+        digest = base.copy()
+        digest.update(job.encode())
+        digests += digest.digest()
     return (
         np.frombuffer(bytes(digests), dtype=np.uint64).reshape(len(ids), per_id) >> np.uint64(11)
     ) / 2.0**53

@@ -1,4 +1,4 @@
-"""Turning what a caller passes into clean arrays, or into an error that says where the fault is."""
+"""Checks that turn the values of a caller into clean arrays, or raise an error that names the faulty one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Table = TypeVar("Table")
 
 
 def floats(table: str, field: str, values: ArrayLike, size: int | None) -> NDArray[np.float64]:
-    """An array of floats with one entry per row; a scalar stands for every row."""
+    """Return an array of floats with one entry for each row; a scalar stands for every row."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -31,11 +31,11 @@ def integers(
     where: Where | None = None,
     least: int | None = None,
 ) -> NDArray[np.int64]:
-    """An array of whole numbers, none below `least`."""
+    """Return an array of whole numbers; none may be below `least`."""
     named = where or f"{table}, row {{}}".format
-    given = np.asarray(values)
-    if given.dtype.kind in "iu":
-        array = _sized(table, field, given, size).astype(np.int64, copy=False)
+    raw = np.asarray(values)
+    if raw.dtype.kind in "iu":
+        array = _sized(table, field, raw, size).astype(np.int64, copy=False)
     else:
         exact = floats(table, field, values, size)
         bad = np.flatnonzero(~(np.isfinite(exact) & (exact == np.round(exact)) & (np.abs(exact) < 2**53)))
@@ -49,7 +49,7 @@ def integers(
 
 
 def strings(table: str, field: str, values: Sequence[str] | str, size: int | None) -> tuple[str, ...]:
-    """A tuple of strings with one entry per row; a single string stands for every row."""
+    """Return a tuple of strings with one entry for each row; a single string stands for every row."""
     if isinstance(values, str):
         if size is None:
             raise ProblemError(f"{table}: {field} must be a list of names, not the one string '{values}'")
@@ -75,10 +75,11 @@ def check_values(
     infinite_ok: bool = False,
     nan_ok: bool = False,
 ) -> None:
-    """Every value within its bounds, or an error that names the first one that is not."""
+    """Raise an error that names the first value outside its bounds, if there is one."""
     if not len(values):
         return
-    low, high = float(values.min()), float(values.max())  # both are NaN where any value is
+    # If any value is NaN, both of these are.
+    low, high = float(values.min()), float(values.max())
     within = (least is None or low >= least) and (above is None or low > above)
     if within and (low == low if infinite_ok else -np.inf < low and high < np.inf):
         return
@@ -103,7 +104,7 @@ def check_values(
 
 
 def derived(table: Table, **fields: Any) -> Table:
-    """A copy of a checked table, with fields that follow from checked ones: not checked once more."""
+    """Return a copy of a checked table with these fields, which follow from checked ones and are not checked again."""
     copy = object.__new__(type(table))
     for name in cast(Any, table).__dataclass_fields__:
         object.__setattr__(copy, name, fields[name] if name in fields else getattr(table, name))
@@ -111,7 +112,7 @@ def derived(table: Table, **fields: Any) -> Table:
 
 
 def at(values: Any, rows: NDArray[np.int64]) -> Any:
-    """`values[rows]`, for arrays and tuples alike."""
+    """Return `values[rows]`, for arrays and tuples alike."""
     if isinstance(values, tuple):
         return tuple(map(values.__getitem__, rows.tolist()))
     return values[rows]

@@ -1,9 +1,9 @@
-"""How far can everybody rise together? One search for every policy that fills levels.
+"""Filling levels: how far can all jobs rise together? One search for every policy that asks this.
 
-A *path* says what each job should have when the common level stands at s: non-decreasing, each job stopping
-at its cap. The furthest feasible point of a path is found by cuts: the solver's prices at an infeasible
-point prove that `worth @ E <= bound` for whatever can be had; the next point is where the path crosses that
-bound. A handful of linear programs, whatever the path.
+A *path* gives the rate that each job demands when the common level stands at s: it never falls, and each job stops at
+its cap. The furthest feasible point of a path is found by cuts: the solver's prices at an infeasible point prove that
+`worth @ E <= bound` for all feasible rates E; the next point is where the path crosses that bound. A handful of linear
+programs are enough for any path.
 
 A job that stops at its own cap is part of the path, not a stage of its own; only scarce GPUs end a stage. So
 there are about as many stages as worker types, not as many as jobs.
@@ -25,14 +25,17 @@ from policies.problem import Bools, Floats, Ints
 from policies.program import MET, Point, Program
 
 MOST_CUTS = 100
-SAME = 1e-9  # levels that differ by less are one level
+# Levels that differ by less than this part are the same level.
+SAME = 1e-9
 ULP = 1e-13
-HAIR = 1e-9  # what is left in hand when a level is frozen, so that the next stage is not stuck on rounding
-FREE = 1e-5  # a column whose cost is below this part of the mean price of a GPU costs nothing
+# A level is frozen this part below itself, so that the next stage is not stuck on rounding.
+HAIR = 1e-9
+# A column that costs less than this part of the mean price of its GPUs costs nothing.
+FREE = 1e-5
 
 
 def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
-    """The greatest s in (0, top] for which demand(s) can be met, and the prices at that point."""
+    """Return the greatest s in (0, top] at which demand(s) can be met, and the point there with its prices."""
     highest = top
     s = level_by_prices(program.problem, program.usable, demand, top)
     for _ in range(MOST_CUTS):
@@ -41,14 +44,15 @@ def furthest(program: Program, demand: Callable[[float], Floats], top: float) ->
             raise SolverFailure("a cut along a path of demands stopped before its optimum")
         highest = min(highest, _crossing(program, point, demand, highest))
         met = point.value >= 1.0 - MET
+        # If the demand is not met, the search ends when the cut is as tight as arithmetic allows.
         if highest <= s * (1.0 + SAME) if met else highest >= s * (1.0 - ULP):
-            return s, point  # if not met, the cut is at least as tight as arithmetic allows
+            return s, point
         s = highest
     raise SolverFailure("the search along a path of demands did not settle")
 
 
 def _crossing(program: Program, point: Point, demand: Callable[[float], Floats], highest: float) -> float:
-    """Where the path leaves what these prices prove to be possible."""
+    """Return the level at which the path crosses the bound that these prices prove."""
     bound = float(point.price @ program.problem.capacity + point.rent @ program.count)
 
     def excess(s: float) -> float:
@@ -63,14 +67,14 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
 
 
 class Share(Protocol):
-    """A node of the tree that levels are filled through; v is the height of each member of each row."""
+    """A node of the tree through which levels are filled; v is the height of each member of each row."""
 
     @property
     def room(self) -> float:
-        """What it can hold when every job in it stands at its cap."""
+        """The amount in it when every job stands at its cap."""
 
     def pour(self, amount: float, v: Floats) -> None:
-        """Divide an amount among what is below, writing heights into v."""
+        """Divide an amount among the nodes and jobs below, writing heights into v."""
 
 
 @dataclass(slots=True)
@@ -92,7 +96,8 @@ class Fair(ABC):
         above = np.append(np.cumsum(rising[::-1])[::-1][1:], 0.0)
         self._level = stop[order]
         self._amount = full + above * self._level
-        self._slope = above + rising  # of the stretch that ends at each level
+        # How fast the amount grows with the level, in the stretch that ends at each level.
+        self._slope = above + rising
 
     @property
     def top(self) -> float:
@@ -113,12 +118,12 @@ class Fair(ABC):
             self.rise(max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at])), v)
 
     def heights(self, level: float) -> Floats:
-        """What each member holds when the level stands there."""
+        """Return the amount in each member when the level stands there."""
         return np.minimum(self.cap, self.weight * level)
 
     @abstractmethod
     def rise(self, level: float, v: Floats) -> None:
-        """Let the level stand there, writing the heights of jobs into v."""
+        """Put the level there, writing the heights of jobs into v."""
 
 
 @dataclass(slots=True)
@@ -146,7 +151,7 @@ class FairTenants(Fair):
 
 @dataclass(slots=True)
 class QueuedJobs:
-    """A tenant of policy `fifo`: everything to the earliest job that can still rise. Rows in order of arrival."""
+    """A tenant of policy `fifo`: all goes to the earliest job that can still rise. Rows are in order of arrival."""
 
     rows: Ints
     cap: Floats
@@ -165,29 +170,31 @@ class QueuedJobs:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Where every job stands at the end, and the first level at which scarce GPUs held somebody back."""
+    """The final height of every job, and the first level at which scarce GPUs held a job back (else infinite)."""
 
     v: Floats
-    scarce_level: float  # infinite when nothing was scarce
+    scarce_level: float
     scarce_price: Floats
     shares: Floats
     optimal: bool
 
     def point(self, value: float) -> Point:
-        """The same as a point of the program whose value is the standing of the lowest."""
+        """Return these shares as a point whose value is the height of the lowest job or tenant."""
         close = 1e-6 * self.scarce_level if np.isfinite(self.scarce_level) else 0.0
         if value < self.scarce_level - close:
-            price = np.zeros_like(self.scarce_price)  # the lowest is as fast as it can be
+            # The lowest is as fast as it can be.
+            price = np.zeros_like(self.scarce_price)
         elif value <= self.scarce_level + close:
             price = self.scarce_price
         else:
-            price = np.full_like(self.scarce_price, np.nan)  # it was held back later, by what others left
+            # It was held back at a later level, by what the others left.
+            price = np.full_like(self.scarce_price, np.nan)
         none = np.zeros(0)
         return Point(self.shares, value, price, none, none, self.optimal)
 
 
 def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Filled:
-    """Raise the level through the tree until no job can rise; v is in `unit` of a member's rate."""
+    """Raise the level through the tree until no job can rise; heights are in `unit` of a member's rate."""
     n = len(program.count)
     cap = program.best_rate / unit
     first: tuple[float, Floats] | None = None
@@ -216,7 +223,8 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
         if stuck.all():
             return _filled(program, v, unit, first, replace(point, optimal=optimal))
-        if np.all(stuck <= done):  # arithmetic too coarse to tell who it is: the one whose rate costs most
+        if np.all(stuck <= done):
+            # Arithmetic is too coarse to tell which job is stuck: take the one whose rate costs most.
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         can_be_met = min(1.0, point.value) - 2.0 * HAIR
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
@@ -227,7 +235,7 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
 def _filled(
     program: Program, v: Floats, unit: Floats, first: tuple[float, Floats] | None, point: Point
 ) -> Filled:
-    """With pairs, what arithmetic was too coarse to see may be left over; it goes to somebody."""
+    """Return the final state; with pairs, rounding may leave GPU time over, which is given away first."""
     if program.problem.columns.is_pair.any() and point.optimal:
         floor = v * unit * program.count * min(1.0, point.value)
         point = program.improve(point, 1.0 / unit, floor)
@@ -236,36 +244,36 @@ def _filled(
 
 
 def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:
-    """How fast the worth of what is demanded grows with the level, just below s."""
+    """Return how fast the worth of the demand grows with the level, just below s."""
     step = s * 1e-6
     rise = float(worth @ (demand(s) - demand(s - step))) / step
     return rise if rise > 0 else np.inf
 
 
 def _free_reach(program: Program, point: Point) -> Floats:
-    """The best rate of each job on columns that cost it nothing at these prices: the only ones it may still rise on."""
+    """Return the best rate of each job on columns that are free at these prices: on no other can it still rise."""
     problem, usable = program.problem, program.usable
     columns = problem.columns.take(usable)
     total = float(point.price @ problem.capacity + point.rent @ program.count)
     nothing = FREE * columns.gpus * total / problem.capacity.sum()
     gpus = columns.gpus * point.price[columns.worker_type]
     reach = np.zeros(len(program.count))
-    for me, partner, my_rate, its_rate in (
+    for job, partner, rate, partner_rate in (
         (columns.first, columns.second, columns.first_rate, columns.second_rate),
         (columns.second, columns.first, columns.second_rate, columns.first_rate),
     ):
         # A partner takes part in the bill: its time has a rent, its rate a worth.
-        share = np.where(columns.is_pair, point.rent[partner] - its_rate * point.worth[partner], 0.0)
-        free = (me >= 0) & (gpus + share <= nothing)
-        np.maximum.at(reach, me[free], my_rate[free])
+        share = np.where(columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0)
+        free = (job >= 0) & (gpus + share <= nothing)
+        np.maximum.at(reach, job[free], rate[free])
     return reach
 
 
 def _held(program: Program, point: Point, rate: Floats) -> Bools:
-    """Jobs whose rate has a price of its own.
+    """Return which jobs have a rate with a price of its own; with pairs only.
 
-    Alone on its GPUs a job is stuck just when no free column is faster; a pair also needs its partner's
-    consent, and then only this tells.
+    Alone on its GPUs a job is stuck just when no free column is faster. In a pair its partner may hold it back, and
+    then only the price of its rate shows that it is stuck.
     """
     if not program.problem.columns.is_pair.any():
         return np.zeros(len(rate), dtype=bool)

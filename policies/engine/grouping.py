@@ -1,9 +1,9 @@
 """Exact merging of interchangeable jobs, and splitting an answer back.
 
-Two jobs are interchangeable when the policy cannot tell them apart: same ways to run at the same rates,
-same width and weight, same pair rates with every other job, and the same of whatever else the policy
-reads. Feasible sets are convex and symmetric in such jobs, so the average of an optimum over the group is
-an optimum: one row per group with a `count` loses nothing.
+Two jobs are interchangeable when the policy cannot tell them apart: same ways to run at the same rates, same width and
+weight, same pair rates with every other job, and the same further facts, if the policy reads them. Feasible sets are
+convex and symmetric in such jobs, so the average of an optimum over the group is an optimum: one row per group with a
+`count` loses nothing.
 
 Splitting gives every member the same time. Singles are divided evenly. A pair share between two groups is
 walked from corner to corner (members of one laid end to end beside members of the other), which needs at
@@ -21,7 +21,8 @@ from policies.engine.checks import derived
 from policies.errors import ProblemError
 from policies.problem import ALONE, Allocation, Floats, Ints, Problem
 
-Words = np.ndarray  # of uint64: hashes
+# Hashes, as an array of uint64.
+Words = np.ndarray
 EXACT_DEADLINES = 50
 NEGLIGIBLE = 1e-9
 
@@ -39,12 +40,13 @@ def _tenants(problem: Problem) -> list[np.ndarray]:
 def _deadlines(problem: Problem) -> list[np.ndarray]:
     due = np.isfinite(problem.jobs.deadline_s)
     facts = [np.where(due, problem.jobs.deadline_s, np.inf), np.where(due, problem.jobs.steps_left, np.inf)]
-    if problem.jobs.count[due].sum() <= EXACT_DEADLINES:  # which of them to keep is then decided job by job
+    if problem.jobs.count[due].sum() <= EXACT_DEADLINES:
+        # So few deadlines are kept or missed job by job, so their jobs stay apart.
         facts.append(np.where(due, np.arange(1, len(due) + 1), 0))
     return facts
 
 
-# What a policy may say that it reads, beyond rates, width and weight, which all of them read.
+# The facts that a policy may read beyond rates, width and weight, which every policy reads.
 FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
     "id": lambda p: [np.arange(len(p.jobs))],
     "steps_left": lambda p: [p.jobs.steps_left],
@@ -57,17 +59,21 @@ FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """How the rows of `grouped` came from those of `problem`, and the way back."""
+    """How the rows of `grouped` came from those of `problem`, and the way back.
+
+    `group_of` [n] is the row of each job's group; `solo` are the columns of the problem that run one job, and
+    `solo_source` the grouped column of each.
+    """
 
     problem: Problem
     grouped: Problem
-    group_of: Ints  # [n] row of each job's group
-    solo: Ints  # columns of the problem that run one job
-    solo_source: Ints  # and the grouped column of each
+    group_of: Ints
+    solo: Ints
+    solo_source: Ints
 
     def __call__(self, allocation: Allocation) -> Allocation:
-        """The same answer for every job: on the problem's own columns."""
-        if self.grouped is self.problem:  # nobody was merged
+        """Return the answer for every job, on the problem's own columns."""
+        if self.grouped is self.problem:
             return allocation
         shares = np.zeros(len(self.problem.columns))
         shares[self.solo] = self._solo_shares(allocation)
@@ -85,9 +91,9 @@ class Grouping:
         )
 
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
-        """For pairs that are known between groups only (`solved` = the grouped problem with such columns added).
+        """Return a problem of all jobs with the columns that an answer uses, and the answer on it.
 
-        Returns a problem of all the jobs with the columns that the answer uses, and the answer on it.
+        It is for pairs that are known between groups only: `solved` is the grouped problem with such columns added.
         """
         if len(solved.jobs) != len(self.grouped.jobs):
             raise ProblemError("split: the solved problem does not have the rows of the grouped one")
@@ -97,16 +103,16 @@ class Grouping:
         )
         base = self(alone)
         a, b, source, share = self._pair_shares(solved, allocation.time_share)
-        mine, columns = self.problem.columns, solved.columns
-        label = mine.label + tuple(columns.label[k] for k in source.tolist())
+        own_columns, columns = self.problem.columns, solved.columns
+        label = own_columns.label + tuple(columns.label[k] for k in source.tolist())
         joined = derived(
-            mine,
-            first=np.concatenate([mine.first, a]),
-            second=np.concatenate([mine.second, b]),
-            worker_type=np.concatenate([mine.worker_type, columns.worker_type[source]]),
-            gpus=np.concatenate([mine.gpus, columns.gpus[source]]),
-            first_rate=np.concatenate([mine.first_rate, columns.first_rate[source]]),
-            second_rate=np.concatenate([mine.second_rate, columns.second_rate[source]]),
+            own_columns,
+            first=np.concatenate([own_columns.first, a]),
+            second=np.concatenate([own_columns.second, b]),
+            worker_type=np.concatenate([own_columns.worker_type, columns.worker_type[source]]),
+            gpus=np.concatenate([own_columns.gpus, columns.gpus[source]]),
+            first_rate=np.concatenate([own_columns.first_rate, columns.first_rate[source]]),
+            second_rate=np.concatenate([own_columns.second_rate, columns.second_rate[source]]),
             label=label,
         )
         answer = replace(
@@ -127,7 +133,7 @@ class Grouping:
         return [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _pair_shares(self, solved: Problem, time_share: Floats) -> tuple[Ints, Ints, Ints, Floats]:
-        """Job-level pairs: first job, second job, the grouped column it comes from, its share."""
+        """Return the pairs of jobs: first job, second job, the grouped column they come from, their share."""
         columns, members = solved.columns, self._members()
         least = NEGLIGIBLE * np.minimum(
             solved.jobs.count[columns.first], solved.jobs.count[np.maximum(columns.second, columns.first)]
@@ -145,7 +151,7 @@ class Grouping:
         return a, b, source, share
 
     def _pair_column(self, a: Ints, b: Ints, way: Ints) -> Ints:
-        """The problem's own column for each pair of jobs and way (grouping keeps the ways, so their numbers agree)."""
+        """Return the problem's column for each pair of jobs and way. Grouping keeps the numbers of ways."""
         pairs = np.flatnonzero(self.problem.columns.is_pair)
         n, ways = len(self.problem.jobs), _ways(self.problem)
         columns = self.problem.columns
@@ -159,20 +165,20 @@ class Grouping:
             np.flatnonzero(self.grouped.columns.is_pair),
             np.flatnonzero(self.problem.columns.is_pair),
         )
-        mine, theirs = self.problem.columns, self.grouped.columns
-        key = _pair_key(theirs.first[blocks], theirs.second[blocks], self.grouped.way[blocks], n, ways)
+        columns, merged = self.problem.columns, self.grouped.columns
+        key = _pair_key(merged.first[blocks], merged.second[blocks], self.grouped.way[blocks], n, ways)
         order = np.argsort(key)
-        c, d = self.group_of[mine.first[pairs]], self.group_of[mine.second[pairs]]
+        c, d = self.group_of[columns.first[pairs]], self.group_of[columns.second[pairs]]
         block = order[np.searchsorted(key[order], _pair_key(c, d, self.problem.way[pairs], n, ways))]
-        out = np.zeros(len(mine), dtype=bool)
+        out = np.zeros(len(columns), dtype=bool)
         out[pairs] = allocation.backfill[blocks[block]]
         return out
 
 
 def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None) -> tuple[Problem, Grouping]:
-    """One row per group of jobs that a policy which reads `keys` cannot tell apart. Exact.
+    """Return the problem with one row for each group of jobs that a policy which reads `keys` cannot tell apart.
 
-    Jobs with different numbers in `apart` stay apart: for callers who know more of them than the problem says.
+    Jobs with different numbers in `apart` stay apart, for callers that have facts which the problem has not.
     """
     unknown = [key for key in keys if key not in FACTS]
     if unknown:
@@ -183,7 +189,8 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
         facts.append(apart)
     for key in keys:
         facts += FACTS[key](problem)
-    many = problem.jobs.count > 1  # a row that is a group already stays as it is
+    # A row that is a group already stays as it is.
+    many = problem.jobs.count > 1
     if many.any():
         facts.append(np.where(many, np.arange(1, n + 1), 0))
     colour = _colours(problem, facts)
@@ -193,21 +200,21 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
 
 
 def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
-    """Jobs of one colour have equal facts and equal solo columns; numbered by the first job that has it."""
+    """Return a colour for each job, equal if facts and solo columns are; numbered by its first job."""
     n, columns = len(problem.jobs), problem.columns
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if not problem.in_order:
         solo = solo[np.lexsort((problem.way[solo], columns.first[solo]))]
-    # What is known of a job as bytes: the same bytes, the same colour.
-    told = np.column_stack([_bits(fact) for fact in facts])
+    # All facts of a job as bytes: jobs of the same bytes have the same colour.
+    table = np.column_stack([_bits(fact) for fact in facts])
     ways = np.column_stack([_bits(problem.way[solo]), _bits(columns.first_rate[solo])])
-    told_bytes, ways_bytes, width = told.tobytes(), ways.tobytes(), told.itemsize * told.shape[1]
+    fact_bytes, way_bytes, width = table.tobytes(), ways.tobytes(), table.itemsize * table.shape[1]
     ends = (np.cumsum(np.bincount(columns.first[solo], minlength=n)) * ways.itemsize * 2).tolist()
     colour: dict[tuple[bytes, bytes], int] = {}
     out, start = [], 0
     for row, end in enumerate(ends):
-        known = (told_bytes[row * width : (row + 1) * width], ways_bytes[start:end])
-        out.append(colour.setdefault(known, len(colour)))
+        key = (fact_bytes[row * width : (row + 1) * width], way_bytes[start:end])
+        out.append(colour.setdefault(key, len(colour)))
         start = end
     return np.array(out, np.int64)
 
@@ -219,24 +226,27 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
     ra, rb = _bits(columns.first_rate[pairs]), _bits(columns.second_rate[pairs])
     while True:
         word = np.zeros(len(colour), dtype=np.uint64)
-        for mine, other, r_mine, r_other in ((a, b, ra, rb), (b, a, rb, ra)):
-            sight = _hash(_hash(_hash(_bits(colour[other]), 1) ^ way, 2) ^ r_mine, 3)
-            np.add.at(word, mine, _hash(sight ^ _hash(r_other, 4), 5))
-        # Refined, never replaced: a hash that collides can only leave together what already was, and this ends.
+        for job, partner, rate, partner_rate in ((a, b, ra, rb), (b, a, rb, ra)):
+            sight = _hash(_hash(_hash(_bits(colour[partner]), 1) ^ way, 2) ^ rate, 3)
+            np.add.at(word, job, _hash(sight ^ _hash(partner_rate, 4), 5))
+        # Colours are refined, never replaced: a hash that collides can only leave jobs together, and the loop ends.
         finer = np.unique(np.stack([colour, word.view(np.int64)]), axis=1, return_inverse=True)[1].ravel()
         settled = finer.max() == colour.max()
         colour = finer.astype(np.int64)
         if settled:
             break
-    while True:  # every block of pairs must be complete and even; jobs of those that are not stay single
+    # Every block of pairs must be complete and even; the jobs of other blocks stay single.
+    while True:
         key = _pair_key(colour[a], colour[b], problem.way[pairs], len(colour), _ways(problem))
         low, high = np.minimum(colour[a], colour[b]), np.maximum(colour[a], colour[b])
         turned = colour[a] > colour[b]
         r_low, r_high = np.where(turned, rb, ra), np.where(turned, ra, rb)
-        _, leader, block, found = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+        _, leader, block, size_of_block = np.unique(
+            key, return_index=True, return_inverse=True, return_counts=True
+        )
         size = np.bincount(colour)
         full = np.where(low == high, size[low] * (size[low] - 1) // 2, size[low] * size[high])
-        bad = found[block] != full
+        bad = size_of_block[block] != full
         bad |= (r_low != r_low[leader[block]]) | (r_high != r_high[leader[block]])
         bad |= (low == high) & (r_low != r_high)
         bad &= (size[low] > 1) | (size[high] > 1)
@@ -250,7 +260,8 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
-    leader[colour[::-1]] = np.arange(n)[::-1]  # the last one written stays: the first member
+    # Of several members the one written last stays: the first of them.
+    leader[colour[::-1]] = np.arange(n)[::-1]
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
         return problem, Grouping(problem, problem, np.arange(n), solo, solo)
@@ -261,9 +272,9 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
             colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem)
         )
         pairs = pairs[np.unique(key, return_index=True)[1]]
-    taken = columns.take(np.concatenate([led, pairs]))
-    second = np.where(taken.is_pair, colour[taken.second], ALONE) if pairs.size else taken.second
-    merged = derived(taken, first=colour[taken.first], second=second)
+    kept = columns.take(np.concatenate([led, pairs]))
+    second = np.where(kept.is_pair, colour[kept.second], ALONE) if pairs.size else kept.second
+    merged = derived(kept, first=colour[kept.first], second=second)
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
     jobs = derived(problem.jobs.take(leader), count=count)
     grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
@@ -274,7 +285,7 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
 
 
 def _pair_key(a: Ints, b: Ints, way: Ints, n: int, ways: int) -> Ints:
-    """Which two rows (whichever comes first), run in which way, as one number."""
+    """Return two rows, in either order, and a way as one number."""
     return np.asarray((np.minimum(a, b) * np.int64(n) + np.maximum(a, b)) * np.int64(ways) + way)
 
 
@@ -283,7 +294,7 @@ def _ways(problem: Problem) -> int:
 
 
 def _renumber(colour: Ints) -> Ints:
-    """Colours numbered by the first job that has them, so that grouping keeps the order of the jobs."""
+    """Return the colours numbered by the first job that has them, so that grouping keeps the order of jobs."""
     _, leader, inverse = np.unique(colour, return_index=True, return_inverse=True)
     rank = np.empty(len(leader), dtype=np.int64)
     rank[np.argsort(leader)] = np.arange(len(leader))
@@ -291,14 +302,15 @@ def _renumber(colour: Ints) -> Ints:
 
 
 def _corner_walk(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
-    """Members of both groups laid end to end along a line of length 1; whoever lies side by side is a pair."""
+    """Pair members of two groups, each laid end to end along a line of length 1: those side by side are pairs."""
     n, m = len(c), len(d)
-    cuts = np.unique(np.concatenate([np.arange(n + 1) * m, np.arange(m + 1) * n]))  # in units of 1 / (n m)
+    # Places along the line are in units of 1 / (n m).
+    cuts = np.unique(np.concatenate([np.arange(n + 1) * m, np.arange(m + 1) * n]))
     return c[cuts[:-1] // m], d[cuts[:-1] // n], np.diff(cuts) / (n * m)
 
 
 def _circle(c: Ints) -> tuple[Ints, Ints, Floats]:
-    """Each member paired with the next, the last with the first."""
+    """Pair each member with the next, the last with the first."""
     n = len(c)
     if n == 2:
         return c[:1], c[1:], np.ones(1)
@@ -306,14 +318,14 @@ def _circle(c: Ints) -> tuple[Ints, Ints, Floats]:
 
 
 def _bits(values: np.ndarray) -> Words:
-    """The 64 bits of each number; 0.0 and -0.0 alike."""
+    """Return the 64 bits of each number; 0.0 and -0.0 have the same."""
     if values.dtype == np.float64:
         return np.asarray((values + 0.0).view(np.uint64))
     return values.astype(np.uint64)
 
 
 def _hash(word: Words, salt: int) -> Words:
-    """A 64-bit finaliser (xor, shift, multiply): every bit of the input moves every bit of the output."""
+    """Return a hash by a 64-bit finaliser (xor, shift, multiply): every bit of the input moves every bit of it."""
     word = word + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -3,8 +3,8 @@
 Without pairs, a column belongs to one job, most rows concern one job (its time, its rate), and only a few rows
 (capacity) and a few columns (a common level) tie all jobs together. The normal equations are then a long
 diagonal of tiny blocks with a narrow border: everything is a sum over jobs, and an iteration costs a few
-passes over the columns. The method itself is Mehrotra's predictor and corrector; a general solver takes over
-where the structure is missing or the numbers are too hard.
+passes over the columns. The method itself is Mehrotra's predictor and corrector. Where the structure is missing or
+the numbers are too hard it fails, and a general solver takes over.
 
     primal  min c x,  A x + s = b,  x, s >= 0          dual  z = c + A'y,  y, z >= 0
 
@@ -24,34 +24,39 @@ from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
 ITERATIONS = 200
-GAP = 1e-10  # relative; reached unless arithmetic gives out
-GOOD_GAP = 1e-8  # good enough when it does
+# The relative gap at which a program is solved, and the one that is good enough if rounding stops all progress.
+GAP = 1e-10
+GOOD_GAP = 1e-8
 FEASIBLE = 1e-9
 REFINEMENTS = 2
-PATIENCE = 8  # steps without progress
-MOST_TIES = 40  # rows and columns that concern many jobs
-MOST_ROWS = 4  # per job
+# How many steps without progress end the search.
+PATIENCE = 8
+# At most so many rows and columns may concern several jobs, and at most so many rows one job.
+MOST_TIES = 40
+MOST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """The program in planes. R rows per job, T tying rows, p tying columns, c planes, n jobs."""
+    """The program in planes: R rows per job, T tying rows, p tying columns, c planes, n jobs.
 
-    place: Ints  # [k] where each column went, in the flat planes; tying columns come behind them
-    spot: Ints  # [m] where each row went, in the flat own rows; tying rows come behind them
-    own: Floats  # [R, c, n] coefficients in a job's own rows
-    tie: Floats  # [T, c, n] in the tying rows
-    level_own: Floats  # [p, R, n] of tying columns, in own rows
-    level_tie: Floats  # [p, T] and in tying rows
+    `place` and `spot` are the new places of the program's columns and rows, tying ones last; rows are measured in their
+    `unit`. `active` lists the own rows and the tying rows in which each plane has coefficients.
+    """
+
+    place: Ints  # [k]
+    spot: Ints  # [m]
+    own: Floats  # [R, c, n] planes in own rows
+    tie: Floats  # [T, c, n] planes in tying rows
+    level_own: Floats  # [p, R, n] tying columns
+    level_tie: Floats  # [p, T] tying columns
     cost: Floats  # [c n + p]
     limit: Floats  # [R n + T]
-    unit: Floats  # [m] what each row was measured in
-    active: tuple[
-        tuple[tuple[int, ...], tuple[int, ...]], ...
-    ]  # per plane: own rows and tying rows that it is in
+    unit: Floats  # [m]
+    active: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     def rows_of(self, x: Floats) -> Floats:
-        """A x."""
+        """Return A x."""
         _, c, n = self.own.shape
         planes, level = x[: c * n].reshape(c, n), x[c * n :]
         own = np.einsum("p,prn->rn", level, self.level_own)
@@ -64,7 +69,7 @@ class _Blocks:
         return np.concatenate([own.ravel(), tie])
 
     def columns_of(self, y: Floats) -> Floats:
-        """A'y."""
+        """Return A'y."""
         R, c, n = self.own.shape
         own, tie = y[: R * n].reshape(R, n), y[R * n :]
         planes = np.zeros((c, n))
@@ -108,7 +113,7 @@ class _Normal:
         self.schur[T:, T:] = -np.einsum("rpn,rqn->pq", level, level) - np.diag(1.0 / D[c * n :])
 
     def _orthogonal(self, root: Floats, slack: Floats) -> tuple[Floats, list[dict[int, Floats]]]:
-        """L, and the rows of Q' as planes: columns first, then a place for the slack of each row."""
+        """Return L, and the rows of Q' as planes: columns first, then a place for the slack of each row."""
         blocks, c = self.blocks, self.blocks.own.shape[1]
         R, n = slack.shape
         lower = np.zeros((R, R, n))
@@ -122,7 +127,7 @@ class _Normal:
         return lower, basis
 
     def solve(self, r: Floats, h: Floats) -> tuple[Floats, Floats]:
-        """dy and v."""
+        """Return dy and v."""
         R, _, n = self.blocks.own.shape
         T = len(self.blocks.tie)
         half = _forward(self.lower, r[: R * n].reshape(R, n))
@@ -137,19 +142,19 @@ class _Normal:
 
 
 def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) -> Floats:
-    """Take out of `rest`, in place, what lies along the basis (twice over, for the last digits); how much that was."""
-    seen = np.zeros((len(basis), n))
+    """Subtract from `rest`, in place, its part along the basis, and return that part. Twice, for the last digits."""
+    part = np.zeros((len(basis), n))
     for _ in range(2):
         for r, vector in enumerate(basis):
             along = _inner(vector, rest)
-            seen[r] += along
+            part[r] += along
             for at, values in vector.items():
                 rest[at] = rest[at] - along * values if at in rest else -along * values
-    return seen
+    return part
 
 
 def _solve_tied(schur: Floats, right: Floats) -> Floats:
-    """The small system, each unknown in its own unit; one that nothing depends on any more stays where it is."""
+    """Solve the small system, each unknown in its own unit; an unknown on which nothing depends stays as it is."""
     size = np.sqrt(np.abs(np.diagonal(schur)))
     unit = 1.0 / np.where(size > 0, size, 1.0)
     even = schur * unit[:, None] * unit
@@ -160,7 +165,7 @@ def _solve_tied(schur: Floats, right: Floats) -> Floats:
 
 
 def _forward(lower: Floats, right: Floats) -> Floats:
-    """L⁻¹ right, job by job."""
+    """Return L⁻¹ right, job by job."""
     out = np.array(right)
     for r in range(len(out)):
         for before in range(r):
@@ -170,7 +175,7 @@ def _forward(lower: Floats, right: Floats) -> Floats:
 
 
 def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
-    """Inner products job by job, over the planes that both are in."""
+    """Return inner products job by job, over the planes in both."""
     both = [a[at] * b[at] for at in a.keys() & b.keys()]
     return np.asarray(sum(both[1:], both[0])) if both else np.zeros(())
 
@@ -178,11 +183,10 @@ def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
 def solve_blocks(
     cost: Floats, rows: Sparse, limit: Floats, block: Ints, stop: Callable[[], bool] = bool
 ) -> tuple[Floats, Floats]:
-    """x and the duals of the rows; `block` says which job each column belongs to, -1 where it ties jobs together."""
+    """Return x and the duals of the rows; `block` is the job to which each column belongs, -1 if it ties several."""
     blocks = _arrange(cost, rows, limit, block)
-    with np.errstate(
-        over="ignore", divide="ignore", invalid="ignore"
-    ):  # a step that goes astray is seen and given up
+    # A step that goes astray is recognised by its numbers, and ends the search.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x, y = _Iteration(blocks).run(stop)
     return x[blocks.place], y[blocks.spot] / blocks.unit
 
@@ -207,7 +211,7 @@ class _Iteration:
         self.z, self.y = _inside(z, y)
 
     def run(self, stop: Callable[[], bool]) -> tuple[Floats, Floats]:
-        """The optimum, or SolverFailure where the numbers are too hard or the time is up."""
+        """Return the optimum; SolverFailure where the numbers are too hard or the time is up."""
         best, stalled, least = np.inf, 0, np.full(3, np.inf)
         kept = (self.x, self.y)
         for _ in range(ITERATIONS):
@@ -239,7 +243,7 @@ class _Iteration:
         value = _dot(blocks.cost, self.x)
         self.gap = _dot(self.x, self.z) + _dot(self.s, self.y)
         primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
-        # Where every column is in use z vanishes (one type for all): what it is made of tells its unit then.
+        # If every column is in use (one type for all) z vanishes, and its unit is that of its parts.
         own = self.y[: blocks.own[:, 0].size]
         dual = float(np.abs(self.over).max()) / max(float(self.z.max()), float(own.max()), self.gain)
         return primal, dual, self.gap / (1e-8 + abs(value))
@@ -250,8 +254,8 @@ class _Iteration:
         normal = _Normal(self.blocks, x / z, s / y)
         dx, ds, dy, dz = self._direction(normal, -x * z, -s * y, 0)
         ahead, back = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
-        # As in a conic solver: one length for all, and the more is centred the sooner the first step was blocked.
-        # Never closer to the boundary than the gap asks for, though: what is gained there is lost to rounding.
+        # As in a conic solver there is one step length for all, and the sooner the first step was blocked, the more the
+        # second is centred. It never goes closer to the boundary than the gap asks for, as rounding would undo that.
         enough = 0.3 * GAP * (1e-8 + abs(_dot(self.blocks.cost, x))) / (len(x) + len(s))
         centre = max(mu * (1.0 - min(ahead, back)) ** 3, enough)
         dx, ds, dy, dz = self._direction(
@@ -264,14 +268,15 @@ class _Iteration:
     def _direction(
         self, normal: _Normal, xz: Floats, sy: Floats, refinements: int
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """The Newton step that reaches the given complementarity products."""
+        """Return the Newton step that reaches these complementarity products."""
         blocks, planes = self.blocks, self.planes
         D = self.x / self.z
         h = xz / self.x - self.over
         q = self.short - sy / self.y
         W = self.s / self.y
         dy, v = normal.solve(blocks.rows_of(_only(D * h, planes)) - q, h[planes:])
-        for _ in range(refinements):  # near the end the blocks are badly conditioned
+        # Near the end the blocks are badly conditioned, and the solution is refined.
+        for _ in range(refinements):
             back = blocks.columns_of(dy)
             dx = np.concatenate([(D * (h - back))[:planes], -v])
             more, further = normal.solve(
@@ -285,7 +290,7 @@ class _Iteration:
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    """A plain sum of products: a threaded one costs more here than it saves, and may add up in another order."""
+    """Return a plain sum of products: a threaded one costs more here than it saves, and may add in another order."""
     return float(np.einsum("i,i->", a, b))
 
 
@@ -296,19 +301,19 @@ def _only(values: Floats, planes: int) -> Floats:
 
 
 def _reach(u: Floats, du: Floats, v: Floats, dv: Floats) -> float:
-    """How far one can go until something reaches zero (at most 1 when nothing is in the way)."""
+    """Return the step length at which the first entry reaches zero; 1 if none does before."""
     least = min(float((du / u).min()), float((dv / v).min()))
     return 1.0 if least >= -1.0 else -1.0 / least
 
 
 def _inside(u: Floats, v: Floats) -> tuple[Floats, Floats]:
-    """Both vectors shifted by one amount, so that nothing in them is zero or below."""
+    """Return both vectors shifted by one amount, so that all entries are positive."""
     shift = 1.0 + max(0.0, -float(u.min()), -float(v.min()))
     return u + shift, v + shift
 
 
 def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
-    """Sort columns into planes and rows into own and tying ones; SolverFailure when the structure is not there."""
+    """Sort columns into planes, and rows into own and tying ones; SolverFailure if the structure is missing."""
     k, m = len(cost), len(limit)
     tying = np.flatnonzero(block < 0)
     free = np.flatnonzero(block >= 0)
@@ -352,11 +357,12 @@ def _filled(
     spot: Ints,
     shape: tuple[int, ...],
 ) -> _Blocks:
+    """Return the program with all its coefficients in their places."""
     R, T, p, c, n = shape
     own, tie = np.zeros((R, c, n)), np.zeros((T, c * n))
     level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
     at_row, at_column = spot[rows.row], place[rows.column]
-    # Rows of very different size (a job's time, a type's GPUs) are measured in their limits.
+    # Rows differ much in size (a job's time, a type's GPUs): measure each in its limit.
     size = np.abs(limit)
     unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
     value = rows.value / unit[rows.row]

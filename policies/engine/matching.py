@@ -1,7 +1,7 @@
 """Jobs to (worker type, position from last) at the least sum of position × time: an exact matching.
 
 All GPUs of a type are alike, so a slot is (type, position) with room for as many jobs as the type has GPUs,
-and there are few slots. Jobs come one at a time; each takes the shortest augmenting path: into a slot, pushing
+and there are few slots. Jobs are added one at a time, each along the shortest augmenting path: into a slot, pushing
 a job on from it if it is full, and so on until a slot has room. After each path the matching is the cheapest
 one for the jobs so far.
 """
@@ -19,7 +19,7 @@ from policies.problem import Floats, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Type and position from last (1 = last) of each job."""
+    """The type and the position from last (1 = last) of each job, and the sum of completion times."""
 
     kind: Ints
     position: Ints
@@ -27,7 +27,7 @@ class Schedule:
 
 
 def shortest_schedule(time_s: Floats, gpus: Ints, stop: Callable[[], bool] = bool) -> Schedule:
-    """The schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
+    """Return the schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
     jobs = len(time_s)
     usable = np.where(gpus[None, :] > 0, time_s, np.inf)
     if not np.isfinite(usable).any(axis=1).all():
@@ -44,7 +44,10 @@ def shortest_schedule(time_s: Floats, gpus: Ints, stop: Callable[[], bool] = boo
 
 
 class _Slots:
-    """The slots in use and one empty layer above them, who is in which, and what pushing somebody on would cost."""
+    """The slots in use and one empty layer above them, the jobs in each, and the cost of pushing a job on.
+
+    `push[from, to]` is the least extra cost of moving one member, `pushed` which member that is.
+    """
 
     def __init__(self, time_s: Floats, gpus: Ints) -> None:
         self.time_s, self.gpus = time_s, gpus
@@ -52,21 +55,22 @@ class _Slots:
         self.position = np.zeros(0, dtype=np.int64)
         self.members: list[list[int]] = []
         self.slot_of = np.full(len(time_s), -1, dtype=np.int64)
-        self.push = np.zeros((0, 0))  # [from, to] the least extra cost of moving one member
-        self.pushed = np.zeros((0, 0), dtype=np.int64)  # and which one
+        self.push = np.zeros((0, 0))
+        self.pushed = np.zeros((0, 0), dtype=np.int64)
         for kind in np.flatnonzero(gpus > 0).tolist():
             self._open(kind, 1)
 
     def insert(self, job: int) -> None:
-        """Along the cheapest path, so that the matching stays the cheapest."""
+        """Add a job along the cheapest path, so that the matching stays the cheapest."""
         start = self.position * self.time_s[job, self.kind]
         room = np.array([len(m) for m in self.members]) < self.gpus[self.kind]
         reach, before = start.copy(), np.full(len(start), -1)
-        while True:  # no cycle can pay, so this ends after at most as many rounds as there are slots
+        # No cycle can pay, so this ends after at most as many rounds as there are slots.
+        while True:
             via = reach[:, None] + self.push
             origin = via.argmin(axis=0)
             through = via[origin, np.arange(len(reach))]
-            # Ties in the last bit must not go round and round.
+            # Without a margin, ties in the last bit would go round and round.
             margin = 1e-12 * np.where(np.isfinite(reach), np.abs(reach), 0.0)
             better = through < reach - margin
             if not better.any():
@@ -96,7 +100,7 @@ class _Slots:
             self._price(slot)
 
     def _open(self, kind: int, position: int) -> None:
-        """One more position on every GPU of a type."""
+        """Add one more position on every GPU of a type."""
         self.kind, self.position = np.append(self.kind, kind), np.append(self.position, position)
         self.members.append([])
         size = len(self.kind)
@@ -107,13 +111,15 @@ class _Slots:
             self._price(slot)
 
     def _price(self, slot: int) -> None:
+        """Bring the costs of pushing a job on from this slot up to date."""
         members = np.array(self.members[slot], dtype=np.int64)
-        if len(members) < self.gpus[self.kind[slot]]:  # there is room: nobody needs to be pushed on
+        if len(members) < self.gpus[self.kind[slot]]:
+            # The slot has room, so no job needs to be pushed on from it.
             self.push[slot] = np.inf
             return
         cost = self.time_s[np.ix_(members, self.kind)] * self.position
         extra = cost - cost[:, [slot]]
-        who = extra.argmin(axis=0)
-        self.push[slot] = extra[who, np.arange(len(self.kind))]
-        self.pushed[slot] = members[who]
+        cheapest = extra.argmin(axis=0)
+        self.push[slot] = extra[cheapest, np.arange(len(self.kind))]
+        self.pushed[slot] = members[cheapest]
         self.push[slot, slot] = np.inf

@@ -1,11 +1,9 @@
-"""How far a path of demands goes, told by prices alone.
+"""How far a path of demands goes, by prices alone: a level close to the right one, from which an exact search begins.
 
-Without pairs, jobs meet only in the prices of GPUs. At given prices each job has its cheapest way to have what
-it demands (a mix of at most two of its columns), and the sum over jobs says whether a cluster worth so much can
-pay for all of it. The level at which it can no more, at the least favourable prices, is the answer. There are
-as many prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
-
-What comes out is a level close to the right one, to begin an exact search from.
+Without pairs, jobs meet only in the prices of GPUs. At given prices each job has a cheapest way to have the rate it
+demands (a mix of at most two of its columns), and the sum over jobs shows whether GPUs of that total worth can pay for
+all of it. The level at which they no longer can, at the least favourable prices, is the answer. There are as many
+prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
 """
 
 from __future__ import annotations
@@ -21,21 +19,25 @@ from policies.engine.sparse import dense
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints, Problem
 
-CLOSE = 1e-6  # of the bill
-PAID = 1e-9  # what is over by less counts as paid
+# Prices are found when they could rise by no more than this part of the bill.
+CLOSE = 1e-6
+# A bill that exceeds the worth of the GPUs by less than this part counts as paid.
+PAID = 1e-9
 MOST_PLANES = 60
-Cost = tuple[Floats, Floats]  # of the slower column of each mix, and what the faster one costs more
-MOST_COLUMNS = 8  # per job: the cheapest mix is looked for among all pairs of them
+# Of a job, at most: its cheapest mix is searched among all pairs of its columns.
+MOST_COLUMNS = 8
+# The cost of the slower column of each mix, and how much more the faster one costs.
+Cost = tuple[Floats, Floats]
 
 
 def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
-    """About the greatest s in (0, top] at which demand(s) can be met; `top` where this is not the way to find out."""
+    """Return about the greatest s in (0, top] at which demand(s) can be met; `top` where prices cannot tell."""
     market = _Market.of(problem, usable)
     return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
 
 
 def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
-    """Whether prices let one expect that all of this can be met; not where this is not the way to find out."""
+    """Return whether, by prices, all of this can probably be met; False where prices cannot tell."""
     market = _Market.of(problem, usable)
     if market is None:
         return False
@@ -45,9 +47,10 @@ def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
 def _levels(
     market: _Market, problem: Problem, demand: Callable[[float], Floats], top: float
 ) -> Iterator[float]:
-    """What ever harder prices leave of the level, from the top down to where it ends."""
+    """Yield the levels that less and less favourable prices leave, from the top down to the answer."""
     count = problem.jobs.count
-    prices = (problem.capacity > 0) / problem.capacity.sum()  # of all GPUs together: 1
+    # All GPUs together are worth 1.
+    prices = (problem.capacity > 0) / problem.capacity.sum()
     level = top
     planes: list[Floats] = []
     for _ in range(MOST_PLANES):
@@ -59,7 +62,8 @@ def _levels(
 
             try:
                 level = float(brentq(excess, 0.0, level, rtol=1e-9))
-            except (ValueError, RuntimeError):  # rates too far apart for a bill; a guess need not be good
+            except (ValueError, RuntimeError):
+                # Rates are too far apart to add up. A guess need not be good.
                 yield level
                 return
         yield level
@@ -71,22 +75,22 @@ def _levels(
 
 
 def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
-    """The prices at which what is known of the jobs' choices is the hardest to pay for; None where it can be paid."""
+    """Return the prices at which the known choices of the jobs are hardest to pay for; None if they can be paid."""
     cost = np.append(np.zeros(len(capacity)), -1.0)
     rows = np.vstack([np.append(capacity, 0.0), np.column_stack([-planes, np.ones(len(planes))])])
     try:
-        found = solve_lp(LinearProgram(cost, dense(rows), np.append(1.0, np.zeros(len(planes)))))
+        answer = solve_lp(LinearProgram(cost, dense(rows), np.append(1.0, np.zeros(len(planes)))))
     except SolverFailure:
         return None
-    prices = np.where(capacity > 0, found.x[:-1], 0.0)
-    return None if found.x[-1] < CLOSE else prices / (prices @ capacity)
+    prices = np.where(capacity > 0, answer.x[:-1], 0.0)
+    return None if answer.x[-1] < CLOSE else prices / (prices @ capacity)
 
 
 class _Market:
-    """Each job's ways to have a rate, side by side: a mix of a slower column (or nothing) and a faster one."""
+    """The ways of each job to have a rate, side by side: mixes of a slower column (or nothing) and a faster one."""
 
     def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
-        """By plane, the first of which is nothing: type, GPUs and rate per member."""
+        """Take type, GPUs and rate per member of each plane, the first of which is nothing."""
         self.kind, self.gpus, self.count, self.types = kind, gpus, count, types
         planes = range(len(rate))
         self.fast, self.slow = np.array([(b, a) for b in planes[1:] for a in planes if a != b]).T
@@ -97,7 +101,7 @@ class _Market:
 
     @classmethod
     def of(cls, problem: Problem, usable: Ints) -> _Market | None:
-        """None when jobs have too many columns to try all mixes."""
+        """Return the market of a problem; None if jobs have too many columns to try all mixes."""
         columns = problem.columns.take(usable)
         n = len(problem.jobs)
         size = np.bincount(columns.first, minlength=n)
@@ -114,16 +118,16 @@ class _Market:
         return cls(kind, gpus, rate, problem.jobs.count.astype(float), len(problem.capacity))
 
     def cost(self, prices: Floats) -> Cost:
-        """Of each mix at these prices of GPUs."""
+        """Return the cost of each mix at these prices of GPUs."""
         cost = prices[self.kind] * self.gpus
         return cost[self.slow], cost[self.fast] - cost[self.slow]
 
     def bill(self, cost: Cost, want: Floats) -> float:
-        """What all jobs pay together when each has the rate it wants in its cheapest way."""
+        """Return how much all jobs pay together when each has the rate it wants in its cheapest way."""
         return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
 
     def used(self, cost: Cost, want: Floats) -> Floats:
-        """The GPUs of each type that they pay for."""
+        """Return how many GPUs of each type they pay for."""
         part, bills = self._mixes(cost, want)
         best, job = bills.argmin(axis=0), np.arange(len(want))
         fast, slow, part = self.fast[best], self.slow[best], part[best, job]
@@ -132,7 +136,7 @@ class _Market:
         return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
 
     def _mixes(self, cost: Cost, want: Floats) -> tuple[Floats, Floats]:
-        """Of each mix: the part of the faster column, and the bill (infinite where the mix is none)."""
+        """Return the part of the faster column in each mix, and the bill, infinite where there is no such mix."""
         slow, more = cost
         with np.errstate(over="ignore", invalid="ignore"):
             part = (want - self.slow_rate) * self.per_rate

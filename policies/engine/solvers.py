@@ -2,8 +2,8 @@
 
 A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
 apart into jobs go to our own interior-point method, those with pairs that are large or wide to simplex (HiGHS),
-the others to Clarabel; HiGHS without limits and then whatever cvxpy finds installed take over where those give up.
-An answer says whether it is optimal, so that nobody mistakes best-so-far for best.
+the others to Clarabel; HiGHS without limits and then any solver that cvxpy finds take over where those give up.
+An answer states whether it is optimal, so that the best so far is never mistaken for the best.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
-# A clock may stop a solver (a daemon must go on), but inside a simulation these decide: same input, same answer.
+# A clock may stop a solver, as a daemon must go on. In a simulation only these may: same input, same answer.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
-MANY_COLUMNS = 600  # below it, a general solver is as quick
+# Below so many columns, a general solver is as quick as our own.
+MANY_COLUMNS = 600
 MANY_ROWS = 600
-WIDE, COLUMNS_PER_ROW = (
-    200,
-    4,
-)  # so many columns, and so many for each row: prices tell quickly which are needed
+# A program is wide with so many columns, and so many for each row: prices soon show which of them are needed.
+WIDE, COLUMNS_PER_ROW = 200, 4
 STEPS_PER_ROW = 10
-TRY = 0.3  # of the time that is left, for what may have no answer
-DUAL, PRIMAL = 1, 4  # the strategies of HiGHS
+# The part of the time left that a program may take which may have no answer.
+TRY = 0.3
+DUAL, PRIMAL = 1, 4  # strategies of HiGHS
 
-# A library's trouble is not the end.
+# Errors of a library after which the next solver of the chain is tried.
 _TROUBLE = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
 
-_scipy: Any = scipy.optimize  # whose stubs do not know that constraints may be sparse
-_highspy: Any = highspy  # which has none
+# The stubs of SciPy require dense constraints; highspy has no stubs.
+_scipy: Any = scipy.optimize
+_highspy: Any = highspy
 
 _stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Within this block all solver calls together take at most about so long."""
+    """Limit the time that all solvers called within this block may take together."""
     token = _stop_at.set(None if seconds is None else time.perf_counter() + seconds)
     try:
         yield
@@ -60,19 +61,22 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def time_left_s() -> float:
-    """What is left of the limit; infinite without one."""
+    """Return the seconds left of the limit; infinite without one."""
     stop = _stop_at.get()
     return np.inf if stop is None else stop - time.perf_counter()
 
 
 @dataclass(frozen=True, slots=True)
 class LinearProgram:
-    """minimise cost @ x  subject to  rows @ x <= limit, x >= 0."""
+    """The program `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`.
+
+    `block` is the job to which each column belongs, -1 if to several; None if the program has pairs.
+    """
 
     cost: Floats
     rows: Sparse
     limit: Floats
-    block: Ints | None = None  # the job that each column belongs to (-1: many); None where columns join jobs
+    block: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +89,35 @@ class Answer:
 
 
 def solve_lp(program: LinearProgram) -> Answer:
-    """The first answer of the chain that is optimal, else the best that any solver reached."""
+    """Return the first answer of the chain that is optimal, else the first that any solver reached."""
     if not len(program.cost):
         return Answer(np.zeros(0), np.zeros(len(program.limit)), True)
-    said: list[str] = []
+    reasons: list[str] = []
     best: Answer | None = None
     for name, solver in _CHAIN:
         if time_left_s() <= 0:
-            said.append("no time left")
+            reasons.append("no time left")
             break
         try:
             answer = solver(program)
         except _TROUBLE as failure:
-            said.append(f"{name}: {failure}")
+            reasons.append(f"{name}: {failure}")
             continue
         if answer is None:
             continue
         if answer.optimal:
             return answer
-        said.append(f"{name}: stopped before the optimum")
+        reasons.append(f"{name}: stopped before the optimum")
         best = best or answer
     if best is not None:
         return best
-    raise SolverFailure("; ".join(said))
+    raise SolverFailure("; ".join(reasons))
 
 
 def try_lp(program: LinearProgram) -> Answer:
-    """The optimum, if the first solver that takes the program finds it: for one that may have no answer at all.
+    """Return the optimum of a program that may have no answer, if the first solver that takes it finds one.
 
-    It has a part of the time that is left, so that there is enough for the way that is sure.
+    It may take a part of the time that is left, so that enough remains for the way that is sure.
     """
     left = time_left_s()
     with time_limit(left * TRY if np.isfinite(left) else None):
@@ -157,7 +161,7 @@ def run_clarabel(
     cones: list[Any],
     quadratic: Sparse | None = None,
 ) -> Any:
-    """One conic program, with our tolerances; raises when there is nothing usable."""
+    """Solve one conic program with our tolerances; SolverFailure if there is no usable answer."""
     if time_left_s() <= 0:
         raise SolverFailure("no time left")
     k = len(cost)
@@ -178,7 +182,7 @@ def _nothing(size: int) -> Packed:
 
 
 def _settings() -> Any:
-    """Exact enough for a policy, and the same answer every time."""
+    """Return settings that are exact enough for a policy, and give the same answer every time."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
@@ -191,7 +195,7 @@ def _settings() -> Any:
 
 
 def _simplex(program: LinearProgram) -> Answer | None:
-    """Jobs that are joined in pairs, many of them or in many ways: factors fill up, bases do not. In so many steps."""
+    """Solve a large or wide program with pairs: there, factors fill up and bases do not. The steps are limited."""
     m, k = program.rows.shape
     if program.block is not None:
         return None
@@ -221,12 +225,12 @@ def _stepwise(program: LinearProgram, strategy: int) -> Answer:
     form = (int(_highspy.MatrixFormat.kColwise), int(_highspy.ObjSense.kMinimize), 0.0)
     solver.passModel(k, m, len(rows.data), *form, *columns, *bounds, *matrix, np.zeros(k, np.int32))
     solver.run()
-    status, found = solver.getModelStatus(), solver.getSolution()
-    if not (found.value_valid and found.dual_valid):
+    status, solution = solver.getModelStatus(), solver.getSolution()
+    if not (solution.value_valid and solution.dual_valid):
         raise SolverFailure(solver.modelStatusToString(status))
     return Answer(
-        x=np.maximum(np.asarray(found.col_value), 0.0),
-        dual=np.maximum(-np.asarray(found.row_dual), 0.0),
+        x=np.maximum(np.asarray(solution.col_value), 0.0),
+        dual=np.maximum(-np.asarray(solution.row_dual), 0.0),
         optimal=status == _highspy.HighsModelStatus.kOptimal,
     )
 
@@ -238,12 +242,12 @@ def _highs(program: LinearProgram) -> Answer:
 def _linprog(program: LinearProgram, method: str, options: dict[str, float]) -> Answer:
     if np.isfinite(time_left_s()):
         options = {**options, "time_limit": max(time_left_s(), 1e-3)}
-    found = _scipy.linprog(
+    result = _scipy.linprog(
         program.cost, A_ub=program.rows.compressed(), b_ub=program.limit, method=method, options=options
     )
-    if found.x is None or found.ineqlin.marginals is None:
-        raise SolverFailure(str(found.message))
-    return Answer(np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0), found.status == 0)
+    if result.x is None or result.ineqlin.marginals is None:
+        raise SolverFailure(str(result.message))
+    return Answer(np.maximum(result.x, 0.0), np.maximum(-result.ineqlin.marginals, 0.0), result.status == 0)
 
 
 def _cvxpy(program: LinearProgram) -> Answer:
@@ -253,7 +257,8 @@ def _cvxpy(program: LinearProgram) -> Answer:
     rows = program.rows.compressed() @ x <= program.limit
     task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
     try:
-        with warnings.catch_warnings(action="ignore"):  # whether it is accurate is said by its status
+        # An answer that is not accurate is recognised by its status.
+        with warnings.catch_warnings(action="ignore"):
             task.solve()
     except cp.SolverError as error:
         raise SolverFailure(str(error)) from None
@@ -262,7 +267,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
     return Answer(np.maximum(x.value, 0.0), np.maximum(rows.dual_value, 0.0), task.status == cp.OPTIMAL)
 
 
-# Each is tried in turn; one that says None leaves the program to the others.
+# Each is tried in turn; one that returns None leaves the program to the others.
 _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
     ("interior point", _interior),
     ("simplex", _simplex),
@@ -273,24 +278,24 @@ _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
 
 
 def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
-    """The same program with `x[whole]` restricted to 0 or 1."""
+    """Solve the program with `x[whole]` restricted to 0 or 1."""
     integrality = np.zeros(len(program.cost))
     integrality[whole] = 1
     upper = np.full(len(program.cost), np.inf)
     upper[whole] = 1.0
     options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
-    found = _scipy.milp(
+    result = _scipy.milp(
         program.cost,
         constraints=_scipy.LinearConstraint(program.rows.compressed(), -np.inf, program.limit),
         integrality=integrality,
         bounds=(0, upper),
         options=options,
     )
-    if found.x is None:
-        raise SolverFailure(f"HiGHS: {found.message}")
-    return Answer(np.maximum(found.x, 0.0), np.zeros(len(program.limit)), found.status == 0)
+    if result.x is None:
+        raise SolverFailure(f"HiGHS: {result.message}")
+    return Answer(np.maximum(result.x, 0.0), np.zeros(len(program.limit)), result.status == 0)
 
 
 def zero_and_nonnegative(equal: int, less: int) -> list[Any]:
-    """Cones for `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
+    """Return the cones of `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
     return [clarabel.ZeroConeT(equal), clarabel.NonnegativeConeT(less)]

@@ -1,7 +1,7 @@
 """Sparse matrices as plain lists of entries: cheap to stack, to set side by side and to scale.
 
-A small allocation builds a dozen of them, and what a general library checks and converts each time would take
-longer than the solver does. Only where a solver wants its columns compressed are they sorted, once.
+A small allocation builds a dozen of them, and the checks and conversions of a general library would take longer than
+the solver does. Columns are sorted only once, when a solver needs them compressed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Places = NDArray[np.int64]
 
 
 class Packed(NamedTuple):
-    """A matrix column by column, under the names that solvers look for; that of a library takes as long as a solve."""
+    """A matrix column by column, under the names that solvers look for; a library's own takes as long as a solve."""
 
     data: Any
     indices: Any
@@ -27,17 +27,17 @@ class Packed(NamedTuple):
 
     @property
     def has_canonical_format(self) -> bool:
-        """Whether places come in order, each of them once."""
+        """Whether places are in order, each of them once; solvers ask."""
         return True
 
     def in_lists(self) -> Packed:
-        """Plain numbers, for a solver that reads them one by one."""
+        """Return the matrix in lists of plain numbers, for a solver that reads them one by one."""
         return Packed(self.data.tolist(), self.indices.tolist(), self.indptr.tolist(), self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """`value[i]` stands in row `row[i]` and column `column[i]`, one value in a place; the rest is zero."""
+    """A matrix with `value[i]` in row `row[i]` and column `column[i]`, one value in a place, and zeros elsewhere."""
 
     value: Vector
     row: Places
@@ -53,31 +53,31 @@ class Sparse:
         return Sparse(self.value, self.column, self.row, self.shape[::-1])
 
     def columns(self, kept: Places) -> Sparse:
-        """These columns, each at most once, in this order."""
+        """Return these columns, each at most once, in this order."""
         if len(kept) == self.shape[1] and (kept == np.arange(len(kept))).all():
             return self
         place = np.full(self.shape[1], -1, dtype=np.int64)
         place[kept] = np.arange(len(kept))
         column = place[self.column]
-        found = column >= 0
-        return Sparse(self.value[found], self.row[found], column[found], (self.shape[0], len(kept)))
+        inside = column >= 0
+        return Sparse(self.value[inside], self.row[inside], column[inside], (self.shape[0], len(kept)))
 
     def rows(self, kept: Places) -> Sparse:
-        """These rows, each at most once, in this order."""
+        """Return these rows, each at most once, in this order."""
         return self.T.columns(kept).T
 
     def scale_rows(self, factor: Vector) -> Sparse:
-        """Each row times its factor."""
+        """Return the matrix with each row times its factor."""
         return Sparse(self.value * factor[self.row], self.row, self.column, self.shape)
 
     def largest(self) -> Vector:
-        """The greatest value of each row, 0 where there is none above it."""
+        """Return the greatest value of each row, at least 0."""
         most = np.zeros(self.shape[0])
         np.maximum.at(most, self.row, self.value)
         return most
 
     def packed(self) -> Packed:
-        """Column by column, as solvers want it."""
+        """Return the matrix column by column, as solvers need it."""
         m, k = self.shape
         order = _in_turn(self.column, self.row, max(m, k))
         start = np.zeros(k + 1, dtype=np.int64)
@@ -85,26 +85,26 @@ class Sparse:
         return Packed(self.value[order], self.row[order], start, self.shape)
 
     def compressed(self) -> sp.csc_matrix[Any]:
-        """The same for those who calculate with it."""
+        """Return the matrix as one of SciPy."""
         packed = self.packed()
         return sp.csc_matrix((packed.data, packed.indices, packed.indptr), shape=self.shape)
 
     def toarray(self) -> Vector:
-        """With all its zeros."""
+        """Return the matrix with all its zeros."""
         full = np.zeros(self.shape)
         full[self.row, self.column] = self.value
         return full
 
 
 def _in_turn(major: Places, minor: Places, size: int) -> Places:
-    """The order by one number, then by another, both below `size`: numbers of 16 bits are sorted at a glance."""
+    """Return the order by one number, then by another, both below `size`. Numbers of 16 bits are sorted quickly."""
     if size < 2**16:
         major, minor = major.astype(np.uint16), minor.astype(np.uint16)
     return np.lexsort((minor, major))
 
 
 def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
-    """Entries in any order, those of one place added; sums over them come out the same to the last bit."""
+    """Return a matrix of entries in any order, those of one place added, whose sums are the same to the last bit."""
     place = row * shape[1] + column
     if (place[1:] > place[:-1]).all():
         return Sparse(value, row, column, shape)
@@ -117,41 +117,41 @@ def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, i
 
 
 def zeros(rows: int, columns: int) -> Sparse:
-    """Nothing but zeros."""
+    """Return a matrix of zeros."""
     none = np.zeros(0, dtype=np.int64)
     return Sparse(np.zeros(0), none, none, (rows, columns))
 
 
 def identity(size: int, factor: float = 1.0) -> Sparse:
-    """A factor on the diagonal."""
+    """Return a matrix with a factor on its diagonal."""
     return diagonal(np.full(size, factor))
 
 
 def diagonal(values: Vector) -> Sparse:
-    """These values on the diagonal."""
+    """Return a matrix with these values on its diagonal."""
     place = np.arange(len(values))
     return Sparse(values, place, place, (len(values), len(values)))
 
 
 def column(values: Vector) -> Sparse:
-    """One column."""
+    """Return a matrix of one column."""
     return row(values).T
 
 
 def row(values: Vector) -> Sparse:
-    """One row."""
+    """Return a matrix of one row."""
     place = np.flatnonzero(values)
     return Sparse(values[place], np.zeros_like(place), place, (1, len(values)))
 
 
 def dense(table: Vector) -> Sparse:
-    """What is not zero in a table."""
+    """Return the values of a table that are not zero."""
     rows, columns = np.nonzero(table)
     return Sparse(table[rows, columns], rows, columns, (table.shape[0], table.shape[1]))
 
 
 def stack(*blocks: Sparse) -> Sparse:
-    """One above the other."""
+    """Put matrices one above the other."""
     height, rows = 0, []
     for block in blocks:
         rows.append(block.row + height if height else block.row)
@@ -165,5 +165,5 @@ def stack(*blocks: Sparse) -> Sparse:
 
 
 def beside(*blocks: Sparse) -> Sparse:
-    """Side by side."""
+    """Put matrices side by side."""
     return stack(*(block.T for block in blocks)).T

@@ -1,4 +1,4 @@
-"""What policies that look at the work ahead must know: how many steps are left, and until when."""
+"""Steps left and deadlines, for the policies that look at the work ahead."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from policies.program import MET, Program
 
 
 def known_steps(problem: Problem, policy: str) -> Floats:
-    """R_m, or an error that names the jobs of which it is not known."""
+    """Return R_m, or raise an error that names the jobs of which it is unknown."""
     steps = problem.jobs.steps_left
     unknown = np.flatnonzero(np.isinf(steps))
     if unknown.size:
         ids = name_some(problem.names_of(unknown))
-        raise MissingFacts(f"{policy} must know steps_left, which is missing for {ids}")
+        raise MissingFacts(f"{policy} needs steps_left, which is missing for {ids}")
     return steps
 
 
 def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ...]]:
-    """E_m that keeps every deadline that can be kept, 0 where there is none; and a note that names those missed.
+    """Return the E_m that keeps every deadline that can be kept, 0 where there is none, and notes on those missed.
 
     E_m >= (1 - s_m) R_m / D_m with min Σ s_m. Jobs with s_m = 0 keep their deadline as a hard row, the others
     lose theirs. Of up to 50 deadlines the greatest number is kept, exactly.
@@ -32,13 +32,11 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
     unknown = np.flatnonzero(due & np.isinf(jobs.steps_left))
     if unknown.size:
         ids = name_some(program.problem.names_of(unknown))
-        raise MissingFacts(
-            f"{policy} must know steps_left of jobs with a deadline, which is missing for {ids}"
-        )
+        raise MissingFacts(f"{policy} needs steps_left of jobs with a deadline, which is missing for {ids}")
     ahead = due & (jobs.deadline_s > 0)
     need = np.zeros(len(jobs))
     need[ahead] = (jobs.count * jobs.steps_left)[ahead] / jobs.deadline_s[ahead]
-    # A rate beyond a job's best is out of reach for it alone, whatever the others do.
+    # No job can have more than its best rate, however much time the others leave it.
     reachable = need <= program.best_rate * jobs.count * (1.0 + MET)
     short, proven = _shortfall(program, np.where(reachable, need, 0.0))
     kept = ahead & reachable & (short <= MET)
@@ -47,11 +45,12 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
     if missed.size:
         notes.append(f"deadline missed by {name_some(program.problem.names_of(missed), limit=20)}")
     if not proven:
-        notes.append("perhaps more deadlines could be kept: the search for the most was stopped early")
+        notes.append("more deadlines could perhaps be kept: the search for the most stopped early")
     return np.where(kept, need, 0.0), tuple(notes)
 
 
 def _shortfall(program: Program, need: Floats) -> tuple[Floats, bool]:
+    """Return the part of each job's need that is not met, and whether no more deadlines could be kept."""
     if not need.any():
         return need, True
     short = program.least_shortfall(need)

@@ -1,7 +1,8 @@
-"""The tables that a problem is made of, checked when they are built: jobs, columns, tenants."""
+"""The tables of a problem, checked when they are built: jobs, columns, tenants."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ ALONE = -1
 
 
 def every(value: Any) -> Any:
-    """A default that holds for every row: a scalar here, an array once the table is built."""
+    """Return a default for every row: a scalar here, an array once the table is built."""
     return value
 
 
@@ -41,8 +42,7 @@ class Jobs:
         store(self, "ids", ids)
         n = len(ids)
         if len(set(ids)) != n:
-            seen: set[str] = set()
-            twice = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+            twice = [name for name, count in Counter(ids).items() if count > 1]
             raise ProblemError(f"jobs: duplicate id {name_some(twice)}")
 
         def where(row: int) -> str:
@@ -63,13 +63,13 @@ class Jobs:
         return len(self.ids)
 
     def take(self, rows: Ints) -> Jobs:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         return derived(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One row per way of running something."""
+    """One row per way of running a job, or two jobs together."""
 
     first: Ints
     worker_type: Ints
@@ -94,11 +94,11 @@ class Columns:
 
     @property
     def is_pair(self) -> Bools:
-        """Columns in which two jobs share the GPUs."""
+        """[k] Whether two jobs share the GPUs of a column."""
         return np.asarray(self.second != ALONE)
 
     def take(self, rows: Ints | Bools) -> Columns:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
         return derived(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
 
@@ -123,5 +123,5 @@ class Tenant:
 
 
 def store(table: object, field: str, value: object) -> None:
-    """A field of a table that is otherwise not to be changed."""
+    """Set a field of a frozen table while it is built."""
     object.__setattr__(table, field, value)

@@ -1,8 +1,9 @@
 """Worker types on which jobs are equally fast: each job keeps to one of them.
 
 Half of the time on either of two such types is worth as much to a job as all of it on one, so a linear program does not
-choose. On real GPUs every change of type is a restart. So jobs that do not care exchange their time, until all but one
-of them are on one type, and as many as can be where they run already. Nobody's rate changes, no type has more to give.
+choose between them. On real GPUs every change of type is a restart. So such jobs exchange their time, until all but one
+of them are on one type, and as many as possible where they run already. No job's rate changes, and no type is used
+beyond its capacity.
 """
 
 from __future__ import annotations
@@ -13,71 +14,77 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-AS_FAST = 1e-6  # rates that differ by less are the same
-DUST = 1e-9  # of time, or of a GPU
+# Rates that differ by less than this part are equal.
+AS_FAST = 1e-6
+# So little time, or so small a part of a GPU, counts as none.
+DUST = 1e-9
 
 
 def settled(problem: Problem, shares: Floats, at: Ints, *, by_price: bool = False) -> Floats:
-    """Shares by column with the same rates. `at`: the type that each job runs on, -1: none.
+    """Return shares by column with the same rates. `at` is the type on which each job runs now, -1: none.
 
-    `by_price`: prices count, and nothing is exchanged that would cost more.
+    `by_price`: prices count, so that no exchange may cost more.
     """
     columns = problem.columns
     solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
     way = columns.gpus[solo], problem.label_code[solo], columns.first[solo]
     by_rate = solo[np.lexsort((columns.first_rate[solo], *way))]
     if not (_same_way(problem, by_rate) & _as_fast(problem, by_rate[:-1], by_rate[1:])).any():
-        return shares  # as in most problems
+        # Most problems have no such jobs.
+        return shares
     solo = solo[np.lexsort((columns.worker_type[solo], *way))]
     out = shares.copy()
     row = np.full((len(problem.worker_types), len(problem.columns)), -1, np.int64)
     row[columns.worker_type[solo], np.cumsum(np.append(0, ~_same_way(problem, solo)))] = solo
-    for one, other in combinations(range(len(row)), 2):
-        both = (row[one] >= 0) & (row[other] >= 0)
-        here, there = row[one][both], row[other][both]
-        equal = _as_fast(problem, here, there) & (out[here] + out[there] > DUST)
+    for a, b in combinations(range(len(row)), 2):
+        both = (row[a] >= 0) & (row[b] >= 0)
+        on_a, on_b = row[a][both], row[b][both]
+        equal = _as_fast(problem, on_a, on_b) & (out[on_a] + out[on_b] > DUST)
         if equal.any():
-            _exchange(problem, out, at, here[equal], there[equal], by_price=by_price)
+            _exchange(problem, out, at, on_a[equal], on_b[equal], by_price=by_price)
     return out
 
 
 def _same_way(problem: Problem, solo: Ints) -> np.ndarray:
-    """Whether a column and the next one are of one job, one width and one label: they differ in type."""
+    """Return whether each column and the next are of one job, width and label, and so differ in type."""
     columns, a, b = problem.columns, solo[:-1], solo[1:]
     same = (columns.first[a] == columns.first[b]) & (columns.gpus[a] == columns.gpus[b])
     return np.asarray(same & (problem.label_code[a] == problem.label_code[b]))
 
 
-def _as_fast(problem: Problem, here: Ints, there: Ints) -> np.ndarray:
-    """Whether the rates of these columns are those of the others."""
+def _as_fast(problem: Problem, on_a: Ints, on_b: Ints) -> np.ndarray:
+    """Return whether the rates of these columns equal those of the others."""
     rate = problem.columns.first_rate
-    return np.asarray(np.abs(rate[here] - rate[there]) <= AS_FAST * rate[here])
+    return np.asarray(np.abs(rate[on_a] - rate[on_b]) <= AS_FAST * rate[on_a])
 
 
-def _exchange(problem: Problem, shares: Floats, at: Ints, here: Ints, there: Ints, *, by_price: bool) -> None:
-    """Lay the jobs along a line, those that run here first, and cut it where no job is cut in two, if that can be."""
+def _exchange(problem: Problem, shares: Floats, at: Ints, on_a: Ints, on_b: Ints, *, by_price: bool) -> None:
+    """Divide the time of jobs between their columns on type a and on type b, in place.
+
+    The jobs lie along a line, those that run on a first, which is cut between two jobs, if limits allow it.
+    """
     columns, capacity = problem.columns, problem.capacity
-    one, other = int(columns.worker_type[here[0]]), int(columns.worker_type[there[0]])
-    job, gpus = columns.first[here], columns.gpus[here]
-    time = shares[here] + shares[there]
+    a, b = int(columns.worker_type[on_a[0]]), int(columns.worker_type[on_b[0]])
+    job, gpus = columns.first[on_a], columns.gpus[on_a]
+    time = shares[on_a] + shares[on_b]
     width = gpus * time
     used = problem.occupancy @ shares
-    now = float(gpus @ shares[here])
-    least = max(0.0, float(width.sum()) - (capacity[other] - used[other] + gpus @ shares[there]))
-    most = min(float(width.sum()), capacity[one] - used[one] + now)
+    now = float(gpus @ shares[on_a])
+    least = max(0.0, float(width.sum()) - (capacity[b] - used[b] + gpus @ shares[on_b]))
+    most = min(float(width.sum()), capacity[a] - used[a] + now)
     price = problem.price_per_gpu_hour
-    if by_price and price[one] != price[other]:
-        least, most = (least, min(most, now)) if price[one] > price[other] else (max(least, now), most)
-    runs_here, runs_there = at[job] == one, at[job] == other
-    order = np.lexsort((job, runs_there.astype(int) - runs_here))
+    if by_price and price[a] != price[b]:
+        least, most = (least, min(most, now)) if price[a] > price[b] else (max(least, now), most)
+    runs_on_a, runs_on_b = at[job] == a, at[job] == b
+    order = np.lexsort((job, runs_on_b.astype(int) - runs_on_a))
     ends = np.cumsum(width[order])
-    cut = min(max(now, float(width[runs_here].sum())), float(ends[-1] - width[runs_there].sum()))
+    cut = min(max(now, float(width[runs_on_a].sum())), float(ends[-1] - width[runs_on_b].sum()))
     cut = min(max(cut, least), most)
     edges = np.append(0.0, ends)
     edges = edges[(edges >= least - DUST) & (edges <= most + DUST)]
     if edges.size:
         cut = float(edges[np.argmin(np.abs(edges - cut))])
-    mine = np.empty_like(time)
-    mine[order] = np.clip((cut - (ends - width[order])) / gpus[order], 0.0, time[order])
-    mine[mine < DUST] = 0.0
-    shares[here], shares[there] = mine, time - mine
+    time_on_a = np.empty_like(time)
+    time_on_a[order] = np.clip((cut - (ends - width[order])) / gpus[order], 0.0, time[order])
+    time_on_a[time_on_a < DUST] = 0.0
+    shares[on_a], shares[on_b] = time_on_a, time - time_on_a

@@ -12,41 +12,44 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-AS_FAST = 1.0 - 1e-9  # what counts as no slower
+# A rate of this part of another counts as no slower.
+AS_FAST = 1.0 - 1e-9
 
 
 def evened(problem: Problem, usable: Ints, shares: Floats) -> Floats:
-    """Shares by column with the same GPU time on every type, and no rate lower, at widths as even as can be."""
+    """Return shares with the same GPU time of each job on each type, and no lower rate, at widths as even as can be."""
     column, start = _elastic(problem, usable)
     if not len(start):
         return shares
-    given, gpus = shares[column], problem.columns.gpus[column]
+    share, gpus = shares[column], problem.columns.gpus[column]
     rate, job = problem.columns.first_rate[column], problem.columns.first[column[start]]
     time, gpu_time, reached = (
-        np.add.reduceat(given * what, start) for what in (np.ones(len(gpus)), gpus, rate)
+        np.add.reduceat(share * factor, start) for factor in (np.ones(len(gpus)), gpus, rate)
     )
     idle = np.maximum(problem.jobs.count - problem.membership @ shares, 0.0)[job]
     together = np.bincount(job, time, len(problem.jobs))[job]
     had = time > 0
     longer = np.divide(idle * time, together, out=np.zeros_like(time), where=had)
-    longest = np.minimum(time + longer, gpu_time / gpus[start])  # nobody is narrower than the narrowest
+    # No job can be narrower than its narrowest column.
+    longest = np.minimum(time + longer, gpu_time / gpus[start])
     mean = np.divide(gpu_time, longest, out=np.zeros_like(time), where=had)
     size = np.diff(start, append=len(column))
     even = np.repeat(longest, size) * _next_to(np.repeat(mean, size), gpus, start)
     better = had & (np.add.reduceat(even * rate, start) >= reached * AS_FAST)
     out = shares.copy()
-    out[column] = np.where(np.repeat(better, size), even, given)
+    out[column] = np.where(np.repeat(better, size), even, share)
     return out
 
 
 def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
-    """The columns of jobs alone that differ in width only, in order of width; and where those of the next job begin."""
+    """Return columns of one job each that differ in width only, by width, and where those of the next job begin."""
     columns = problem.columns
     if problem.in_order:
         of_one = (columns.first[1:] == columns.first[:-1]) & (
             columns.worker_type[1:] == columns.worker_type[:-1]
         )
-        if not of_one.any():  # as in most problems
+        if not of_one.any():
+            # Most problems have no elastic jobs.
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
     solo = usable[~columns.is_pair[usable]]
     keys = columns.gpus[solo], problem.label_code[solo], columns.worker_type[solo], columns.first[solo]
@@ -61,7 +64,7 @@ def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
 
 
 def _next_to(mean: Floats, gpus: Ints, start: Ints) -> Floats:
-    """The part of its time that a job of such a mean width is this wide: by how near that is, of the two next to it."""
+    """Return the part of its time in which a job of this mean width has each width: only the two next to the mean."""
     ends = np.append(start[1:], len(gpus)) - 1
     step = np.diff(gpus, append=gpus[-1:]).astype(float)
     step[ends] = 1.0

@@ -101,7 +101,7 @@ def test_only_columns_of_one_gpu_count() -> None:
     problem = replace(problem, jobs=replace(problem.jobs, gpus=np.ones(2, dtype=np.int64)))
     answer = resolve("allox")(problem)
     assert answer.time_share.tolist() == [0.0, 1.0]
-    assert answer.notes == ("passed over, no whole GPU on which a single one is enough for it: 'a'",)
+    assert answer.notes == ("not scheduled, for lack of a whole GPU of a type on which one is enough: 'a'",)
 
 
 def test_a_part_of_a_gpu_runs_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_part_of_a_gpu_runs_nothing() -> None:
     assert answer.time_share.tolist() == [1.0, 0.0]
     nowhere = resolve("allox")(Problem.from_rates([[1.0]], 1, [0.5], steps_left=[1.0]))
     assert nowhere.time_share.tolist() == [0.0]
-    assert "passed over" in nowhere.notes[0]
+    assert "not scheduled" in nowhere.notes[0]
 
 
 def test_it_keeps_to_its_time() -> None:

@@ -61,7 +61,7 @@ def test_prices_must_be_known(spec: str) -> None:
     problem = Problem.from_rates(
         rates, 1, [1, 1, 1], worker_types=kinds, price_per_gpu_hour=[np.nan, 1.0, np.nan]
     )
-    with pytest.raises(MissingFacts, match=rf"{spec} must know price_per_gpu_hour.*'a100', 'k80'"):
+    with pytest.raises(MissingFacts, match=rf"{spec} needs price_per_gpu_hour.*'a100', 'k80'"):
         resolve(spec)(problem)
     gone = Problem.from_rates(
         rates, 1, [0, 1, 0], worker_types=kinds, price_per_gpu_hour=[np.nan, 1.0, np.nan]

@@ -84,7 +84,7 @@ def test_just_in_time_is_in_time(spec: str) -> None:
 @every_policy
 def test_steps_must_be_known_where_a_deadline_is(spec: str) -> None:
     """Only jobs with a deadline must say how much is left."""
-    with pytest.raises(MissingFacts, match=r"must know steps_left of jobs with a deadline.*'b'") as caught:
+    with pytest.raises(MissingFacts, match=r"needs steps_left of jobs with a deadline.*'b'") as caught:
         resolve(spec)(problem_of([np.inf, 100.0], [np.inf, np.inf]))
     assert "'a'" not in str(caught.value)
     assert missed(resolve(spec)(problem_of([np.inf, 100.0], [np.inf, 10.0])).notes) == set()

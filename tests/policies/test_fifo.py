@@ -50,7 +50,7 @@ def test_too_wide_for_every_type_is_passed_over() -> None:
         [[1.0, 1.0], [1.0, 1.0]], [4, 1], [2, 2], ids=["huge", "b"], waited_s=[9.0, 1.0]
     )
     assert running(problem) == {"b"}
-    assert "wider than every type it can run on: 'huge'" in resolve("fifo")(problem).notes[0]
+    assert "wider than every worker type on which they can run: 'huge'" in resolve("fifo")(problem).notes[0]
 
 
 def test_packing_lets_the_next_join() -> None:

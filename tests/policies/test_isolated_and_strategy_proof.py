@@ -58,7 +58,7 @@ def test_what_is_taken_away_idles() -> None:
     """Discounted time is not for backfill, and the notes say why."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
     assert not answer.backfill.any()
-    assert "idle GPUs keep everybody honest" in answer.notes[0]
+    assert "would reward false rates" in answer.notes[0]
 
 
 def test_bounds_instead_of_exact_discounts() -> None:

@@ -196,7 +196,7 @@ def test_two_policies_of_one_name() -> None:
         raise NotImplementedError
 
     for taken in (("las",), ("something_new", "las")):
-        with pytest.raises(UnknownPolicy, match="two policies call themselves 'las'"):
+        with pytest.raises(UnknownPolicy, match="two modules register a policy named 'las'"):
             policy(*taken)(stranger)
     assert entry("las").name == "max_min_fairness"
     assert "something_new" not in names()
@@ -226,7 +226,10 @@ def test_who_cannot_run_anywhere_is_left_out_and_named(spec: str) -> None:
         resolve(spec)(problem),
         resolve(spec)(by_hand({"v100": 1, "gone": 0}, ways[0], ways[2], **facts)),
     )
-    assert answer.notes[0] == "left out, no positive rate on any type that the cluster has: 'lost', 'stuck'"
+    assert (
+        answer.notes[0]
+        == "left out, having no positive rate on any worker type of the cluster: 'lost', 'stuck'"
+    )
     assert answer.time_share[[0, 2]].tolist() == without.time_share.tolist()
     assert answer.time_share[[1, 3]].tolist() == [0.0, 0.0]
     assert not answer.backfill[[1, 3]].any()
@@ -302,8 +305,6 @@ def test_a_generous_limit_changes_nothing() -> None:
 def test_missing_facts_are_not_solver_trouble() -> None:
     """A policy that lacks what it must know says so; no shares are made up."""
     problem = Problem.from_rates([[1.0], [2.0]], capacity=[1], steps_left=[9.0, np.inf])
-    with pytest.raises(
-        MissingFacts, match="shortest_job_first must know steps_left, which is missing for '1'"
-    ):
+    with pytest.raises(MissingFacts, match="shortest_job_first needs steps_left, which is missing for '1'"):
         resolve("sjf")(problem)
     assert issubclass(MissingFacts, PolicyError)

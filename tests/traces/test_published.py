@@ -83,7 +83,7 @@ def test_jobs_go_on_for_as_long_as_wanted():
         ({"rate_per_h": 0}, "rate_per_h: is 0"),
         ({"rate_per_h": math.nan}, "rate_per_h: is nan"),
         ({"jobs": -1}, "jobs: is -1"),
-        ({}, "small has no rate of 'ResNet-18 (batch size 16)' with 1 GPUs on v100"),
+        ({}, "small has no rate of 'ResNet-18 (batch size 16)' on 1 × v100"),
     ],
 )
 def test_what_cannot_be_made_is_refused(wrong, said):

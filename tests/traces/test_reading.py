@@ -153,7 +153,7 @@ def test_one_of_several_traces_is_chosen():
     every = read_trace(path, subtrace="*")
     assert (len(one), {job.tenant for job in one}) == (2000, {"11cb48"})
     assert (len(every), len({job.tenant for job in every}), every.notes) == (8931, 8, ())
-    with pytest.raises(TraceError, match="subtrace: the file holds 8 of them: 103959, 11cb48,"):
+    with pytest.raises(TraceError, match="subtrace: the file holds 8: 103959, 11cb48,"):
         read_trace(path)
     with pytest.raises(TraceError, match="did you mean '11cb48'"):
         read_trace(path, subtrace="11cb")
@@ -164,7 +164,7 @@ def test_which_trace_is_meant_comes_before_what_is_wrong_with_a_line(tmp_path):
     head = "subtrace,job_id,arrival_s,duration_s,num_gpus,job_type\n"
     wrong, right = "one,a,0,10,3,lm\n", "two,a,0,10,1,lm\n"
     for repair in (False, True):
-        with pytest.raises(TraceError, match="the file holds 2 of them: one, two"):
+        with pytest.raises(TraceError, match="the file holds 2: one, two"):
             read(tmp_path, head + wrong + right, throughputs=small(), repair=repair)
     with pytest.raises(TraceError, match=r"'lm' runs on .* GPUs?, not 3"):
         read(tmp_path, head + wrong, throughputs=small())
@@ -199,10 +199,10 @@ def test_a_published_trace_is_made_to_fit_a_table():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("a,nan,lm,1,5,", ":2: arrival_s: 'nan' is no number"),
-        ("a,inf,lm,1,5,", ":2: arrival_s: 'inf' is no number"),
+        ("a,nan,lm,1,5,", ":2: arrival_s: 'nan' is not a number"),
+        ("a,inf,lm,1,5,", ":2: arrival_s: 'inf' is not a number"),
         ("a,-3,lm,1,5,", ":2: arrival_s: is -3.0; give seconds, 0 to 1e+10"),
-        ("a,soon,lm,1,5,", ":2: arrival_s: 'soon' is no number"),
+        ("a,soon,lm,1,5,", ":2: arrival_s: 'soon' is not a number"),
         ("a,,lm,1,5,", ":2: arrival_s: is empty"),
         (",0,lm,1,5,", ":2: id: is empty"),
         ("a,0,,1,5,", ":2: job_type: is empty; name it"),
@@ -211,14 +211,14 @@ def test_a_published_trace_is_made_to_fit_a_table():
         ("a,0,lm,,5,", ":2: gpus: is empty"),
         ("a,0,lm,99999999999,5,", ":2: gpus:"),
         ("a,0,lm,1,0,", ":2: steps: is 0.0; give a number, or leave it empty"),
-        ("a,0,lm,1,1e999,", ":2: steps: '1e999' is no number"),
+        ("a,0,lm,1,1e999,", ":2: steps: '1e999' is not a number"),
         ("a,0,lm,1,5,-1", ":2: duration_s: is -1.0"),
         ("a\tb,0,lm,1,5,", ":2: id: 'a\\tb' has control characters"),
         ("a,0,lm,1,5,,,", ":2: 8 fields where the table has 6"),
         ("a,0,lm", ":2: 3 fields where the table has 6; the line was cut off"),
-        ('a,0,"lm,1,5,', ": is no CSV: unexpected end of data"),
-        ('a,0,"l"m,1,5,', ":2: is no CSV"),
-        ("a,0," + "x" * 200_000 + ",1,5,", ":2: is no CSV: field larger than field limit"),
+        ('a,0,"lm,1,5,', ": is not CSV: unexpected end of data"),
+        ('a,0,"l"m,1,5,', ":2: is not CSV"),
+        ("a,0," + "x" * 200_000 + ",1,5,", ":2: is not CSV: field larger than field limit"),
     ],
 )
 @pytest.mark.parametrize("repair", [False, True])
@@ -240,13 +240,13 @@ def test_a_line_that_cannot_be_right_is_refused_even_with_repair(tmp_path, line,
         (b"id\0,arrival_s", ":1: holds NUL bytes"),
         (b"\x1f\x8b\x08\x00garbage", ": cannot be read"),
         (gzip.compress(b"id,arrival_s\n" * 99, mtime=0)[:-9], ": cannot be read"),
-        (b"hello world\n", ": is no trace: the first line is neither a header nor a job"),
+        (b"hello world\n", ": is not a trace: the first line is neither a header nor a job"),
         (b"id,arrival,job_type,gpus\n", ":1: 'arrival': unknown column; did you mean 'arrival_s'?"),
         (b"id,arrival_s,gpus\n", ":1: job_type: column is missing"),
-        (b"id,arrival_s,job_type,gpus,gpus\n", ":1: gpus: column comes twice"),
+        (b"id,arrival_s,job_type,gpus,gpus\n", ":1: gpus: column appears twice"),
         (b"lm\tx\t-n\t1\t5\t0\n", ":1: 6 fields; lines of a .trace file have 10, 9 or 7"),
         (b"lm\tx\t-n\t1\t5\t0\t1\nlm\tx\t-n\t1\n", ":2: 4 fields where the table has 7"),
-        (b"lm\tx\t-n\t1\tnan\t0\t1\n", ":1: total_steps: 'nan' is no number"),
+        (b"lm\tx\t-n\t1\tnan\t0\t1\n", ":1: total_steps: 'nan' is not a number"),
         (b"lm\tx\t-n\t1\t5\t0\t\n", ":1: scale_factor: is empty"),
     ],
 )
@@ -303,7 +303,7 @@ def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
         ),
         (
             "a,0,lm,1,5,\na,1,lm,1,5,\na,2,lm,1,5,\n",
-            ":3: id: 'a' stands in line 2 already",
+            ":3: id: 'a' is already the id of line 2",
             [("a", 0.0), ("a#2", 1.0), ("a#3", 2.0)],
             "ids that came again given a number: 2",
         ),

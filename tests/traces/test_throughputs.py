@@ -117,27 +117,27 @@ def _as_original(**rows):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (_as_original(null=math.nan), ":4: NaN is no measurement"),
-        (_as_original(null=-1), ":4: -1 is no rate"),
-        (_as_original(null=True), ":4: True is no rate"),
-        (_as_original(null=[1, 2]), ":4: [1, 2] is no rate"),
-        (_as_original(null=1, other=[1, 2]), ":5: 'other' is no job type"),
-        (_as_original(**{"null": 1, "('lm', 1)": [1]}), ":5: [1] are no two rates"),
-        ('{"v100": {"x": 1},\n"p100": {},\n"v100": {}}', ":3: 'v100' comes twice"),
-        ('{"a": 1,\n"\\u0061": 2}}}', ":2: 'a' comes twice"),
-        ('{"v100": {"(\'\\ud800\', 1)": {"null": 1}}}', "'\\ud800' is no name"),
-        ('{"v100": {"x": [NaN\n]}}', ":1: NaN is no measurement"),
+        (_as_original(null=math.nan), ":4: NaN is not a measurement"),
+        (_as_original(null=-1), ":4: -1 is not a rate"),
+        (_as_original(null=True), ":4: True is not a rate"),
+        (_as_original(null=[1, 2]), ":4: [1, 2] is not a rate"),
+        (_as_original(null=1, other=[1, 2]), ":5: 'other' is not a job type"),
+        (_as_original(**{"null": 1, "('lm', 1)": [1]}), ":5: [1] is not a pair of rates"),
+        ('{"v100": {"x": 1},\n"p100": {},\n"v100": {}}', ":3: 'v100' appears twice"),
+        ('{"a": 1,\n"\\u0061": 2}}}', ":2: 'a' appears twice"),
+        ('{"v100": {"(\'\\ud800\', 1)": {"null": 1}}}', "'\\ud800' is not a name"),
+        ('{"v100": {"x": [NaN\n]}}', ":1: NaN is not a measurement"),
         (
             '{"v100": {\n"(\'a\', 1)": {"null": 1, "(\'b\', 1)": [1, 2]},\n"(\'b\', 1)": {\n"(\'a\', 1)": [2, 3]}}}',
             ":4: pair: has other rates the other way round",
         ),
-        ('{"v100": {"__import__(\'os\')": {"null": 1}}}', "is no job type"),
+        ('{"v100": {"__import__(\'os\')": {"null": 1}}}', "is not a job type"),
         ('{"v100": 3}', "expected an object, found 3"),
-        ('{"v100": ', ":1: is no JSON"),
-        ('{"a":' * 100_000, "is no JSON"),
-        ('{"v100": {"(\'lm\', 1)": {"null": 1' + "0" * 400 + "}}}", "is no rate"),
-        ('{"v100": {"(\'lm\', 0)": {"null": 1}}}', "is no job type"),
-        ("hello", "is no throughput table"),
+        ('{"v100": ', ":1: is not JSON"),
+        ('{"a":' * 100_000, "is not JSON"),
+        ('{"v100": {"(\'lm\', 1)": {"null": 1' + "0" * 400 + "}}}", "is not a rate"),
+        ('{"v100": {"(\'lm\', 0)": {"null": 1}}}', "is not a job type"),
+        ("hello", "is not a throughput table"),
         ("", "is empty"),
     ],
 )
@@ -203,9 +203,12 @@ RATES = "job_type,gpus,worker_type,placement,steps_per_s\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (RATES + "lm,1,v100,consolidated,nan\n", ":2: steps_per_s: 'nan' is no number"),
+        (RATES + "lm,1,v100,consolidated,nan\n", ":2: steps_per_s: 'nan' is not a number"),
         (RATES + "lm,1,v100,consolidated,-1\n", ":2: steps_per_s: is -1.0"),
-        (RATES + "lm,1,v100,,1\nlm,1,v100,consolidated,2\n", ":3: job_type: ('lm', 1, 'v100') stands above"),
+        (
+            RATES + "lm,1,v100,,1\nlm,1,v100,consolidated,2\n",
+            ":3: job_type: ('lm', 1, 'v100') is already given above",
+        ),
         (RATES + "lm,0,v100,,1\n", ":2: gpus: is 0"),
         (RATES + "lm,1.5,v100,,1\n", ":2: gpus: is '1.5'; give a whole number"),
         (RATES + "lm,1,,,1\n", ":2: worker_type: is empty"),
@@ -216,7 +219,7 @@ RATES = "job_type,gpus,worker_type,placement,steps_per_s\n"
             "'worker_typ': unknown column; did you mean 'worker_type'?",
         ),
         ("job_type,gpus,worker_type\n", "steps_per_s: column is missing"),
-        ("a,b\n1,2\n", "is no throughput table"),
+        ("a,b\n1,2\n", "is not a throughput table"),
     ],
 )
 def test_rates_that_cannot_be_right_are_refused_with_their_line(tmp_path, text, said):
@@ -235,7 +238,7 @@ def test_a_pair_with_two_figures_is_refused(tmp_path, again):
     write_folder(tmp_path, small())
     with (tmp_path / "pairs.csv").open("a") as file:
         file.write(again + "\n")
-    with pytest.raises(TraceError, match=r"pairs\.csv:3: job_type_a: .* stands above already"):
+    with pytest.raises(TraceError, match=r"pairs\.csv:3: job_type_a: .* is already given above"):
         load_throughputs(tmp_path)
 
 

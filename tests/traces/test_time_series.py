@@ -37,16 +37,20 @@ def test_our_own_tables_are_read(tmp_path):
     ("read", "text", "said"),
     [
         (read_capacity, GPUS + "5,v100,1\n3,v100,1\n", ":3: t_s: 3 is before the line above; sort the lines"),
-        (read_capacity, GPUS + "5,v100,1\n5,v100,2\n", ":3: worker_type: 'v100' at 5 s stands above already"),
+        (
+            read_capacity,
+            GPUS + "5,v100,1\n5,v100,2\n",
+            ":3: worker_type: 'v100' at 5 s is already given above",
+        ),
         (read_capacity, GPUS + "-1,v100,1\n", ":2: t_s: is -1.0"),
-        (read_capacity, GPUS + "nan,v100,1\n", ":2: t_s: 'nan' is no number"),
+        (read_capacity, GPUS + "nan,v100,1\n", ":2: t_s: 'nan' is not a number"),
         (read_capacity, GPUS + "0,v100,1.5\n", ":2: gpus: is '1.5'; give a whole number"),
         (read_capacity, GPUS + "0,v100,-1\n", ":2: gpus: is -1"),
         (read_capacity, GPUS + "0,,1\n", ":2: worker_type: is empty"),
         (read_capacity, GPUS + "0,v100\n", ":2: 2 fields where the table has 3"),
         (read_capacity, USD, "unknown column; did you mean 'gpus'?"),
         (read_prices, USD + "0,v100,-0.1\n", ":2: price_per_gpu_hour: is -0.1"),
-        (read_prices, "a,b\n", "is no such table; its columns are t_s, worker_type, price_per_gpu_hour"),
+        (read_prices, "a,b\n", "is not such a table; its columns are t_s, worker_type, price_per_gpu_hour"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_its_line(tmp_path, read, text, said):

@@ -12,7 +12,7 @@ def test_a_trace_holds_jobs_in_order_and_once():
     assert len(Trace((a, b))) == 2
     with pytest.raises(TraceError, match="arrives before the one in front"):
         Trace((b, a))
-    with pytest.raises(TraceError, match="'a' comes twice"):
+    with pytest.raises(TraceError, match="'a' appears twice"):
         Trace((a, a))
 
 
@@ -24,7 +24,7 @@ def test_a_trace_holds_jobs_in_order_and_once():
         ({"gpus_max": 1}, "gpus_max: is 1, below gpus = 2; raise it"),
         ({"weight": 0.0}, "weight: is 0.0"),
         ({"deadline_s": float("inf")}, "deadline_s: is inf"),
-        ({"worker_types": ("a|b",)}, "worker_types: 'a|b' is no worker type"),
+        ({"worker_types": ("a|b",)}, "worker_types: 'a|b' is not a worker type"),
         ({"tenant": " x"}, "tenant: ' x' has control characters or spaces around it"),
     ],
 )

@@ -51,7 +51,7 @@ def test_json_has_the_stated_shape(gavel: Gavel, small: Any, problem_file: Any) 
         answer["optimal"],
         answer["prices"],
     ) == ("isolated", True, {"v100": None, "k80": None})
-    assert answer["notes"] == ["left out, no positive rate on any type that the cluster has: 'idle'"]
+    assert answer["notes"] == ["left out, having no positive rate on any worker type of the cluster: 'idle'"]
     assert {"jobs", "worker_type", "gpus", "label", "share"} == set(answer["shares"][0])
     rates = {job["id"]: 0.0 for job in small["jobs"]}
     for way in answer["shares"]:
@@ -199,11 +199,11 @@ def test_the_seed_can_be_replaced(gavel: Gavel, small: Any) -> None:
         ("-" * 20_000 + "1", "--policy: too long or too deeply nested"),
         (
             "sjf",
-            "standard input: shortest_job_first must know steps_left, which is missing for 'fast', 'medium', 'slow'",
+            "standard input: shortest_job_first needs steps_left, which is missing for 'fast', 'medium', 'slow'",
         ),
         (
             "min_cost",
-            "standard input: min_cost must know price_per_gpu_hour, which is missing for worker type 'k80'",
+            "standard input: min_cost needs price_per_gpu_hour, which is missing for worker type 'k80'",
         ),
     ],
 )

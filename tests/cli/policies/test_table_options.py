@@ -85,12 +85,12 @@ def test_the_error_says_how_to_choose(command: str, gavel: Gavel) -> None:
             ("--throughputs", "rates", "--measured", "mien"),
             "rates: measured: 'mien' is not in the file; did you mean",
         ),
-        (("--throughputs", "own", "--measured", "mine"), "own: measured: the file does not say whose"),
+        (("--throughputs", "own", "--measured", "mine"), "own: measured: the file has no column `source`"),
         (("--cloud", "aws"), "--cloud: belongs to --prices-file, which is missing"),
         (("--notice", "60"), "--notice: belongs to --capacity-file, which is missing"),
         (
             ("--prices-file", "prices", "--cloud", "asw"),
-            "prices: cloud: holds nothing of 'asw'; did you mean 'aws'?",
+            "prices: cloud: has no lines about 'asw'; did you mean 'aws'?",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_spot_prices_with_our_own_table(gavel: Gavel) -> None:
     assert "note: prices: has no price of a100, h100, which keep theirs\n" in result.stderr
     refused = gavel("simulate", *common[:2], "a100=4", *common[3:])
     assert refused.stderr.startswith(
-        "gavel simulate: prices: gpu_type: holds nothing of a100; it is of k80, v100"
+        "gavel simulate: prices: gpu_type: has no lines about a100; it is about k80, v100"
     )
 
 
@@ -124,4 +124,4 @@ def test_a_subtrace_is_chosen_by_its_option(gavel: Gavel) -> None:
     head = "subtrace,job_id,arrival_s,num_gpus,job_type,total_steps\n"
     Path("several").write_text(head + "x,1,0,1,resnet50,5\ny,1,0,1,resnet50,5\n")
     result = gavel("simulate", "several", "--cluster", "a100=1")
-    assert "choose one by --subtrace NAME, or all of them together by the name '*'" in result.stderr
+    assert "choose one by --subtrace NAME, or all of them by the name '*'" in result.stderr

@@ -17,7 +17,7 @@ TWELVE = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", *CLUSTER)
         (
             "--costs",
             "job_type,restart_s,checkpoint_s\ndlrm,1,2\ndlrm,1,2\n",
-            ":3: job_type: 'dlrm' is there twice",
+            ":3: job_type: 'dlrm' appears twice",
         ),
         (
             "--costs",

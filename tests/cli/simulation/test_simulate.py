@@ -181,7 +181,7 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
         (("--jobs", "0"), "invalid value for '--jobs': is 0, must be"),
         (("--policy", "lass"), "--policy: unknown policy 'lass'; did you mean 'las'?"),
         (("--policy", "(" * 500), "--policy: "),
-        (("--workload", "mixed-dya"), "--workload: 'mixed-dya' is no workload; did you mean 'mixed-day'?"),
+        (("--workload", "mixed-dya"), "--workload: 'mixed-dya' is not a workload; did you mean 'mixed-day'?"),
         (("--workload", "published-single"), "--throughputs: "),
         (("--hours", "0"), "invalid value for '--hours': is 0, must be"),
         (("--round", "0"), "invalid value for '--round': is 0, must be"),

@@ -109,7 +109,7 @@ UNFIT = [
     ({"worker_type": [0, 0, -1]}, "column 2 ('b'): worker_type is -1, but there are 2 worker types (0 to 1)"),
     (
         {"worker_type": [0, 0, 0]},
-        "columns 1 and 2 say the same thing twice: 'b' on 1 × v100",
+        "columns 1 and 2 are the same: 'b' on 1 × v100",
     ),
 ]
 
@@ -135,7 +135,7 @@ def test_a_pair_said_twice_either_way_round() -> None:
     assert len(by_hand({"v100": 2, "k80": 4}, *solo, pair, *others).columns) == 6
     turned = together(("b", "a"), "v100", (1.0, 2.0))
     words = refusal(lambda: by_hand({"v100": 2, "k80": 4}, *solo, pair, *others, turned))
-    assert words == "columns 2 and 6 say the same thing twice: 'b' + 'a' on 1 × v100"
+    assert words == "columns 2 and 6 are the same: 'b' + 'a' on 1 × v100"
 
 
 CLUSTER = [

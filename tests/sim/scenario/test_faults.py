@@ -173,7 +173,7 @@ def test_events_are_read_from_a_file(tmp_path: Path) -> None:
     [
         ("5,n7,crash", "node: there is no node 'n7'; known: n0"),
         ("5,n0,crsh", "event: is 'crsh'; did you mean 'crash'?"),
-        ("soon,n0,crash", "t_s: 'soon' is no number; give a number such as 12.5"),
+        ("soon,n0,crash", "t_s: 'soon' is not a number; give a number such as 12.5"),
         ("-1,n0,crash", "t_s: is -1.0; give 0 to 1e+10"),
     ],
 )
