@@ -14,10 +14,10 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard policies protos scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo day test lint format cover protos bench results docs-plots clean distclean
+.PHONY: help setup demo day test lint format cover protos bench bench-record bench-compare results docs-plots clean distclean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-11s%s\n", name, $$0}'
+	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-14s%s\n", name, $$0}'
 
 setup: $(STAMP)  ## make .venv and install the project in it, if not done yet
 
@@ -66,6 +66,12 @@ protos: $(STAMP)  ## compile protos/gavel/v1/*.proto again (the stubs are part o
 
 bench: $(STAMP)  ## how long each policy takes, by number of jobs
 	@$(PY) -m benchmarks.policies $(ARGS)
+
+bench-record: $(STAMP)  ## measure the main operations and append them to benchmarks/history.csv (3 minutes)
+	@$(PY) -m benchmarks.record $(ARGS)
+
+bench-compare: $(STAMP)  ## measure them and compare with the last record; fails when one got dearer
+	@$(PY) -m benchmarks.record --compare $(ARGS)
 
 results: $(STAMP)  ## the published simulations again, beside ours: docs/results.md (an hour on two cores)
 	@$(PY) -m benchmarks.results $(ARGS)

@@ -1,0 +1,1 @@
+"""The arithmetic of benchmarks whose figures are kept."""

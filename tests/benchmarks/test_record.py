@@ -1,0 +1,103 @@
+"""The record of benchmarks: figures counted in reference loops, kept as text, and compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import record
+from benchmarks.record import (
+    LIMIT,
+    Change,
+    Row,
+    Sample,
+    append_history,
+    changes,
+    compare,
+    draw,
+    last_record,
+    measured,
+    middle,
+    read_history,
+    samples,
+)
+
+
+def clock(*times_s: float) -> Callable[[], float]:
+    """A measurement that gives these times, one after the other."""
+    following = iter(times_s)
+    return lambda: next(following)
+
+
+def row(figure: str, loops: float, at: str = "2026-11-22T16:00:00Z") -> Row:
+    """A line of the history with a reference loop of 0.1 s."""
+    return Row(at, "abc1234", "2 × CPU with Python 3.11", figure, loops / 10, 0.1, loops)
+
+
+def test_a_figure_is_counted_in_reference_loops() -> None:
+    """Its time, divided by the mean of the loops before and after it: half as fast a machine changes nothing."""
+    assert Sample(cpu_s=2.0, before_s=0.1, after_s=0.3).loops == pytest.approx(10.0)
+    assert Sample(cpu_s=4.0, before_s=0.2, after_s=0.6).loops == pytest.approx(10.0)
+
+
+def test_each_measurement_stands_between_two_loops() -> None:
+    """The loop after one measurement is the loop before the next."""
+    measurements = list(samples(clock(1.0, 2.0), repeats=2, reference=clock(0.1, 0.2, 0.3)))
+    assert measurements == [Sample(1.0, 0.1, 0.2), Sample(2.0, 0.2, 0.3)]
+
+
+@pytest.mark.parametrize(("times_s", "median_s"), [((3.0, 1.0, 2.0), 2.0), ((9.0, 1.0), 1.0), ((5.0,), 5.0)])
+def test_the_median_is_kept(times_s: Iterable[float], median_s: float) -> None:
+    """By loops; one disturbed measurement of three has no influence."""
+    assert middle(Sample(cpu_s, 0.1, 0.1) for cpu_s in times_s).cpu_s == median_s
+
+
+def test_the_history_is_text_that_grows(tmp_path: Path) -> None:
+    """One header, a line per figure, the last record at the end; names may hold commas."""
+    path = tmp_path / "history.csv"
+    assert read_history(path) == []
+    older, newer = (
+        [row("a, b", 2.0)],
+        [row("a, b", 3.0, "2026-11-23T16:00:00Z"), row("c", 0.5, "2026-11-23T16:00:00Z")],
+    )
+    append_history(path, older)
+    append_history(path, newer)
+    assert read_history(path) == older + newer
+    assert last_record(read_history(path)) == newer
+    assert path.read_text(encoding="utf-8").count("at,commit") == 1
+
+
+def test_changes_are_parts_of_the_record() -> None:
+    """A figure that the record lacks has nothing to compare with; one that is gone is left out."""
+    compared = changes([row("a", 2.0), row("gone", 1.0)], [row("a", 3.0), row("new", 4.0)])
+    assert compared == [Change("a", 2.0, 3.0), Change("new", None, 4.0)]
+    assert [change.part for change in compared] == [0.5, 0.0]
+    assert [change.dearer for change in compared] == [True, False]
+
+
+@pytest.mark.parametrize(("grown", "code"), [(1 + LIMIT / 2, 0), (0.5, 0), (1 + LIMIT * 2, 1)])
+def test_a_dearer_figure_is_marked_and_decides_the_exit_code(
+    grown: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Growth within the limit is noise, and a cheaper figure is welcome."""
+    assert compare([row("a", 10.0)], [row("a", 10.0 * grown)]) == code
+    assert ("dearer" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_record_names_its_commit_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All figures of a record share them and the moment."""
+    monkeypatch.setattr(record, "samples", lambda measure: [Sample(measure(), 0.1, 0.1)])
+    rows = measured({"a": clock(1.0), "b": clock(2.0)})
+    assert [(line.figure, round(line.loops, 6)) for line in rows] == [("a", 10.0), ("b", 20.0)]
+    assert len({(line.at, line.commit, line.machine) for line in rows}) == 1
+    assert rows[0].commit
+    assert "Python" in rows[0].machine
+
+
+def test_the_history_can_be_drawn(tmp_path: Path) -> None:
+    """A figure that came later than others begins later."""
+    older, newer = row("a", 2.0), row("a", 3.0, "2026-11-23T16:00:00Z")
+    draw([older, newer, row("b", 1.0, newer.at)], tmp_path / "history.svg")
+    assert (tmp_path / "history.svg").stat().st_size > 0
