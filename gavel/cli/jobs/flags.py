@@ -1,4 +1,4 @@
-"""Flags of `gavel submit` as fields of a job file: the same kinds read both, and say the same about what is wrong."""
+"""Options of `gavel submit` as fields of a job file: the same kinds read both, with the same words for faults."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from gavel.cli.faults import Fault
 from gavel.cli.io.wording import printable
+from gavel.client.jobs import values
 from gavel.client.jobs.file import field_values
 from gavel.client.jobs.spec import BY_NAME
 from gavel.client.jobs.yaml import Wrong
 from protos.files.yaml import List, Node, Scalar, Table
 
-PAIRS = ("labels", "env", "env_from", "rates")
-FLAGS = {
-    "worker_types": "--worker-type",
-    "exclude_worker_types": "--exclude-worker-type",
-    "nodes": "--node",
-    "labels": "--label",
-    "rates": "--rate",
-}
+_MAPPINGS = (values.LABELS, values.VARIABLES, values.RATES)
 
 
 def flag(field: str) -> str:
-    """`--worker-type`, as it was given."""
-    return FLAGS.get(field, f"--{field.replace('_', '-')}")
+    """Return the option of a field of a job file, such as `--worker-type`."""
+    options = click.get_current_context().command.params
+    return next(option.opts[-1] for option in options if option.name == field)
 
 
 def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[str, Any]:
-    """Fields of JobSpec, from those flags that were given. `Fault` names the flag."""
+    """Return the fields of JobSpec for the options that are set. `Fault` names the option."""
     nodes = {
         name: _node(name, value)
         for name, value in options.items()
@@ -47,11 +44,11 @@ def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[
 def _node(name: str, value: Any) -> Node:
     if isinstance(value, bool):
         return _scalar(str(value).lower())
-    if name in PAIRS:
+    if BY_NAME[name].kind in _MAPPINGS:
         # As on most command lines, the last one counts where a key appears twice.
         return Table({key.value: (key, node) for key, node in (_pair(name, text) for text in value)})
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return List([_scalar(part) for part in value])
+        return List([_scalar(entry) for entry in value])
     return _scalar(value)
 
 

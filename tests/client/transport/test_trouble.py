@@ -173,7 +173,7 @@ def test_too_much_at_once(tmp_path: Path) -> None:
     with LiveThread(tmp_path, config=config) as live, Client(live.address, retry_s=30.0) as client:
         for _ in range(4):
             client.submit(RUN)
-        with pytest.raises(e.TooMany, match="would have 5 unfinished jobs, 4 are allowed") as raised:
+        with pytest.raises(e.TooMany, match=r"\b5\b.*\b4\b") as raised:
             client.submit(RUN)
         assert raised.value.retry_s == 60.0
 
