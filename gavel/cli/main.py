@@ -65,7 +65,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "simulation.sweep",
             "Simulate every combination of policies, rates, seeds and clusters.",
         ),
-        "replay": ("simulation.replay", "What would another policy have done with my history?"),
+        "replay": ("simulation.replay", "Simulate the history in JOURNAL again, under another policy."),
         "compare": (
             "simulation.compare",
             "Two results of `gavel simulate --json`, side by side, with what B is to A.",

@@ -140,14 +140,14 @@ def settings_of(run: Run) -> Settings:
     base = _base(run)
     policy = run.policy or (base.policy if run.config else "las")
     _try_policy(policy, run)
-    given: dict[str, Any] = {"policy": policy, "seed": run.seed}
+    changes: dict[str, Any] = {"policy": policy, "seed": run.seed}
     for field in ("round_s", "min_reallocation_s"):
         if getattr(run, field) is not None:
-            given[field] = getattr(run, field)
+            changes[field] = getattr(run, field)
     # A round shorter than the usual lead cannot be planned so early.
     if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
-        given |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
-    return msgspec.structs.replace(base, **given).checked()
+        changes |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
+    return msgspec.structs.replace(base, **changes).checked()
 
 
 def _base(run: Run) -> Settings:

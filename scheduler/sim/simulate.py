@@ -188,18 +188,18 @@ class _Watch:
     ) -> None:
         self.stopped = False
         self.state: SchedulerState | None = None
-        self._recorder, self._progress, self._seen = recorder, progress, Progress()
+        self._recorder, self._progress, self._reported = recorder, progress, Progress()
         # The number of jobs submitted when the last measured one has come.
         self._least_jobs = options.measure[1] if options.measure else math.inf
         self._every_s = 20 * options.settings.round_s
 
     def over(self, now_s: float) -> bool:
         """Whether every measured job has ended, or the run has to stop."""
-        seen, state = self._seen, self.state
-        if self._progress is not None and state is not None and now_s - seen.now_s >= self._every_s:
-            seen.now_s, seen.submitted = now_s, len(state.jobs)
-            seen.ended = seen.submitted - len(state.active)
-            self.stopped = self._progress(seen) is False
+        progress, state = self._reported, self.state
+        if self._progress is not None and state is not None and now_s - progress.now_s >= self._every_s:
+            progress.now_s, progress.submitted = now_s, len(state.jobs)
+            progress.ended = progress.submitted - len(state.active)
+            self.stopped = self._progress(progress) is False
         return self.stopped or now_s > STARVED_S or self._all_measured()
 
     def _all_measured(self) -> bool:

@@ -24,13 +24,13 @@ def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughpu
 
 def believed(run: Run, table: Throughputs) -> Throughputs | None:
     """Return the rates that the scheduler is given where they are not the true ones, else None."""
-    given = _believed_file(run) if run.believed else None
-    if given is not None:
+    rates = _believed_file(run) if run.believed else None
+    if rates is not None:
         for worker_type in run.cluster:
-            if worker_type not in given.worker_types:
-                advice = nearest(worker_type, given.worker_types)
+            if worker_type not in rates.worker_types:
+                advice = nearest(worker_type, rates.worker_types)
                 raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {advice}")
-    return given if run.rate_error == 0 else mistaken(given or table, run.rate_error, run.seed)
+    return rates if run.rate_error == 0 else mistaken(rates or table, run.rate_error, run.seed)
 
 
 def _believed_file(run: Run) -> Throughputs:

@@ -1,4 +1,4 @@
-"""Journals that people name: opened for reading, or refused in words about what the file is and what to do."""
+"""Journals that users name: opened for reading, or refused with what the file is and what to do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from scheduler.journal.errors import AppendFailed, Damage, JournalError, NotAJou
 from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
-SQLITE = b"SQLite format 3\0"  # how the file of a journal begins
+# A journal's file begins so.
+SQLITE = b"SQLite format 3\0"
 PLACES_SHOWN = 5
 
 
 @contextmanager
 def opened(path: str) -> Iterator[SqliteJournal]:
-    """A journal to read from, itself untouched; once it is read, what of it is lost is said."""
+    """Open a journal to read from; once it has been read, print what of it is lost."""
     name = printable(path)
     _check_file(path, name)
     try:
@@ -29,30 +30,28 @@ def opened(path: str) -> Iterator[SqliteJournal]:
             yield journal
             say_damage(journal, name)
     except NotAJournal:
-        raise Fault(f"{name}: {_what_it_is(path)}") from None
+        raise Fault(f"{name}: {_description(path)}") from None
     except JournalError as error:
-        raise Fault(
-            f"{name}: {printable(str(error)).removeprefix(f'{name} ').removeprefix(f'{name}: ')}"
-        ) from None
+        problem = printable(str(error)).removeprefix(f"{name} ").removeprefix(f"{name}: ")
+        raise Fault(f"{name}: {problem}") from None
     except OSError as error:
         raise Fault(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def nothing_in(journal: SqliteJournal, path: str, what: str) -> Fault:
-    """The refusal of a journal without jobs or nodes, which is no wonder when parts of it are lost."""
-    if journal.mended or any(isinstance(found, Damage) for found in journal.scan()):
-        return Fault(
-            f"{printable(path)}: is cut off or damaged, and what is left holds no {what}; take a backup"
-        )
-    return Fault(f"{printable(path)}: holds no {what}")
+def nothing_in(journal: SqliteJournal, path: str, things: str) -> Fault:
+    """Return the refusal of a journal without jobs or nodes; where parts of it are lost, it names that as the cause."""
+    if journal.mended or any(isinstance(entry, Damage) for entry in journal.scan()):
+        problem = f"is cut off or damaged, and what is left holds no {things}"
+        return Fault(f"{printable(path)}: {problem}; take a backup")
+    return Fault(f"{printable(path)}: holds no {things}")
 
 
 def say_damage(journal: SqliteJournal, name: str) -> None:
-    """What of a journal is lost, if anything: figures made of the rest are not the whole truth."""
+    """Print which records of a journal are lost, if any: figures of the rest are not the whole truth."""
     if journal.mended:
         say(f"note: {name}: is cut off or damaged ({printable(journal.mended)}); this is what is left of it")
     away = compacted(journal)
-    lost = [found for found in journal.scan() if isinstance(found, Damage) and found.last > away]
+    lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > away]
     for damage in lost[:PLACES_SHOWN]:
         say(f"note: {name}: records {damage.first} to {damage.last} are lost: {printable(damage.why)}")
     if len(lost) > PLACES_SHOWN:
@@ -60,62 +59,65 @@ def say_damage(journal: SqliteJournal, name: str) -> None:
 
 
 def compacted(journal: SqliteJournal) -> int:
-    """How many records were put into a snapshot and deleted: nothing of them is lost but how it came about."""
+    """Return how many records were put into a snapshot and deleted; only how they came about is lost."""
     return int(journal.meta.get("compacted", "0"))
 
 
 class Until:
-    """A journal as it was at a moment, for recovery to read; nothing is ever written."""
+    """A journal as it was at a moment, for recovery to read; it refuses to be written."""
 
     read_only = True
 
     def __init__(self, journal: SqliteJournal, at_s: float) -> None:
         self.journal, self.at_s = journal, at_s
-        self.seen_to_its_end = False  # the moment is not before the last record
-        self.has_beginning = not compacted(journal)  # or a snapshot that stands for it
+        # Whether the last record has been read: the moment is not before it.
+        self.read_to_its_end = False
+        # Whether the records begin at the first, or a snapshot stands for those before.
+        self.has_beginning = not compacted(journal)
 
     @property
     def last_seq(self) -> int:
-        """Of the whole journal: records that are not there yet are no damage."""
+        """The last record of the whole journal: records after the moment are no damage."""
         return self.journal.last_seq
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """The records up to the moment."""
-        for found in self.journal.scan(after):
-            if isinstance(found, Record) and found.now_s > self.at_s:
+        """Yield the records up to the moment."""
+        for entry in self.journal.scan(after):
+            if isinstance(entry, Record) and entry.now_s > self.at_s:
                 return
-            yield found
-        self.seen_to_its_end = True
+            yield entry
+        self.read_to_its_end = True
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Those of states that were before the moment."""
-        for found in self.journal.snapshots():
-            if isinstance(found, Snapshot):
-                with suppress(Exception):  # recovery says what is wrong with one that cannot be restored
-                    if SchedulerState.restore(found.payload).now_s > self.at_s:
+        """Yield the snapshots of states before the moment."""
+        for entry in self.journal.snapshots():
+            if isinstance(entry, Snapshot):
+                # Recovery reports what is wrong with a snapshot that cannot be restored.
+                with suppress(Exception):
+                    if SchedulerState.restore(entry.payload).now_s > self.at_s:
                         continue
                 self.has_beginning = True
-            yield found
+            yield entry
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """The facts up to the moment."""
+        """Yield the facts up to the moment."""
         return ((r.now_s, fact) for r in self.scan() if isinstance(r, Record) for fact in r.facts)
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Never."""
+        """Refuse: nothing is written here."""
         raise AppendFailed("a journal as it was is only read")
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Never."""
+        """Refuse: nothing is written here."""
         raise AppendFailed("a journal as it was is only read")
 
     def set_aside(self, damage: Sequence[Damage]) -> None:
-        """Never."""
+        """Refuse: nothing is written here."""
         raise AppendFailed("a journal as it was is only read")
 
 
 def _check_file(path: str, name: str) -> None:
-    """What need not be opened to be refused."""
+    """Refuse a file that need not be opened for that."""
     if not path:
         raise Fault("the name of the journal is empty; give a file")
     place = Path(path)
@@ -125,19 +127,18 @@ def _check_file(path: str, name: str) -> None:
         if not place.is_file():
             raise Fault(f"{name}: there is no such journal")
         if place.stat().st_size == 0 and not place.with_name(place.name + "-wal").exists():
-            raise Fault(
-                f"{name}: is an empty file, no journal; was it ever written? Give another, or a backup"
-            )
+            problem = "is an empty file, no journal; was it ever written?"
+            raise Fault(f"{name}: {problem} Give another, or a backup")
     except (OSError, ValueError) as error:
         raise Fault(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _what_it_is(path: str) -> str:
+def _description(path: str) -> str:
+    """Return what a file that is not a journal is, and what to do about it."""
     with open(path, "rb") as file:
-        begins_like_one = file.read(len(SQLITE)) == SQLITE
+        is_sqlite = file.read(len(SQLITE)) == SQLITE
         size_bytes = file.seek(0, 2)
-    if begins_like_one:
-        return (
-            f"was cut off after {size_bytes:,} bytes, and nothing of a journal is left in it; take a backup"
-        )
+    if is_sqlite:
+        cut = f"was cut off after {size_bytes:,} bytes"
+        return f"{cut}, and nothing of a journal is left in it; take a backup"
     return "is not a journal; give a file that `gavel simulate --journal` or a scheduler has written"

@@ -40,10 +40,10 @@ def replay(
     checkpoint_s: float | None,
     **chosen: str | None,
 ) -> None:
-    """What would another policy have done with my history?
+    """Simulate the history in JOURNAL again, under another policy.
 
-    Takes requests, nodes, prices and what people did out of JOURNAL as they came, and simulates them under
-    --policy, beside the figures of what really happened. Notes say what could not be carried over.
+    Requests, nodes, prices and what users did come as they came then; the figures stand beside those of what
+    really happened. Notes say what could not be carried over.
     """
     from gavel.cli.io.tables import print_all
     from gavel.cli.simulation.refusals import faults

@@ -26,13 +26,14 @@ from scheduler.sim.figures.summary import jct_hours
 DPI = 130
 TIME_BINS = 1600
 GPUS_SHOWN = 240
-STEPS_MAX = 400  # of the lines over time
+# How many steps a line over time has at most.
+STEPS_MAX = 400
 LABELS_MAX = 48
 Floats = NDArray[np.float64]
 
 
 def draw_run(metrics: Metrics, directory: Path, title: str) -> list[str]:
-    """All pictures of one run; their paths."""
+    """Draw all pictures of one run, and return their paths."""
     pictures = {
         "jct.png": jct_figure({title: jct_hours(metrics)}),
         "timeline.png": timeline_figure(metrics, title),
@@ -74,12 +75,12 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
     stretches = metrics.who_was_where()
     figure = _figure(11.0, 1.4 + min(7.0, 0.13 * len(names) + 1.0))
     axes = figure.subplots()
-    shown = f"{count_of(count, 'GPU')}, {count_of(len({s.job for s in stretches}), 'job')}, a colour each"
+    caption = f"{count_of(count, 'GPU')}, {count_of(len({s.job for s in stretches}), 'job')}, a colour each"
     if len(names) < count:
-        shown += f"; {len(names)} of the GPUs are shown"
+        caption += f"; {len(names)} of the GPUs are shown"
     if len(stretches) >= STRETCHES_MAX:
-        shown += f"; the first {STRETCHES_MAX:,} leases"
-    finish(axes, f"who was where under {shortened(title, 40)}: {shown}")
+        caption += f"; the first {STRETCHES_MAX:,} leases"
+    finish(axes, f"who was where under {shortened(title, 40)}: {caption}")
     if not stretches:
         return _with_nothing(figure, axes, "no leases")
     hours = (min(s.start_s for s in stretches) / HOUR_S, max(s.end_s for s in stretches) / HOUR_S)
@@ -94,10 +95,10 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
 
 
 def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[float, float]) -> Floats:
-    """[2 × GPUs × time × colour] what has no job is grey."""
+    """Return [2 × GPUs × time × colour]; GPUs without a job are grey."""
     row_of = {name: row for row, name in enumerate(names)}
     picture = np.full((2 * len(names), TIME_BINS, 3), 0.96)
-    taken = np.zeros(picture.shape[:2], dtype=bool)
+    painted = np.zeros(picture.shape[:2], dtype=bool)
     start_s, end_s = (time_h * HOUR_S for time_h in hours)
     scale = TIME_BINS / max(end_s - start_s, 1e-9)
     for stretch in stretches:
@@ -109,10 +110,10 @@ def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[fl
             row = row_of.get(gpu)
             if row is not None:
                 upper, lower = 2 * row, 2 * row + 1
-                free = ~taken[upper, columns]
+                free = ~painted[upper, columns]
                 picture[upper, columns][free] = color
                 picture[lower, columns] = color
-                taken[upper, columns] = True
+                painted[upper, columns] = True
     return picture
 
 
@@ -160,27 +161,27 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
         use, queue = panels[:, number]
         finish(use, f"GPUs in use, {shortened(name, 30)}")
         finish(queue, "jobs that wait, the most in each step")
-        seen = use_over_time(metrics)
-        if not len(seen.waiting):
+        steps = use_over_time(metrics)
+        if not len(steps.waiting):
             _with_nothing(figure, use, "no rounds")
             continue
         for kind, worker_type in enumerate(metrics.gpus.worker_types):
-            color, mean = color_of(kind), seen.mean[:, kind]
+            color, mean = color_of(kind), steps.mean[:, kind]
             use.stairs(
-                seen.most[:, kind],
-                seen.edges_h,
-                baseline=seen.least[:, kind],
+                steps.most[:, kind],
+                steps.edges_h,
+                baseline=steps.least[:, kind],
                 fill=True,
                 color=color,
                 alpha=0.18,
                 linewidth=0,
             )
             label = shortened(worker_type, 18)
-            use.stairs(mean, seen.edges_h, baseline=None, color=color, linewidth=1.3, label=label)
+            use.stairs(mean, steps.edges_h, baseline=None, color=color, linewidth=1.3, label=label)
         use.set_ylim(0, 1.03)
         use.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
         _legend(use, "lower right")
-        queue.stairs(seen.waiting, seen.edges_h, fill=True, color=FAINT)
+        queue.stairs(steps.waiting, steps.edges_h, fill=True, color=FAINT)
         queue.set_ylim(bottom=0)
         queue.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
     return figure
@@ -226,11 +227,14 @@ def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str
 class Use(NamedTuple):
     """How full a cluster was: a row per step of time, a column per worker type, parts of the GPUs there were."""
 
-    edges_h: Floats  # one more than there are steps
+    # One more than there are steps.
+    edges_h: Floats
     mean: Floats
-    least: Floats  # of the rounds in a step
+    # Among the rounds in a step.
+    least: Floats
     most: Floats
-    waiting: Floats  # jobs; the most of the rounds in a step
+    # The most jobs that waited in any round of a step.
+    waiting: Floats
 
 
 def use_over_time(metrics: Metrics) -> Use:
@@ -245,7 +249,8 @@ def use_over_time(metrics: Metrics) -> Use:
     for sample in (*gpus.samples, over):
         if sample.at_s > points[-1].at_s:
             points.append(sample)
-        elif len(points) == 1:  # a round in the first instant
+        # A round in the first instant takes the place of the beginning.
+        elif len(points) == 1:
             points = [sample]
     busy_s, there_s = np.zeros((len(points), kinds)), np.zeros((len(points), kinds))
     for row, point in enumerate(points):
@@ -271,22 +276,23 @@ def _parts(busy_s: Floats, there_s: Floats) -> Floats:
 
 
 def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
-    """All GPUs by type, used or not, in order of their names, and how many; the first of each if too many."""
+    """Return all GPUs by type in order of their names, or the first of each type; and how many there are."""
     by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
-    for stretch in metrics.who_was_where():  # of nodes that the facts do not tell of
+    # Leases name GPUs of nodes whose joining no fact tells.
+    for stretch in metrics.who_was_where():
         by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
-    there = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
-    each = max(GPUS_SHOWN // max(len(there), 1), 1)
-    return {kind: gpus[:each] for kind, gpus in there.items()}, sum(map(len, there.values()))
+    by_type = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
+    each = max(GPUS_SHOWN // max(len(by_type), 1), 1)
+    return {kind: gpus[:each] for kind, gpus in by_type.items()}, sum(map(len, by_type.values()))
 
 
 def _natural(gpu: str) -> list[tuple[int, str]]:
-    """`a-2:10` before `a-10:2`."""
+    """Return a sort key that puts `a-2:10` before `a-10:2`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", gpu)]
 
 
 def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
-    """White lines between types, whose names stand on the right."""
+    """Draw white lines between types, and their names on the right."""
     row = 0
     for kind, gpus in rows.items():
         axes.text(
@@ -302,7 +308,7 @@ def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
 
 
 def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
-    """The name of every GPU, or where they are many of every node, or of as many as there is room for."""
+    """Write the name of every GPU; where there are too many, of every node, or of as many as there is room for."""
     if len(names) <= LABELS_MAX:
         places = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
     else:
@@ -318,7 +324,7 @@ def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _with_nothing(figure: Figure, axes: Axes, words: str) -> Figure:
-    """An empty picture that says that it is."""
+    """Write into an empty picture why it is empty."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", **LABEL)

@@ -47,7 +47,7 @@ def cluster_words(cluster: Mapping[str, int]) -> str:
 
 
 def value_cell(key: str, value: Any) -> str:
-    """A figure with as many digits as anyone needs."""
+    """Return a figure with as many digits as a reader needs."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def value_cell(key: str, value: Any) -> str:
 
 
 def headline(figures: Figures, simulated_h: float) -> Text:
-    """The run in a line."""
+    """Return the run in a line."""
     gpus = count_of(sum(figures["cluster"].values()), "GPU")
     kinds = count_of(len(figures["cluster"]), "type")
     wall = f" in {duration(figures['wall_s'])}" if figures["wall_s"] else ""
@@ -73,7 +73,7 @@ def headline(figures: Figures, simulated_h: float) -> Text:
 
 
 def figures_table(figures: Figures) -> Table:
-    """One row per figure."""
+    """Return a table with a row per figure."""
     table = new_table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -84,7 +84,7 @@ def figures_table(figures: Figures) -> Table:
 
 
 def comparison_table(a: Figures, b: Figures, names: tuple[str, str]) -> Table:
-    """One row per figure: A's, B's, and how many times A's B's is."""
+    """Return a table with a row per figure: A's, B's, and B's as a multiple of A's."""
     table = new_table()
     table.add_column("", no_wrap=True)
     for name in names:
@@ -105,7 +105,7 @@ def comparison_table(a: Figures, b: Figures, names: tuple[str, str]) -> Table:
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per cluster, rate and policy; figures are means over seeds, with their range where there are several."""
+    """Return a table with a row per cluster, rate and policy: means over seeds, and their range."""
     table = new_table()
     several = len({row["cluster"] for row in rows}) > 1
     if several:
@@ -124,26 +124,26 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     ):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        found = row["figures"]
-        means = [f["mean_jct_h"] for f in found if f["mean_jct_h"] is not None]
+        figures = row["figures"]
+        means = [f["mean_jct_h"] for f in figures if f["mean_jct_h"] is not None]
         table.add_row(
             *([printable(row["cluster"])] if several else []),
             "–" if row["rate"] is None else f"{row['rate']:g}",
             Text(row["policy"], "bold"),
-            str(len(found)),
+            str(len(figures)),
             value_cell("", mean_of(means)),
             f"{min(means):.2f}–{max(means):.2f}" if len(means) > 1 else "",
-            value_cell("", mean_of([f["p99_jct_h"] for f in found])),
-            value_cell("utilization", mean_of([mean_use(f) for f in found])),
-            value_cell("unfair_fraction", mean_of([f["unfair_fraction"] for f in found])),
-            value_cell("", mean_of([f["cost_usd"] for f in found])),
-            value_cell("", mean_of([f["wall_s"] for f in found])),
+            value_cell("", mean_of([f["p99_jct_h"] for f in figures])),
+            value_cell("utilization", mean_of([mean_use(f) for f in figures])),
+            value_cell("unfair_fraction", mean_of([f["unfair_fraction"] for f in figures])),
+            value_cell("", mean_of([f["cost_usd"] for f in figures])),
+            value_cell("", mean_of([f["wall_s"] for f in figures])),
         )
     return table
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
+    """Return the mean of the values that are known; None without any."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -159,7 +159,8 @@ def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
     """Each figure, utilisation by type."""
     for key, value in figures.items():
         if key == INTERRUPTED:
-            continue  # said in words beside the table
+            # A note beside the table says it.
+            continue
         if key == "utilization" and isinstance(value, Mapping):
             yield from ((f"utilization {kind}", part) for kind, part in value.items())
         else:
@@ -167,13 +168,13 @@ def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
 
 
 def words(key: str) -> str:
-    """What a figure is called."""
+    """Return the name of a figure in words."""
     name, space, kind = key.partition(" ")
     return printable(WORDS.get(name, name) + space + kind)
 
 
 def ratio_of(key: str, x: Any, y: Any) -> float | None:
-    """How many times x y is, where that says anything."""
+    """Return y as a multiple of x; None where that means nothing."""
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (x, y))
     if key == "seed" or not numbers or x == 0:
         return None

@@ -1,8 +1,8 @@
-"""A journal read as a workload: what came when, on which cluster, so that another policy can be tried on it.
+"""A journal read as a workload: what came when and on which cluster, so that another policy can be tried on it.
 
-Rules: requests, what people did to jobs, nodes, settings and prices come as they came. What nobody said of jobs and
-machines is what they did (past_work.py), or what a simulation says of itself (made_by.py). What cannot be carried
-over is counted in `notes`.
+Rules: requests, what users did to jobs, nodes, settings and prices come as they came. The rest of the truth about jobs
+and machines is what they did (past_work.py), or what a simulation says of itself (made_by.py). Whatever cannot be
+carried over is counted in `notes`.
 """
 
 from __future__ import annotations
@@ -46,19 +46,22 @@ Happening = Message | NodeEvent | NodeSpec | f.GpusBroken
 
 
 class History:
-    """Takes facts in, then gives a run. `metrics` says what really happened."""
+    """Takes facts in, and makes a run of them. `metrics` measures what really happened."""
 
     def __init__(self, meta: Mapping[str, str] | None = None) -> None:
-        """`meta`: the words about the journal."""
+        """`meta`: the journal's metadata."""
         self.metrics = Metrics()
-        self.settings: Settings | None = None  # at first
+        # The settings at first.
+        self.settings: Settings | None = None
         self.work = PastWork()
         self._made_by = read_made_by(meta or {})
         self._start_s: float | None = None
         self._submitted: dict[str, tuple[float, JobSpec]] = {}
-        self._stopped: set[str] = set()  # by people, or by limits of their own
+        # Jobs that users or their own limits stopped.
+        self._stopped: set[str] = set()
         self._leases: dict[str, Lease] = {}
-        self._told: list[f.RatesGiven] = []  # at the start
+        # Rates given at the start, and later.
+        self._told: list[f.RatesGiven] = []
         self._later: list[f.RatesGiven] = []
         self._nodes: dict[str, NodeSpec] = {}
         self._away: set[str] = set()
@@ -68,11 +71,11 @@ class History:
 
     @property
     def notes(self) -> Counter[str]:
-        """What the run of `options` does not have as it was, and how often."""
+        """The differences between the run of `options` and what happened, with their numbers."""
         return self._changed + +self.work.notes
 
     def take(self, now_s: float, fact: f.Fact) -> None:
-        """One fact after the other."""
+        """Take one fact; they come in order."""
         if self._start_s is None:
             self._start_s = now_s
         at_s = now_s - self._start_s
@@ -105,50 +108,52 @@ class History:
         restart_s: float | None = None,
         checkpoint_s: float | None = None,
     ) -> SimOptions:
-        """The same again, but for what is given here."""
+        """Make the run that repeats the history, except for what is given here."""
         self.work.notes.clear()
         settings = self._under(policy, self.settings or Settings())
-        made = self._made(settings.seed)
+        made_by = self._conditions(settings.seed)
         if restart_s is not None:
-            made = structs.replace(made, restart_s=restart_s, costs={})
+            made_by = structs.replace(made_by, restart_s=restart_s, costs={})
         if checkpoint_s is not None:
-            made = structs.replace(made, checkpoint_s=checkpoint_s, costs={})
+            made_by = structs.replace(made_by, checkpoint_s=checkpoint_s, costs={})
         kinds = tuple(dict.fromkeys(spec.worker_type for spec in self._nodes.values()))
-        told = throughputs or table_of(self._told)
-        table = throughputs or self._true_rates(told, kinds)
+        rates_given = throughputs or table_of(self._told)
+        table = throughputs or self._true_rates(rates_given, kinds)
         return SimOptions(
-            **made.conditions,
-            cluster={kind: 0 for kind in kinds if kind in told.worker_types},  # nodes join by events
-            arrivals=self._arrivals(made, table, kinds),
+            **made_by.conditions,
+            cluster={kind: 0 for kind in kinds if kind in rates_given.worker_types},
+            arrivals=self._arrivals(made_by, table, kinds),
             commands=tuple(self._commands),
             throughputs=table,
-            believed=told,
+            believed=rates_given,
             settings=settings,
             prices={},
             events=(
-                *((at_s, self._event(policy, what)) for at_s, what in self._happened),
-                *self._vacations((made.checkpoint_s, *(cost.checkpoint_s for cost in made.costs.values()))),
+                *((at_s, self._event(policy, happening)) for at_s, happening in self._happened),
+                *self._vacations(
+                    (made_by.checkpoint_s, *(cost.checkpoint_s for cost in made_by.costs.values()))
+                ),
             ),
         )
 
-    # jobs
+    # Jobs.
 
-    def _made(self, seed: int) -> MadeBy:
-        """What is true beside the facts: what the simulation says of itself, else what is usual here."""
+    def _conditions(self, seed: int) -> MadeBy:
+        """Return the conditions that no fact tells: those of the simulation, else what was usual in this journal."""
         if self._made_by is not None:
             return self._made_by
         usual = self.work.cost
         return MadeBy(seed=seed, restart_s=usual.restart_s, checkpoint_s=usual.checkpoint_s)
 
-    def _arrivals(self, made: MadeBy, table: Throughputs, kinds: tuple[str, ...]) -> list[Arrival]:
-        """Requests as they were made: members of an array together, as far as it is known what they had to do."""
-        usual = Cost(made.restart_s, made.checkpoint_s)
+    def _arrivals(self, made_by: MadeBy, table: Throughputs, kinds: tuple[str, ...]) -> list[Arrival]:
+        """Return requests as they were made, arrays whole, of all jobs whose work is known."""
+        usual = Cost(made_by.restart_s, made_by.checkpoint_s)
         groups: dict[str, list[tuple[str, JobTruth]]] = {}
         for name, (_, spec) in self._submitted.items():
-            cost = made.costs.get(spec.job_type, usual)
+            cost = made_by.costs.get(spec.job_type, usual)
             truth = self.work.truth(name, spec, table, kinds, cost, name in self._stopped)
             if truth is not None:
-                truth = structs.replace(truth, save_every_s=made.save_every_s)
+                truth = structs.replace(truth, save_every_s=made_by.save_every_s)
                 base = name.partition("_")[0] if spec.array else name
                 groups.setdefault(base, []).append((name, truth))
         known = {*groups, *(name for members in groups.values() for name, _ in members)}
@@ -160,14 +165,14 @@ class History:
         return arrivals
 
     def _request(self, spec: JobSpec, names: tuple[str, ...], known: set[str]) -> JobSpec:
-        """The whole of it, but for jobs that nobody can wait for; the world puts in what they are called now."""
+        """Return the request without dependencies on jobs that are left out; the world puts the new ids in."""
         after = tuple(dependency for dependency in spec.after if dependency.job in known)
         self.work.notes[UNKNOWN_DEPENDENCY] += len(after) < len(spec.after)
         array = tuple(int(name.partition("_")[2]) for name in names) if spec.array else ()
         return structs.replace(spec, after=after, array=array)
 
     def _moved(self, at_s: float, fact: f.JobMoved) -> None:
-        """What people did is done again; what the scheduler did is for the scheduler to do."""
+        """Repeat what users did; what the scheduler did is left to the scheduler."""
         if fact.move in BY_PEOPLE and fact.why.partition(" by ")[0] == fact.move:
             action = cast(Any, str(fact.move))
             self._commands.append((at_s, JobCommand(job=fact.job, action=action, user=fact.by)))
@@ -178,7 +183,7 @@ class History:
             if not spec.time_limit_s is spec.max_cost is None:
                 self._stopped.add(fact.job)
 
-    # what the scheduler was told
+    # Settings and rates.
 
     def _configured(self, at_s: float, fact: f.Configured) -> None:
         if self.settings is None:
@@ -194,10 +199,10 @@ class History:
         else:
             self._told.append(fact)
 
-    def _true_rates(self, told: Throughputs, kinds: tuple[str, ...]) -> Throughputs:
-        """Those of the simulation, where it was one; else what was told at any time, or measured."""
+    def _true_rates(self, rates_given: Throughputs, kinds: tuple[str, ...]) -> Throughputs:
+        """Return the simulation's own rates; of a live journal those given at any time, or measured."""
         if self._made_by is not None:
-            return told if self._made_by.rates is None else self._made_by.rates.table
+            return rates_given if self._made_by.rates is None else self._made_by.rates.table
         jobs = [(name, spec) for name, (_, spec) in self._submitted.items()]
         return self.work.table(table_of((*self._told, *self._later)), jobs, kinds)
 
@@ -205,7 +210,7 @@ class History:
     def _under(policy: str | None, settings: Settings) -> Settings:
         return settings if policy is None else structs.replace(settings, policy=policy)
 
-    # nodes
+    # Nodes.
 
     def _node(
         self, at_s: float, fact: f.NodeJoined | f.NodeMoved | f.NodeRemoved | f.GpusBroken | f.LeasesResumed
@@ -225,8 +230,8 @@ class History:
             case f.NodeMoved(node=node, state=state):
                 action = cast(Any, "resume" if state == NodeState.UP else "drain")
                 user = fact.why.partition(" by ")[2]
-                told = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
-                self._happened.append((at_s, told))
+                command = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
+                self._happened.append((at_s, command))
             case f.NodeRemoved(node=node):
                 self._away.add(node)
                 self._happened.append((at_s, NodeCommand(node=node, action="remove")))
@@ -236,49 +241,51 @@ class History:
                 self._resumed(fact.leases)
 
     def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Vacation]:
-        """A spot node that was gone after its notice had told its jobs to save and leave."""
+        """Return when jobs of reclaimed spot nodes were asked to save and leave."""
         events = []
-        for at_s, what in self._happened:
-            if isinstance(what, NodeCommand) and (what.action, what.user) == ("drain", SPOT):
-                events.append(NodeEvent(at_s, what.node, "notice"))
-            elif isinstance(what, NodeEvent | NodeSpec):
-                events.append(what if isinstance(what, NodeEvent) else NodeEvent(at_s, what.name, "join"))
+        for at_s, happening in self._happened:
+            if isinstance(happening, NodeCommand) and (happening.action, happening.user) == ("drain", SPOT):
+                events.append(NodeEvent(at_s, happening.node, "notice"))
+            elif isinstance(happening, NodeEvent | NodeSpec):
+                events.append(
+                    happening if isinstance(happening, NodeEvent) else NodeEvent(at_s, happening.name, "join")
+                )
         return vacations(events, checkpoints_s, ("crash",))
 
     def _resumed(self, leases: tuple[str, ...]) -> None:
-        """Their nodes had not died: only the link was gone."""
+        """Turn the deaths of these leases' nodes into lost links: the nodes came back with their jobs."""
         for node in {
-            name for one in leases if one in self._leases for name in nodes_of(self._leases[one].gpus)
+            name for lease in leases if lease in self._leases for name in nodes_of(self._leases[lease].gpus)
         }:
-            mine = [
-                (number, what)
-                for number, (_, what) in enumerate(self._happened)
-                if (isinstance(what, NodeEvent) and what.node == node)
-                or (isinstance(what, NodeSpec) and what.name == node)
+            events = [
+                (number, happening)
+                for number, (_, happening) in enumerate(self._happened)
+                if (isinstance(happening, NodeEvent) and happening.node == node)
+                or (isinstance(happening, NodeSpec) and happening.name == node)
             ]
-            (went, _), (came, what) = mine[-2:]
-            if isinstance(what, NodeSpec):
+            (went, _), (came, happening) = events[-2:]
+            if isinstance(happening, NodeSpec):
                 for number, event in ((went, "cut"), (came, "mend")):
                     at_s = self._happened[number][0]
                     self._happened[number] = (at_s, NodeEvent(at_s, node, cast(What, event)))
 
-    def _event(self, policy: str | None, what: Happening) -> Callable[[Machines], Event]:
-        """It happens again."""
-        match what:
+    def _event(self, policy: str | None, happening: Happening) -> Callable[[Machines], Event]:
+        """Return what makes a past event happen again."""
+        match happening:
             case NodeSpec():
-                return lambda machines: lambda now_s: machines.join(now_s, what)
+                return lambda machines: lambda now_s: machines.join(now_s, happening)
             case NodeEvent():
-                return lambda machines: lambda now_s: strike(machines, now_s, what)
+                return lambda machines: lambda now_s: strike(machines, now_s, happening)
             case f.GpusBroken():
-                return lambda machines: lambda now_s: _broken(machines, what)
+                return lambda machines: lambda now_s: _broken(machines, happening)
             case Configure():
-                again = structs.replace(what, settings=self._under(policy, what.settings))
+                again = structs.replace(happening, settings=self._under(policy, happening.settings))
                 return lambda machines: again
-        return lambda machines: what
+        return lambda machines: happening
 
 
 def table_of(facts: Iterable[f.RatesGiven]) -> Throughputs:
-    """Everything that was told; of figures that were told twice, the later."""
+    """Return all rates that were given; of those given twice, the later."""
     solo: dict[Key, float] = {}
     spread: dict[Key, float] = {}
     pairs: dict[PairKey, PairRates] = {}
@@ -292,7 +299,7 @@ def table_of(facts: Iterable[f.RatesGiven]) -> Throughputs:
 
 
 def _broken(machines: Machines, fact: f.GpusBroken) -> list[Message]:
-    """A node that is there reports them."""
+    """Let the node report its broken GPUs, if it can be reached."""
     node = machines.nodes[fact.node]
     if not node.reachable:
         return []

@@ -1,4 +1,4 @@
-"""What was true in a simulation and its scheduler never learnt, kept beside the journal so that it can be run again.
+"""The truth about a simulation that its scheduler never learnt, kept beside the journal so that it can be run again.
 
 It stands in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
 """

@@ -1,8 +1,8 @@
-"""What jobs of a journal had to do, how fast they were and what starting them took: as their leases tell it.
+"""The work of jobs in a journal, their rates and the cost of starting them, as far as their leases tell.
 
-Rules: a job that was done had as much to do as it did. Rates are those that the scheduler was told; where it was
-told none, those that were measured, and where a job type never ran, as where it did. A job that never told a step
-takes the time that it took.
+Rules: a completed job had as much to do as it did. Rates are those that the scheduler was given; where it was given
+none, those that were measured, and where a job type never ran, the mean of where it did. A job that never reported a
+step takes the time that it took.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from scheduler.sim.engine.physics import CODE_NO_RATE, JobTruth
 from traces.costs import Cost
 from traces.throughputs import Key, Throughputs
 
-Amount = tuple[float, float]  # steps and seconds
+# Steps and seconds.
+Amount = tuple[float, float]
 UNKNOWN_WORK = "jobs left out: nobody knows how much they had to do"
 UNKNOWN_RATES = "jobs left out: their rates are not known"
 UNFINISHED = "jobs that had not ended and never said how much they have to do end where they were"
@@ -31,21 +32,25 @@ AGAIN = "attempts that failed by themselves, and others after them did not, do n
 
 
 class PastWork:
-    """Takes leases in, as they end; then says what is true of each job."""
+    """Collects leases as they end, and derives from them the truth about each job."""
 
     def __init__(self) -> None:
         self.notes: Counter[str] = Counter()
-        self._steps: dict[str, float] = {}  # by job, as its last lease ended
+        # The steps of each job when its last lease ended.
+        self._steps: dict[str, float] = {}
         self._ran_s: dict[str, float] = {}
         self._finished: set[str] = set()
-        self._faults: dict[str, float] = {}  # where the last attempt failed by itself
+        # The step at which a job's last attempt failed by itself.
+        self._faults: dict[str, float] = {}
         self._attempts_failed: Counter[str] = Counter()
-        self._measured: dict[str, dict[tuple[int, str], Amount]] = {}  # by job; GPUs and worker type
-        self._starting_s: list[float] = []  # time without steps of leases that ended by themselves
-        self._stopping_s: list[float] = []  # of leases that were stopped
+        # What each job did, by number of GPUs and worker type.
+        self._measured: dict[str, dict[tuple[int, str], Amount]] = {}
+        # The time without steps: of leases that ended by themselves, and of those that were stopped.
+        self._starting_s: list[float] = []
+        self._stopping_s: list[float] = []
 
     def closed(self, lease: Lease, fact: LeaseClosed) -> None:
-        """A lease is over."""
+        """Take in a lease that has ended."""
         end, job = fact.exit, lease.job
         gained = end.steps - self._steps.get(job, 0.0)
         self._steps[job] = end.steps if end.outcome in ("finished", "yielded") else end.saved
@@ -61,22 +66,22 @@ class PastWork:
             self._faults[job] = end.steps
             self._attempts_failed[job] += 1
         if gained > 0 and end.stepping_s > 0 and len(lease.bundle.jobs) == 1:
-            mine = self._measured.setdefault(job, {})
+            amounts = self._measured.setdefault(job, {})
             key = (lease.bundle.gpus, lease.bundle.worker_type)
-            mine[key] = _sum(mine.get(key), (gained, end.stepping_s))
+            amounts[key] = _sum(amounts.get(key), (gained, end.stepping_s))
 
     @property
     def cost(self) -> Cost:
-        """What a start usually took until the first step, and a stop until all was saved."""
+        """The usual time from a start to the first step, and from a request to stop until all was saved."""
         start_s = max(median(self._starting_s), 0.0) if self._starting_s else 0.0
         stop_s = max(median(self._stopping_s) - start_s, 0.0) if self._stopping_s else 0.0
         return Cost(round(start_s, 3), round(stop_s, 3))
 
     def table(
-        self, told: Throughputs, jobs: Iterable[tuple[str, JobSpec]], kinds: Collection[str]
+        self, rates_given: Throughputs, jobs: Iterable[tuple[str, JobSpec]], kinds: Collection[str]
     ) -> Throughputs:
-        """What was told, what was measured of job types that nobody was told of, and a guess at the rest."""
-        known = {key[0] for key in told.solo}
+        """Return the rates that were given, those measured of job types without any, and a guess at the rest."""
+        known = {key[0] for key in rates_given.solo}
         measured: dict[Key, Amount] = {}
         wanted: dict[tuple[str, int], None] = {}
         for name, spec in jobs:
@@ -85,19 +90,21 @@ class PastWork:
             if job_type not in known:
                 for (gpus, kind), amount in self._measured.get(name, {}).items():
                     measured[job_type, gpus, kind] = _sum(measured.get((job_type, gpus, kind)), amount)
-        solo = dict(told.solo) | {key: steps / time_s for key, (steps, time_s) in measured.items()}
+        solo = dict(rates_given.solo) | {key: steps / time_s for key, (steps, time_s) in measured.items()}
         for job_type, gpus in wanted:
-            seen = [solo[job_type, gpus, kind] for kind in kinds if solo.get((job_type, gpus, kind), 0.0) > 0]
-            for kind in kinds if seen else ():
+            rates = [
+                solo[job_type, gpus, kind] for kind in kinds if solo.get((job_type, gpus, kind), 0.0) > 0
+            ]
+            for kind in kinds if rates else ():
                 if (job_type, gpus, kind) not in solo:
-                    solo[job_type, gpus, kind] = fmean(seen)
+                    solo[job_type, gpus, kind] = fmean(rates)
                     self.notes[UNSEEN] += 1
-        return Throughputs(solo, told.unconsolidated, told.pairs, source=told.source)
+        return Throughputs(solo, rates_given.unconsolidated, rates_given.pairs, source=rates_given.source)
 
     def truth(
         self, name: str, spec: JobSpec, table: Throughputs, kinds: Collection[str], cost: Cost, stopped: bool
     ) -> JobTruth | None:
-        """What is true of a job; None where nobody knows enough. `stopped`: something else ends it, as it did."""
+        """Return the truth about a job; None where too little is known. `stopped`: a user or a limit ended it."""
         done, fault = self._steps.get(name, 0.0), self._faults.get(name, math.inf)
         if name in self._finished and not done:
             self.notes[UNTOLD] += 1
@@ -130,7 +137,7 @@ class PastWork:
 
 
 def type_of(name: str, spec: JobSpec) -> str:
-    """The job's type; one of its own where it says none."""
+    """Return the job's type, or one of its own where it has none."""
     return spec.job_type or f"job #{name}"
 
 

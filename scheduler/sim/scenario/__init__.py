@@ -1,1 +1,1 @@
-"""What happens to a simulated cluster from outside: arrivals, changes, faults, reclaimed spot nodes."""
+"""Events that come to a simulated cluster from outside: arrivals, changes, faults, reclaimed spot nodes."""

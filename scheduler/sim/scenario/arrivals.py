@@ -1,4 +1,4 @@
-"""Jobs looked at before they are simulated: each must arrive, run somewhere and end, within bearable years."""
+"""Checks of jobs before they are simulated: each must arrive, run somewhere and end within YEARS_MAX."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from traces.errors import BadRow
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
-YEARS_MAX = 10  # until the last arrival, and of the longest job at its fastest
+# The most years until the last arrival, and of the longest job at its fastest.
+YEARS_MAX = 10
 YEAR_S = 365 * 86_400.0
-Places = tuple[str, tuple[int, ...]]  # a file, and the line of each job
+# A file, and the line of each job in it.
+Places = tuple[str, tuple[int, ...]]
 NOWHERE: Places = ("", ())
 Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
 
@@ -19,7 +21,7 @@ Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
 def can_end(
     cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], places: Places = NOWHERE
 ) -> Iterator[TraceJob]:
-    """The jobs as they are, or a refusal at the first that would be waited for for ever, and where it stands."""
+    """Yield the jobs as they are; refuse the first that would never end, with the place where it stands."""
     fastest: dict[Kind, float] = {}
     for number, job in enumerate(jobs):
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
@@ -27,8 +29,8 @@ def can_end(
             late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than {YEARS_MAX} years"
             raise _at(places, number, late, "arrivals are seconds from the start, not times of day")
         if job.steps is None:
-            said = f"job {job.id!r} has no steps, so that nobody knows when it is done"
-            raise _at(places, number, said, "give them")
+            endless = f"job {job.id!r} has no steps, so it is not known when it is done"
+            raise _at(places, number, endless, "give them")
         if kind not in fastest:
             fastest[kind] = fastest_rate(cluster, table, job)
             if not fastest[kind]:
@@ -42,7 +44,7 @@ def can_end(
 
 
 def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) -> float:
-    """The job's greatest rate on this cluster, alone; 0 where it can run nowhere."""
+    """Return the job's greatest rate on this cluster, alone; 0 where it can run nowhere."""
     narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
     rates = [
@@ -63,7 +65,7 @@ def _described(job: TraceJob) -> str:
 
 
 def _at(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:
-    """The refusal: with file and line, or with the option, of a workload that has none."""
+    """Return the refusal with file and line, or with the option for a workload that has no file."""
     file, lines = places
     if number < len(lines):
         return BadRow(message, hint=hint, file=file, line=lines[number])

@@ -1,4 +1,4 @@
-"""What happens to a simulated cluster while jobs run, all of it known before: failures, capacity, prices.
+"""Changes of a simulated cluster while jobs run, all known before the run: failures, capacity, prices.
 
 Rules: a capacity file moves the types that it names away from what the cluster starts with; nodes it asks for
 beyond those are called TYPE-more-N. A node that is away neither fails nor is repaired.
@@ -40,10 +40,11 @@ def changes_of(
     capacity_file: str = "",
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Change, ...]:
-    """All changes in order of time. Random failures happen until `until_s`; nobody runs for ever.
+    """Return all changes in order of time; random failures happen until `until_s`.
 
-    `notice_s`: how long before they leave nodes of the capacity file are told; `checkpoints_s`: what jobs need then.
-    `cloud`: whose prices, of a file that has several. `note` hears of what a file does not say.
+    `notice_s`: how long before nodes of the capacity file leave the scheduler is warned; `checkpoints_s`: how long jobs
+    need to save then. `cloud`: whose prices to take from a file that has several. `note` is called with what a file
+    leaves open.
     """
     start = list(nodes(cluster, gpus_per_node))
     names = [spec.name for spec in start]
@@ -55,29 +56,29 @@ def changes_of(
     if mtbf_h is not None:
         expected = len(names) * until_s / HOUR_S / mtbf_h
         if expected > FAILURES_MAX:
-            said = f"is {mtbf_h:g}: some {expected:,.0f} failures; give a longer time between them"
-            raise InvalidSpec("mtbf_h", said)
+            problem = f"is {mtbf_h:g}: some {expected:,.0f} failures"
+            raise InvalidSpec("mtbf_h", f"{problem}; give a longer time between them")
         events += failures(
             names, mtbf_s=mtbf_h * HOUR_S, mttr_s=repair_h * HOUR_S, until_s=until_s, seed=seed
         )
     spec_of = {spec.name: spec for spec in pool}
     possible = list(_possible(events))
-    found: list[Change] = [(event.t_s, _struck(event, spec_of)) for event in possible]
-    found += vacations(possible, checkpoints_s)
+    changes: list[Change] = [(event.t_s, _struck(event, spec_of)) for event in possible]
+    changes += vacations(possible, checkpoints_s)
     if prices_file:
-        found += _price_changes(cluster, prices_file, cloud, note)
-    return tuple(sorted(found, key=lambda change: change[0]))
+        changes += _price_changes(cluster, prices_file, cloud, note)
+    return tuple(sorted(changes, key=lambda change: change[0]))
 
 
 def horizon_s(last_arrival_s: float) -> float:
-    """Until when things happen: long after the last job is expected to have ended."""
+    """Return until when things happen: long after the last job is expected to have ended."""
     return 3 * (last_arrival_s if math.isfinite(last_arrival_s) else 0.0) + 2000 * HOUR_S
 
 
 def _capacity_events(
     cluster: Mapping[str, int], start: list[NodeSpec], gpus_per_node: int, path: str, notice_s: float
 ) -> tuple[list[NodeSpec], list[NodeEvent]]:
-    """The nodes that are ever there, and how they come and go after the start."""
+    """Return all nodes that are ever present, and how they come and go after the start."""
     changes = read_capacity(path, cluster)
     pool = list(start)
     for kind in dict.fromkeys(change.worker_type for change in changes):
@@ -86,18 +87,18 @@ def _capacity_events(
             name = f"{kind}-more-{number}"
             pool.append(NodeSpec(name=name, worker_type=kind, gpus=gpus_per_node, storage=STORAGE))
     steps = [CapacityStep(change.t_s, change.worker_type, change.gpus, notice_s) for change in changes]
-    told = {step.worker_type for step in steps if step.t_s == 0}
-    steps += [CapacityStep(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in told]
+    named = {step.worker_type for step in steps if step.t_s == 0}
+    steps += [CapacityStep(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in named]
     events = capacity(steps, pool)
-    # the cluster is there already; only what the file says otherwise of the start is an event
+    # The cluster is present from the start; only where the file differs from it is there an event.
     opening = {event.node for event in events if event.t_s == 0}
-    there = {spec.name for spec in start}
+    present = {spec.name for spec in start}
     gone = [NodeEvent(0.0, spec.name, "leave") for spec in start if spec.name not in opening]
-    return pool, gone + [event for event in events if event.t_s > 0 or event.node not in there]
+    return pool, gone + [event for event in events if event.t_s > 0 or event.node not in present]
 
 
 def _possible(events: list[NodeEvent]) -> Iterator[NodeEvent]:
-    """In order of time, without what would happen to nodes that are away."""
+    """Yield events in order of time, without those of nodes that are away."""
     away: set[str] = set()
     for event in sorted(events, key=lambda event: event.t_s):
         if event.event == "leave":
@@ -127,8 +128,8 @@ def _price_changes(
     if missing:
         note(f"{path}: has no price of {', '.join(missing)}, which keep theirs")
     for change in changes:
-        yield change.t_s, _told(SetPrices(price_per_gpu_hour={change.worker_type: change.price_per_gpu_hour}))
+        yield change.t_s, _sent(SetPrices(price_per_gpu_hour={change.worker_type: change.price_per_gpu_hour}))
 
 
-def _told(message: Message) -> Callable[[Machines], Event]:
+def _sent(message: Message) -> Callable[[Machines], Event]:
     return lambda machines: message

@@ -1,4 +1,4 @@
-"""What goes wrong with machines, and when: schedules of node events, drawn from a seed or read from a file.
+"""Schedules of faults: events of nodes in order of time, drawn from a seed or read from a file.
 
 Rules: a schedule is a list in order of time that is known before the run; each node has luck of its own, so
 that adding a node leaves the others' schedules as they were.
@@ -22,7 +22,8 @@ from traces.documents import Layout, read_text, rows
 from traces.errors import BadWorkload, nearest, show
 
 What = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
-SPOT = "spot"  # who says that a node will be taken away
+# The user in whose name a node is drained that will be taken away.
+SPOT = "spot"
 LAYOUT = Layout(needed=("t_s", "node", "event"))
 
 
@@ -44,22 +45,22 @@ class CapacityStep(NamedTuple):
 
 
 class Struck(Protocol):
-    """What events happen to: Machines, or Machines behind a faulty link."""
+    """The machines that events happen to: Machines, or Machines behind a faulty link."""
 
     def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
-        """A node is there."""
+        """A node joins."""
 
     def crash(self, now_s: float, name: str) -> list[Message]:
-        """It dies."""
+        """The node dies."""
 
     def repair(self, now_s: float, name: str) -> list[Message]:
-        """It is back."""
+        """The node is back."""
 
     def cut(self, now_s: float, name: str) -> list[Message]:
-        """Its link is gone."""
+        """The node's link is gone."""
 
     def mend(self, now_s: float, name: str) -> list[Message]:
-        """Its link is back."""
+        """The node's link is back."""
 
 
 def failures(
@@ -71,7 +72,7 @@ def failures(
     seed: int = 0,
     kind: Literal["crash", "cut"] = "crash",
 ) -> list[NodeEvent]:
-    """Every node fails and comes back, after exponential times with these means, until then."""
+    """Let every node fail and come back after exponential times with these means, until `until_s`."""
     for name, value in (("mtbf_s", mtbf_s), ("mttr_s", mttr_s)):
         if not 0 < value < math.inf:
             raise BadWorkload(f"is {value}", field=name, hint="give seconds above 0")
@@ -88,7 +89,7 @@ def failures(
 
 
 def capacity(steps: Iterable[CapacityStep], pool: Sequence[NodeSpec]) -> list[NodeEvent]:
-    """The nodes of the pool that come and go, so that each type has the GPUs that the steps say.
+    """Let nodes of the pool come and go so that each type has as many GPUs as the steps say.
 
     A type starts with nothing. Nodes come in the order of the pool and go in the reverse; where whole nodes
     do not add up to a number of GPUs, it is rounded down.
@@ -123,7 +124,7 @@ def _first_that_fit(nodes: list[NodeSpec], step: CapacityStep) -> list[NodeSpec]
         )
     fitting: list[NodeSpec] = []
     for spec in nodes:
-        if sum(one.gpus for one in fitting) + spec.gpus > step.gpus:
+        if sum(node.gpus for node in fitting) + spec.gpus > step.gpus:
             break
         fitting.append(spec)
     return fitting
@@ -132,9 +133,9 @@ def _first_that_fit(nodes: list[NodeSpec], step: CapacityStep) -> list[NodeSpec]
 def read_events(
     path: str | Path, nodes: Iterable[str] = (), note: Callable[[str], None] = lambda text: None
 ) -> list[NodeEvent]:
-    """Node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other.
+    """Read node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other.
 
-    Lines may stand in any order; `note` hears of it where that is not the order of time.
+    Lines may stand in any order; `note` is called where that is not the order of time.
     """
     path, known = Path(path), sorted(set(nodes))
     events: list[NodeEvent] = []
@@ -147,9 +148,8 @@ def read_events(
             row.refuse("event", f"is {show(event)}", nearest(event, get_args(What)))
         if events and at_s < events[-1].t_s and in_order:
             in_order = False
-            note(
-                f"{path}: line {row.line} is earlier than the one above: what counts is the time, not the line"
-            )
+            problem = f"line {row.line} is earlier than the one above"
+            note(f"{path}: {problem}: what counts is the time, not the line")
         events.append(NodeEvent(at_s, node, cast(What, event)))
     return sorted(events, key=lambda event: event.t_s)
 
@@ -157,7 +157,7 @@ def read_events(
 def strike(
     machines: Struck, now_s: float, event: NodeEvent, pool: Mapping[str, NodeSpec] | None = None
 ) -> list[Message]:
-    """Let an event happen; `pool` says what a node that joins is. What the scheduler gets to hear comes back."""
+    """Let an event happen, and return the messages to the scheduler. `pool` describes nodes that may join."""
     match event.event:
         case "crash" | "leave":
             return machines.crash(now_s, event.node)
@@ -171,7 +171,7 @@ def strike(
             return [NodeCommand(node=event.node, action="drain", user=SPOT)]
         case "join":
             if pool is None or event.node not in pool:
-                raise LookupError(f"node {event.node!r} joins, but nobody said what it is")
-            # it may have been draining when it left
+                raise LookupError(f"node {event.node!r} joins, and is not in the pool")
+            # The node may have been draining when it left.
             resume = NodeCommand(node=event.node, action="resume", user=SPOT)
             return [*machines.join(now_s, pool[event.node]), resume]

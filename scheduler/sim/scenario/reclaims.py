@@ -1,7 +1,7 @@
-"""Nodes that are taken away with a notice: their jobs are told to save and leave in time.
+"""Nodes that are taken away after a notice: their jobs are asked to save and leave in time.
 
-Rules: a job is told as late as its checkpoint allows, and EARLY_S sooner; at once where the notice is too short for
-that. Whoever is still starting up is told last.
+Rules: a job is asked as late as its checkpoint allows, and EARLY_S sooner; at once where the notice is too short for
+that. Jobs that are still starting up are asked last.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Vacation = tuple[float, Callable[["Machines"], Callable[[float], Iterable[Messag
 def vacations(
     events: Iterable[NodeEvent], checkpoints_s: Collection[float], gone: Collection[str] = ("leave",)
 ) -> Iterator[Vacation]:
-    """When which jobs are told, for events in order of time; `gone`: the events by which a node leaves."""
-    told: dict[str, float] = {}
+    """Yield when which jobs are asked, for events in order of time; `gone`: the events by which a node leaves."""
+    notices: dict[str, float] = {}
     for event in events:
         if event.event == "notice":
-            told.setdefault(event.node, event.t_s)
-        elif event.event in gone and event.node in told:
-            told_s = told.pop(event.node)
+            notices.setdefault(event.node, event.t_s)
+        elif event.event in gone and event.node in notices:
+            notice_s = notices.pop(event.node)
             for checkpoint_s in sorted({0.0, *checkpoints_s}, reverse=True):
-                yield max(told_s, event.t_s - checkpoint_s - EARLY_S), _vacated(event.node, checkpoint_s)
+                yield max(notice_s, event.t_s - checkpoint_s - EARLY_S), _vacated(event.node, checkpoint_s)
         elif event.event == "join":
-            told.pop(event.node, None)
+            notices.pop(event.node, None)
 
 
 def _vacated(node: str, checkpoint_s: float) -> Callable[[Machines], Callable[[float], Iterable[Message]]]:

@@ -135,7 +135,7 @@ def test_a_moment_in_a_compacted_journal(journal: str, compacted: str, gavel: Ga
     early = gavel("explain", "30", "--journal", compacted, "--at", "600")
     assert early.exit_code == 2
     assert early.stderr == (
-        "gavel explain: --at: 600: what was then is compacted away; a later moment can be asked for\n"
+        "gavel explain: --at: 600: what was then is compacted away; ask for a later moment\n"
     )
 
 

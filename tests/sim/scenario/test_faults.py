@@ -199,7 +199,7 @@ def test_events_strike() -> None:
         NodeHello(spec=pool["n0"]),
         NodeCommand(node="n0", action="resume", user="spot"),
     ]
-    with pytest.raises(LookupError, match="'n9' joins, but nobody said what it is"):
+    with pytest.raises(LookupError, match="'n9' joins, and is not in the pool"):
         strike(machines, 4.0, NodeEvent(4.0, "n9", "join"), pool)
 
 
