@@ -46,7 +46,7 @@ class Reach:
     """Nodes, as the services for people see them: what they print, what is known of them, and an end to them."""
 
     def __init__(self, links: Links, relay: LogRelay) -> None:
-        self.seen = links.seen
+        self.view = links.view
         self.read_logs = relay.read_logs
         self.cut_off = links.cut_off
 

@@ -56,10 +56,10 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSource(Protocol):
-    """Where news of nodes comes from."""
+    """The source of what agents report about their nodes."""
 
-    def seen(self, node: str) -> NodeSeen | None:
-        """What its agent said since this scheduler started; None: nothing yet."""
+    def view(self, node: str) -> NodeSeen | None:
+        """Return what a node's agent has reported since this scheduler started; None if nothing."""
         ...
 
     def cut_off(self, node: str, why: str) -> bool:

@@ -138,7 +138,7 @@ class Nodes:
         finally:
             self.open -= 1
 
-    def seen(self, node: str) -> NodeSeen | None:
+    def view(self, node: str) -> NodeSeen | None:
         """What the test has put there."""
         return self.news.get(node)
 

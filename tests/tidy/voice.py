@@ -26,8 +26,6 @@ TO_BE_REWRITTEN = (
     "scheduler/journal",
     "scheduler/journal/repair",
     "scheduler/live",
-    "scheduler/live/access",
-    "scheduler/live/agents",
     "scheduler/live/api",
     "scheduler/live/data",
     "scheduler/live/log",

@@ -22,7 +22,7 @@ STRANGERS_READ_MAX = 4
 
 
 class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What people may do, and how much of it."""
+    """The limits of what users may do."""
 
     submissions_per_s: Annotated[float, "Jobs that one user may submit per second, on average."] = 1000.0
     submissions_burst: Annotated[int, "Jobs that one user may submit at once."] = 100_000

@@ -1,9 +1,9 @@
 """Gangs over several nodes start together or not at all. No clock, no network.
 
-Every node of a lease says that it prepares its part, which may take minutes, and then that the part can start, or why
-it cannot; when the last one can, all are told to go. One that cannot, or from which no word comes in time, and nobody
-starts. What was decided is said again to a node that asks again:
-after a lost link, or after a restart of the scheduler, which knows nothing and hears all of it anew.
+Every node of a lease reports that it prepares its part, which may take minutes, and then that the part is ready, or why
+it cannot start. When the last one is ready, all receive Go. If one cannot start, or does not report in time, none
+starts. A node that asks again receives the same decision: after a lost link, or after a restart of the scheduler, which
+learns everything anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What one node says. `failed`: it cannot start, and why."""
+    """One node's report that its part is ready, or in `failed` why it cannot start."""
 
     master_port: int = 0
     coordinator_port: int = 0
@@ -25,11 +25,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """What a node is told. `failed`: nobody starts, and why."""
+    """The order to one node: start, with the `lead` node where ranks meet, or in `failed` why no node starts."""
 
     node: str
     lease: str
-    lead: str = ""  # the first node, where ranks meet
+    lead: str = ""
     master_port: int = 0
     coordinator_port: int = 0
     failed: str = ""
@@ -46,52 +46,52 @@ class _Gang:
 
 
 class Gangs:
-    """All gangs that gather, or have gathered and still have their lease."""
+    """All gangs that are gathering, or have gathered and still hold their lease."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
         self._gangs: dict[str, _Gang] = {}
 
     def on_preparing(self, now_s: float, node: str, lease: str, nodes: tuple[str, ...]) -> list[Go]:
-        """A node has begun; it is told only if that is in vain. `nodes` as for `on_ready`."""
+        """Note that a node prepares its part; answer only if the gang has failed already. `nodes` as for `on_ready`."""
         if node not in nodes:
             return [Go(node, lease, failed="this lease is over")]
         gang = self._gang(now_s, lease, nodes)
         gang.heard.add(node)
         return [self._go(lease, gang, node)] if gang.failed else []
 
-    def on_ready(self, now_s: float, node: str, lease: str, said: Ready, nodes: tuple[str, ...]) -> list[Go]:
-        """A node has spoken. `nodes`: of the lease, in the order of its ranks; empty: there is no such lease (now)."""
+    def on_ready(self, now_s: float, node: str, lease: str, ready: Ready, nodes: tuple[str, ...]) -> list[Go]:
+        """Take in a node's report. `nodes`: those of the lease in the order of its ranks; empty if it is over."""
         if node not in nodes:
             return [Go(node, lease, failed="this lease is over")]
         gang = self._gang(now_s, lease, nodes)
         gang.heard.add(node)
         if gang.decided:
             return [self._go(lease, gang, node)]
-        gang.ready[node] = said
-        if said.failed:
-            return self._decide(lease, gang, f"{node}: {said.failed}")
+        gang.ready[node] = ready
+        if ready.failed:
+            return self._decide(lease, gang, f"{node}: {ready.failed}")
         if len(gang.ready) == len(nodes):
             return self._decide(lease, gang)
         return []
 
     def overdue(self, now_s: float) -> list[Go]:
-        """Where a node has not even said that it prepares, nobody starts."""
-        told = []
+        """Fail the gangs of which a node has not reported in time."""
+        orders = []
         for lease, gang in self._gangs.items():
             missing = ", ".join(name for name in gang.nodes if name not in gang.heard)
             if missing and not gang.decided and gang.until_s <= now_s:
-                told += self._decide(lease, gang, f"no word from {missing} within {self._patience_s:g} s")
-        return told
+                orders += self._decide(lease, gang, f"no report from {missing} within {self._patience_s:g} s")
+        return orders
 
     def keep(self, is_held: Callable[[str], bool]) -> None:
-        """Forget all leases that are over."""
+        """Forget the leases that are over."""
         for lease in [lease for lease in self._gangs if not is_held(lease)]:
             del self._gangs[lease]
 
     @property
     def gathering(self) -> Iterable[str]:
-        """Leases that wait for some of their nodes."""
+        """Return the leases that wait for some of their nodes."""
         return [lease for lease, gang in self._gangs.items() if not gang.decided]
 
     def _gang(self, now_s: float, lease: str, nodes: tuple[str, ...]) -> _Gang:
@@ -101,7 +101,7 @@ class Gangs:
         return gang
 
     def _decide(self, lease: str, gang: _Gang, failed: str = "") -> list[Go]:
-        """All who have spoken are told; the others when they speak."""
+        """Decide; nodes that have reported receive the order now, the others when they report."""
         gang.decided, gang.failed = True, failed
         return [self._go(lease, gang, node) for node in gang.nodes if node in gang.heard]
 
@@ -109,5 +109,5 @@ class Gangs:
         if gang.failed:
             return Go(node, lease, failed=gang.failed)
         lead = gang.nodes[0]
-        said = gang.ready[lead]
-        return Go(node, lease, lead, said.master_port, said.coordinator_port)
+        ready = gang.ready[lead]
+        return Go(node, lease, lead, ready.master_port, ready.coordinator_port)

@@ -1,4 +1,4 @@
-"""A node joins: a one-time token and a certificate request, against a certificate."""
+"""How a node joins: it exchanges a one-time token and a certificate request for a certificate."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.model.cluster import NodeSpec
 
-FAILURES_BURST, FAILURES_PER_S = 20.0, 1.0  # of all who try: nobody is known yet
+# How many wrong tokens are tolerated, of all callers together: none of them is known yet.
+FAILURES_BURST, FAILURES_PER_S = 20.0, 1.0
 
 
 def joining(
     access: Access, keys: Keys, agents_address: Callable[[], str]
 ) -> Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]:
-    """What answers Agents.Join. A token is used up only by a request that can be signed."""
+    """Return the handler of Agents.Join. Only a request that can be signed uses up its token."""
     failures = Buckets(FAILURES_PER_S, FAILURES_BURST, access.now_s)
 
     async def join(request: pb.JoinRequest) -> pb.JoinResponse:

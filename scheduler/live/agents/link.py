@@ -1,4 +1,4 @@
-"""One agent's stream, as the scheduler holds it: who it is, what it was heard to say, and what waits to be sent."""
+"""The scheduler's end of one agent's stream: the agent's identity, its last reports, and what waits to be sent."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from scheduler.model.cluster import Node
 
 
 class AgentClock:
-    """What an agent's clock says at least, by what it wrote into its messages.
+    """A lower bound of an agent's clock, from the times in its messages.
 
-    The message that was on its way for the shortest time gives the best answer, and none a later one than the truth.
-    Only of the last minutes, because no two clocks run alike.
+    The message with the shortest delay gives the best bound, and none gives a time later than the true one. Only the
+    last two spans count, because clocks drift.
     """
 
     SPAN_S = 60.0
 
     def __init__(self) -> None:
-        self._best = (
-            self._best_before
-        ) = -math.inf  # of agent's time less ours, in this span and the one before
+        # The largest difference between the agent's clock and ours, in this span and in the one before.
+        self._best = self._best_before = -math.inf
         self._since_s = -math.inf
 
-    def said(self, sent_s: float, now_s: float) -> None:
-        """A message that was sent then, by the agent's clock, has arrived now."""
+    def note(self, sent_s: float, now_s: float) -> None:
+        """Take in a message that arrives now and was sent at `sent_s` by the agent's clock."""
         if not (math.isfinite(sent_s) and sent_s > 0):
             return
         if now_s - self._since_s > self.SPAN_S:
@@ -40,7 +39,7 @@ class AgentClock:
         self._best = max(self._best, sent_s - now_s)
 
     def at(self, now_s: float) -> float:
-        """What it says now, at the latest; 0 when nobody knows."""
+        """Return a time that the agent's clock has reached by now; 0 if nothing is known."""
         best = max(self._best, self._best_before)
         return max(now_s + best, 0.0) if best > -math.inf else 0.0
 
@@ -54,7 +53,8 @@ class NodeLink:
         self.name, self.incarnation = hello.node, hello.incarnation
         self.address = hello.address or peer_host(peer)
         self.heard_s = 0.0
-        self.generation = -1  # of the newest set that it has said it knows
+        # The newest set of leases that the agent has confirmed.
+        self.generation = -1
         self.storage = ""
         self.welcome = False
         self.failure = ""
@@ -65,13 +65,13 @@ class NodeLink:
         self._heard = asyncio.Event()
 
     def hear(self, sent_s: float, now_s: float) -> None:
-        """It said something, and when by its own clock."""
+        """Note that a message has arrived, and when it was sent by the agent's clock."""
         self.heard_s = now_s
-        self.clock.said(sent_s, now_s)
+        self.clock.note(sent_s, now_s)
         self._heard.set()
 
     async def answers_within(self, wait_s: float) -> bool:
-        """Whether it is alive: it is asked, and has so long to say anything."""
+        """Ask the agent whether it is alive, and return whether any message arrives in time."""
         self._heard.clear()
         self.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
         hearing: asyncio.Future[Any] = asyncio.ensure_future(self._heard.wait())
@@ -81,7 +81,7 @@ class NodeLink:
         return self._heard.is_set() and not self.closed.done()
 
     def close(self, why: str) -> None:
-        """Nothing more is read from it or written to it."""
+        """Stop reading from the agent and writing to it."""
         if not self.closed.done():
             self.closed.set_result(why)
         for waiting in self._checks.values():
@@ -89,19 +89,19 @@ class NodeLink:
                 waiting.set_exception(ConnectionError(f"{self.name}: {why}"))
 
     def fail(self, why: str) -> None:
-        """Close the link because the scheduler failed on what came over it; the agent is told why, and may return."""
+        """Close the link because the scheduler failed on its messages; the agent learns why, and may return."""
         self.failure = why
         self.close(why)
 
     def dismiss(self, reason: str, text: str) -> None:
-        """Say goodbye. The writer closes the link behind it."""
+        """Queue a goodbye, after which the writer closes the link."""
         self.outbox.goodbye(goodbye(reason, text))
 
     async def check_storage(self, check: pb.StorageCheck) -> pb.StorageChecked:
-        """Have something done to its checkpoint directory; ConnectionError when the link ends first."""
+        """Have the agent check its checkpoint directory; raise ConnectionError if the link ends first."""
         if self.closed.done():
             raise ConnectionError(f"{self.name}: {self.closed.result()}")
-        # an agent answers the checks of one name in order, so that one is open at a time
+        # An agent answers the checks of one name in order, so one is open at a time.
         answer: asyncio.Future[pb.StorageChecked] = asyncio.get_running_loop().create_future()
         self._checks[check.check] = answer
         self.outbox.put(pb.SchedulerMessage(storage_check=check))
@@ -110,31 +110,31 @@ class NodeLink:
         finally:
             self._checks.pop(check.check, None)
 
-    def on_checked(self, said: pb.StorageChecked) -> None:
-        """The answer to `check_storage`."""
-        waiting = self._checks.get(said.check)
+    def on_checked(self, answer: pb.StorageChecked) -> None:
+        """Take the agent's answer to `check_storage`."""
+        waiting = self._checks.get(answer.check)
         if waiting is not None and not waiting.done():
-            waiting.set_result(said)
+            waiting.set_result(answer)
 
     def on_health(self, health: pb.Health, node: Node | None) -> NodeReport | None:
-        """Take in how the GPUs are; what the core has to know of it, if it does not. `node`: as the core knows it."""
+        """Take in the state of the GPUs; return a report if it is news to the core, which knows `node`."""
         self.driver_version = health.driver_version or self.driver_version
-        for said in health.gpus:
-            seen = self.gpus.get(said.index)
-            if seen is None:
+        for state in health.gpus:
+            gpu = self.gpus.get(state.index)
+            if gpu is None:
                 continue
-            self.gpus[said.index] = GpuSeen(
-                name=seen.name,
-                uuid=seen.uuid,
-                memory_gb=seen.memory_gb,
-                memory_used_gb=_figure(said.memory_used_gb),
-                temperature_c=_figure(said.temperature_c),
-                broken=said.broken[:500],
-                withheld=said.withheld[:500],
+            self.gpus[state.index] = GpuSeen(
+                name=gpu.name,
+                uuid=gpu.uuid,
+                memory_gb=gpu.memory_gb,
+                memory_used_gb=_figure(state.memory_used_gb),
+                temperature_c=_figure(state.temperature_c),
+                broken=state.broken[:500],
+                withheld=state.withheld[:500],
             )
-        broken = tuple(said.index for said in health.gpus if said.broken and said.index in self.gpus)
+        broken = tuple(gpu.index for gpu in health.gpus if gpu.broken and gpu.index in self.gpus)
         withheld = tuple(
-            sorted({said.index for said in health.gpus if said.withheld and said.index in self.gpus})
+            sorted({gpu.index for gpu in health.gpus if gpu.withheld and gpu.index in self.gpus})
         )
         trouble = health.trouble
         if node is None or not (
@@ -150,8 +150,8 @@ class NodeLink:
             trouble=trouble,
         )
 
-    def seen(self) -> NodeSeen:
-        """For people."""
+    def view(self) -> NodeSeen:
+        """Return what `gavel nodes` shows of the agent."""
         return NodeSeen(
             heard_s=self.heard_s,
             agent_version=self.hello.agent_version,

@@ -1,12 +1,12 @@
-"""The links to all agents: who is there, what they are told, and what they say.
+"""The links to all agents: admission, messages in both directions, and silence.
 
-    Hello → is that name free? → whose checkpoints does it see? → the core takes it → Welcome → its leases
+    Hello → is the name free? → whose checkpoints does it see? → the core takes the node → Welcome → its leases
 
 Rules:
-- a node has one link; a newer one of the same agent replaces it, another agent under a name that answers is sent away;
-- a report is Taken when the core's answer to it is durable;
-- a link that is silent for too long is closed, and the core is told: silent is not dead;
-- nobody waits for an agent that does not read.
+- a node has one link; a newer one of the same agent replaces it; another agent is refused while the first answers;
+- a report is Taken once the core's answer to it is durable;
+- a link that is silent for too long is closed, and the core learns that the node is silent, which is not dead;
+- an agent that does not read delays nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.outbox import Outbox
 from scheduler.live.node_views import NodeSeen
 from scheduler.live.pace import Pace
-from scheduler.live.wire.agents import PROTOCOL, desired_to, hello_fault, hello_of, report_of
+from scheduler.live.wire.agents import desired_to, hello_of, refusal_of, report_of
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase, nodes_of
@@ -36,29 +36,32 @@ VERSION = version("gavel-scheduler")
 
 
 class Links:
-    """All agents. `scheduler.live.world.Links` for the core, `NodeSource` for people."""
+    """The links to all agents: `scheduler.live.world.Links` for the core, `NodeSource` for the API."""
 
     def __init__(self, world: LiveWorld, pace: Pace | None = None) -> None:
         self.world, self.pace = world, pace or Pace()
         self.by_name: dict[str, NodeLink] = {}
-        self._arriving: dict[str, NodeLink] = {}  # said Hello, not welcome yet
-        self._seen: dict[str, NodeSeen] = {}  # of nodes whose link is gone
+        # Agents between Hello and Welcome.
+        self._arriving: dict[str, NodeLink] = {}
+        # The last view of nodes whose link is gone.
+        self._last_views: dict[str, NodeSeen] = {}
         self._refusals: dict[str, str] = {}
         self._gangs = Gangs(self.pace.gang_s)
         self._stopping = False
-        self._away: dict[str, float] = {}  # nodes without a link, and when they are silent
+        # Nodes without a link → when they count as silent.
+        self._away: dict[str, float] = {}
         self._came: dict[str, asyncio.Event] = {}
 
     # ------------------------------------------------------------------------------------------- from the core
 
     def send_leases(self, effect: SendLeases) -> None:
-        """This set, to this node; a node that is not linked gets it with its Welcome."""
+        """Send a set of leases to its node; a node without a link receives it after its Welcome."""
         link = self.by_name.get(effect.node)
         if link is not None:
             link.outbox.send(effect)
 
     def renew_leases(self, effect: RenewLeases) -> None:
-        """The same set goes on, for all nodes that are named."""
+        """Renew the current set of each node that the effect names."""
         for name, generation in effect.generations.items():
             link = self.by_name.get(name)
             if link is not None:
@@ -71,7 +74,7 @@ class Links:
         self._refusals[effect.node] = effect.error
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """For the Feed: send an agent away whose node was removed; one whose node was resumed lets go of its GPUs."""
+        """Act on facts: dismiss the agent of a removed node; have that of a resumed node release its GPUs."""
         for fact in facts:
             match fact:
                 case NodeMoved(mended=True) if link := self.by_name.get(fact.node):
@@ -80,23 +83,23 @@ class Links:
                     why = "an operator removed this node; to add it again, start its agent again"
                     link.dismiss("removed", why)
 
-    # ---------------------------------------------------------------------------------------------- for people
+    # --------------------------------------------------------------------------------------------- for the API
 
-    def seen(self, node: str) -> NodeSeen | None:
-        """What its agent said since this scheduler started."""
+    def view(self, node: str) -> NodeSeen | None:
+        """Return what a node's agent has reported since this scheduler started."""
         link = self.by_name.get(node)
-        return link.seen() if link is not None else self._seen.get(node)
+        return link.view() if link is not None else self._last_views.get(node)
 
     def linked(self, node: str) -> NodeLink | None:
-        """The link to a node, if there is one."""
+        """Return the link to a node, if there is one."""
         return self.by_name.get(node)
 
     def cut_off(self, node: str, why: str) -> bool:
-        """End the link of a node at once, without a word to it; whether there was one."""
-        found = [links[node] for links in (self._arriving, self.by_name) if node in links]
-        for link in found:
+        """End the link of a node at once, without a goodbye; return whether there was one."""
+        links = [links[node] for links in (self._arriving, self.by_name) if node in links]
+        for link in links:
             link.close(why)
-        return bool(found)
+        return bool(links)
 
     async def come_back(self, node: str) -> None:
         """Wait until a node has a link."""
@@ -106,23 +109,24 @@ class Links:
     # ------------------------------------------------------------------------------------------------ arriving
 
     def open(self, first: pb.AgentMessage, peer: str) -> NodeLink:
-        """A stream has begun with this Hello."""
+        """Open a link for a stream that begins with this Hello."""
         link = NodeLink(first.hello, peer, Outbox(self.world.now_s, self._set_of))
         link.hear(first.sent_s, self.world.now_s())
         return link
 
     def stamped(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
-        """It is written now: times in it count from here."""
+        """Stamp a message that is about to be written: times in it count from now."""
         if message.WhichOneof("body") in ("desired", "renewed"):
             message.agent_s = link.clock.at(self.world.now_s())
         return message
 
     async def admit(self, link: NodeLink) -> bool:
-        """Whether the agent is welcome. If not, goodbye is said."""
+        """Welcome the agent, or dismiss it; return whether it is welcome."""
         if self._stopping:
             link.close("the scheduler stops")
             return False
-        fault = self._fault(link.hello)
+        margin_s = self.world.state.settings.lease_margin_s
+        fault = refusal_of(link.hello, margin_s, VERSION)
         if fault is None and not await self._gets_its_name(link):
             fault = (
                 "duplicate",
@@ -131,7 +135,7 @@ class Links:
         if fault is None:
             try:
                 link.storage = await self._storage_of(link)
-                fault = await self._taken(link)
+                fault = await self._introduce(link)
             finally:
                 if self._arriving.get(link.name) is link:
                     del self._arriving[link.name]
@@ -152,26 +156,11 @@ class Links:
         link.welcome = True
         link.outbox.welcome(pb.SchedulerMessage(welcome=welcome))
         self._came.pop(link.name, asyncio.Event()).set()
-        log.info("node %(node)s is linked from %(address)s: %(gpus)d × %(worker_type)s", _who(link))
+        log.info("node %(node)s is linked from %(address)s: %(gpus)d × %(worker_type)s", _fields(link))
         return True
 
-    def _fault(self, hello: pb.Hello) -> tuple[str, str] | None:
-        """Why an agent cannot be taken, whatever its name: a code and words."""
-        if hello.protocol != PROTOCOL:
-            return "version", (
-                f"the agent speaks protocol {hello.protocol}, and this scheduler {PROTOCOL}: install the same "
-                f"release on both (agent {hello.agent_version or 'unknown'}, scheduler {VERSION})"
-            )
-        margin_s = self.world.state.settings.lease_margin_s
-        if not 0 <= hello.lease_grace_s <= margin_s:
-            return "refused", (
-                f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
-                f"GPUs away after {margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
-            )
-        return ("refused", fault) if (fault := hello_fault(hello)) else None
-
     async def _gets_its_name(self, link: NodeLink) -> bool:
-        """Whether the name is free, or becomes so: its holder is this agent's own older link, or does not answer."""
+        """Take the name if it is free, or held by this agent's older link or by one that does not answer."""
         for table in (self._arriving, self.by_name):
             other = table.get(link.name)
             if other is None:
@@ -180,16 +169,18 @@ class Links:
                 return False
             other.close("another link of the same node replaced it")
         if link.name in self._arriving and self._arriving[link.name].incarnation != link.incarnation:
-            return False  # somebody else was faster in the meantime
+            # Another agent was faster in the meantime.
+            return False
         self._arriving[link.name] = link
         return True
 
     async def _storage_of(self, link: NodeLink) -> str:
-        """Whose checkpoints a node sees; empty: only its own."""
+        """Return the storage whose checkpoints a node sees; empty if it sees only its own."""
         claim, state = link.hello.storage_id, self.world.state
         known = {name: node.spec for name, node in state.nodes.items()}
         if link.name in known and not known[link.name].storage and state.on_node(link.name):
-            return ""  # not now: as another node than it was, it would lose the leases that it still has
+            # Not now: with another storage, the node would lose the leases that it still holds.
+            return ""
         others = [other for other in self.by_name.values() if other.storage == claim and other is not link]
         match shared_storage.standing(link.name, claim, known):
             case "known":
@@ -213,8 +204,8 @@ class Links:
             )
         return "" if why else claim
 
-    async def _taken(self, link: NodeLink) -> tuple[str, str] | None:
-        """Tell the core, and wait until it is durable; why it says no."""
+    async def _introduce(self, link: NodeLink) -> tuple[str, str] | None:
+        """Send the Hello to the core and wait until it is durable; return why the core refuses it, if it does."""
         if link.closed.done() or self._arriving.get(link.name) is not link:
             link.close("another link of the same node replaced it")
             return None
@@ -222,13 +213,13 @@ class Links:
         self._refusals.pop(link.name, None)
         durable: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def said(failed: str = "") -> None:
+        def answered(failed: str = "") -> None:
             if failed:
                 self._refusals[link.name] = failed
             if not durable.done():
                 durable.set_result("")
 
-        self.world.tell(hello_of(link.hello, link.storage), said, said)
+        self.world.tell(hello_of(link.hello, link.storage), answered, answered)
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
         node = self.world.state.nodes.get(link.name)
         if node is not None and node.left:
@@ -241,7 +232,7 @@ class Links:
     # ---------------------------------------------------------------------------------------------- when linked
 
     def on_message(self, link: NodeLink, message: pb.AgentMessage) -> None:
-        """An agent says something; what an old stream still brings counts no more."""
+        """Handle a message of an agent; messages of a closed stream are ignored."""
         if link.closed.done():
             return
         link.hear(message.sent_s, self.world.now_s())
@@ -255,57 +246,60 @@ class Links:
                     self.world.tell(report)
             case "gang_preparing":
                 lease = message.gang_preparing.lease
-                self._say_go(
-                    self._gangs.on_preparing(self.world.now_s(), link.name, lease, self._nodes_of(lease))
-                )
+                nodes = self._nodes_of(lease)
+                self._send_go(self._gangs.on_preparing(self.world.now_s(), link.name, lease, nodes))
             case "gang_ready":
-                said = message.gang_ready
-                ready = Ready(said.master_port, said.coordinator_port, said.failed[:500])
-                nodes = self._nodes_of(said.lease)
-                self._say_go(self._gangs.on_ready(self.world.now_s(), link.name, said.lease, ready, nodes))
+                part = message.gang_ready
+                ready = Ready(part.master_port, part.coordinator_port, part.failed[:500])
+                nodes = self._nodes_of(part.lease)
+                self._send_go(self._gangs.on_ready(self.world.now_s(), link.name, part.lease, ready, nodes))
             case "leaving":
                 node = self.world.state.nodes.get(link.name)
+                # A node that an operator has drained stays so until an operator resumes it.
                 if node is None or (node.drained and not node.left):
-                    return  # an operator wants it empty, and says when that is over
-                who = "its agent, which stops"
-                self.world.tell(NodeCommand(node=link.name, action="drain", user=who, by_agent=True))
+                    return
+                user = "its agent, which stops"
+                self.world.tell(NodeCommand(node=link.name, action="drain", user=user, by_agent=True))
             case "storage_checked":
                 link.on_checked(message.storage_checked)
 
     def _on_report(self, link: NodeLink, report: pb.Report) -> None:
         link.generation = report.generation
 
-        def taken() -> None:
+        def confirm() -> None:
             link.outbox.put(pb.SchedulerMessage(taken=pb.Taken(number=report.number)))
 
         def failed(why: str) -> None:
             node = self.world.state.nodes.get(link.name)
             if node is not None and node.state is NodeState.UP:
-                link.fail(why)  # the agent links again and says what it holds: what was lost is made up for
+                # The agent links again and reports what it holds, which makes up for the lost report.
+                link.fail(why)
             else:
-                taken()  # drained for that, or gone: to hear it again would not help
+                # The node is drained because of this report, or gone: receiving it again would not help.
+                confirm()
 
-        self.world.tell(report_of(link.name, report), taken, failed)
+        self.world.tell(report_of(link.name, report), confirm, failed)
 
     def _nodes_of(self, lease: str) -> tuple[str, ...]:
-        """The nodes of a lease that is in force; none of one that is over or on its way out."""
+        """Return the nodes of a lease in force; none if it is over or about to end."""
         holding = self.world.state.leases.get(lease)
         if holding is None or holding.phase not in (Phase.SENT, Phase.RUNNING):
             return ()
         return nodes_of(holding.lease.gpus)
 
-    def _say_go(self, told: Iterable[Go]) -> None:
-        for go in told:
+    def _send_go(self, orders: Iterable[Go]) -> None:
+        for go in orders:
             link = self.by_name.get(go.node)
-            if link is not None:  # else it asks again when it is back
-                said = pb.GangGo(
+            # A node without a link asks again when it is back.
+            if link is not None:
+                order = pb.GangGo(
                     lease=go.lease,
                     master_address=self._address_of(go.lead) if go.lead else "",
                     master_port=go.master_port,
                     coordinator_port=go.coordinator_port,
                     failed=go.failed,
                 )
-                link.outbox.put(pb.SchedulerMessage(gang_go=said))
+                link.outbox.put(pb.SchedulerMessage(gang_go=order))
 
     def _set_of(self, effect: SendLeases) -> pb.SchedulerMessage:
         return desired_to(effect, self.world.state.job, self._address_of, self.world.now_s())
@@ -317,37 +311,38 @@ class Links:
     # --------------------------------------------------------------------------------------------------- ending
 
     def gone(self, link: NodeLink, why: str) -> None:
-        """A stream has ended, from either side."""
+        """Note that a stream has ended, from either side."""
         link.close(why)
         if self.by_name.get(link.name) is link:
             del self.by_name[link.name]
-            self._seen[link.name] = link.seen()
+            self._last_views[link.name] = link.view()
+            # When the scheduler stops, no node is silent.
             if self._stopping:
-                return  # it is we who go: nobody is silent
+                return
             log.info(
                 "node %(node)s: the link is gone: %(why)s", {"node": link.name, "why": link.closed.result()}
             )
-            # an agent that is started again, or a network that hiccups, costs nobody a lease
-            self._away[link.name] = min(
-                self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
-            )
+            # A restarted agent or a short network failure must not cost a lease.
+            away_s, silent_s = self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
+            self._away[link.name] = min(away_s, silent_s)
 
     def stop(self) -> None:
-        """The scheduler stops: nobody else is welcome, and nobody is called silent because a link ends."""
+        """Prepare for the scheduler's stop: welcome no agent, and count none as silent."""
         self._stopping = True
 
     def close(self) -> None:
-        """All links end."""
+        """End all links."""
         self.stop()
         for link in (*self._arriving.values(), *self.by_name.values()):
             link.close("the scheduler stops")
 
     async def watch(self) -> None:
-        """Look after silence, gangs and nodes that did not come back, for ever."""
+        """Watch for silence, late gangs and nodes that did not come back, until cancelled."""
         state, now_s = self.world.state, self.world.now_s()
         for name, node in state.nodes.items():
+            # After a restart of the scheduler, nodes have some time to link again.
             if node.state in _EXPECTED and name not in self.by_name:
-                self._away.setdefault(name, now_s + self.pace.silence_s)  # after our own restart
+                self._away.setdefault(name, now_s + self.pace.silence_s)
         pause_s = min(1.0, self.pace.silence_s / 10, self.pace.away_s / 2)
         while True:
             due_s = self.world.now_s() + pause_s
@@ -369,11 +364,11 @@ class Links:
                 del self._away[name]
                 log.warning("node %(node)s is silent: it has no link, and did not come back", {"node": name})
                 self.world.tell(NodeSilent(node=name))
-        self._say_go(self._gangs.overdue(now_s))
+        self._send_go(self._gangs.overdue(now_s))
         self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
 
     def _excuse(self, late_s: float) -> None:
-        """So long it was we who did not listen, because a disk was slow, say: what agents said may wait to be read."""
+        """Give agents the time that the scheduler itself lost, to a slow disk for example: messages may wait unread."""
         for link in self.by_name.values():
             link.heard_s += late_s
         for name in self._away:
@@ -383,7 +378,7 @@ class Links:
         quiet_s = self.pace.silence_s / 3
         for link in list(self.by_name.values()):
             if now_s - link.heard_s > self.pace.silence_s:
-                link.close(f"nothing was heard for {self.pace.silence_s:g} s")
+                link.close(f"no message arrived for {self.pace.silence_s:g} s")
             elif now_s - link.outbox.put_s > quiet_s:
                 link.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
 
@@ -391,7 +386,7 @@ class Links:
 _EXPECTED = (NodeState.UP, NodeState.DRAINING, NodeState.FAULTY)
 
 
-def _who(link: NodeLink) -> dict[str, object]:
+def _fields(link: NodeLink) -> dict[str, object]:
     return {
         "node": link.name,
         "address": link.address or "an unknown address",

@@ -1,8 +1,7 @@
-"""What jobs printed, from the nodes they ran on to whoever reads: `LogSource` for the services for people.
+"""The output of jobs, relayed from their nodes to readers: the `LogSource` of the API.
 
-A reader's attempts are read one after the other, the nodes of a gang side by side. An agent sends as fast as the
-reader reads, because between them wait a few chunks and no more. What cannot be had is said in the stream, as a
-notice; nothing is ever left out in silence.
+Attempts are read one after another, the nodes of a gang side by side. An agent sends at the pace of the reader, because
+only a few chunks wait between them. Missing output is reported in the stream as a notice; nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -23,15 +22,18 @@ from scheduler.live.agents.links import Links
 from scheduler.live.data.attempts import Attempt, Attempts
 
 CHUNKS_WAITING_MAX = 8
-ANSWER_S = 15.0  # from LogsWanted to the first word
-TAIL_ATTEMPTS_MAX = 50  # so many attempts at most are looked through for the last lines
-LOOK_S = 1.0  # between two questions for an attempt that has printed nothing yet
+# How long a node may take to answer LogsWanted.
+ANSWER_S = 15.0
+# How many attempts are searched for the last lines.
+TAIL_ATTEMPTS_MAX = 50
+# How long to wait before asking again for an attempt that has printed nothing yet.
+LOOK_S = 1.0
 _STIRRING = (GpusFilled, JobMoved, LeaseClosed, RoundPlanned)
 Queue = asyncio.Queue["pb.SentLogs | None"]
 
 
 class Wanted(NamedTuple):
-    """What a reader asked for."""
+    """A reader's request."""
 
     job: str
     rank: int | None
@@ -40,17 +42,19 @@ class Wanted(NamedTuple):
 
 
 class _Call:
-    """One node's part of one reading. `None` in the queue: look at `broken`."""
+    """One node's part of one reading. `None` in the queue means that `broken` has changed."""
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.queue: Queue = asyncio.Queue(CHUNKS_WAITING_MAX)
-        self.left = asyncio.Event()  # the reader has gone
-        self.broken = False  # the stream ended before it said so, with all this still to be read
+        # Set when the reader has gone.
+        self.left = asyncio.Event()
+        # Whether the stream broke off before its end; the queue may still hold chunks.
+        self.broken = False
 
 
 class LogRelay:
-    """All readings that go on. Give `listen` to the Feed."""
+    """All readings in progress. Give `listen` to the Feed."""
 
     def __init__(
         self, links: Links, attempts: Attempts, state: SchedulerState, answer_s: float = ANSWER_S
@@ -61,7 +65,7 @@ class LogRelay:
         self._stirred = asyncio.Event()
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Something has changed, perhaps for a job that somebody follows."""
+        """Wake the readers if a fact may concern a job that one of them follows."""
         if any(isinstance(fact, _STIRRING) for fact in facts):
             self._stirred.set()
             self._stirred = asyncio.Event()
@@ -69,15 +73,16 @@ class LogRelay:
     # -------------------------------------------------------------------------------------------- from the nodes
 
     async def receive(self, requests: AsyncIterator[pb.SentLogs], names: Sequence[str] | None) -> None:
-        """One node's answer to LogsWanted. `names`: those of its certificate; None: it has none."""
+        """Receive a node's answer to LogsWanted. `names`: those of its certificate; None without certificates."""
         call: _Call | None = None
         ended = False
         try:
             async for sent in requests:
                 if call is None:
                     call = self._calls.get(sent.call)
+                    # The reader has gone already.
                     if call is None:
-                        return  # nobody reads it any more
+                        return
                     if names is not None and f"node:{call.node}" not in names:
                         raise CallFailed(FORBIDDEN, "these logs were asked of another node")
                 ended = sent.end
@@ -89,26 +94,30 @@ class LogRelay:
                 if not call.queue.full():
                     call.queue.put_nowait(None)
 
-    # ------------------------------------------------------------------------------------------------ for people
+    # ----------------------------------------------------------------------------------------------- for the API
 
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
-        """What a job printed, oldest first; with `follow` until it has ended for good."""
+        """Yield a job's output, oldest first; with `follow`, until the job has ended for good."""
         wanted = Wanted(job, rank, tail_lines, follow)
-        told = 0  # the newest attempt that was begun
+        newest_read = 0
         while True:
             stirred = self._stirred
-            over = self._is_over(job)  # looked at first, so that no attempt comes in between
+            # Asked before the attempts, so that no attempt can begin in between.
+            over = self._is_over(job)
             known = self._attempts.of(job)
-            todo = [one for one in known if (one.number == attempt if attempt else one.number > told)]
-            end = [] if tail_lines is None or told else await self._end_of(wanted, tail_lines, todo)
-            for one, lines in end or [(one, None) for one in todo]:
-                heading = f"attempt {one.number} starts on {', '.join(one.nodes)}" if told else ""
-                told = one.number
-                async for chunk in self._read_attempt(wanted._replace(tail_lines=lines), one):
-                    if heading:  # only now: an attempt whose turn passed before it ran is none to readers
-                        yield jobs_pb2.LogChunk(job=job, attempt=one.number, notice=heading)
+            todo = [
+                each for each in known if (each.number == attempt if attempt else each.number > newest_read)
+            ]
+            end = [] if tail_lines is None or newest_read else await self._end_of(wanted, tail_lines, todo)
+            for each, lines in end or [(each, None) for each in todo]:
+                heading = f"attempt {each.number} starts on {', '.join(each.nodes)}" if newest_read else ""
+                newest_read = each.number
+                async for chunk in self._read_attempt(wanted._replace(tail_lines=lines), each):
+                    # Only with the first chunk: an attempt that never ran is not shown to readers.
+                    if heading:
+                        yield jobs_pb2.LogChunk(job=job, attempt=each.number, notice=heading)
                         heading = ""
                     yield chunk
             if attempt and not todo and (not follow or over or (known and known[-1].number > attempt)):
@@ -120,48 +129,50 @@ class LogRelay:
     async def _end_of(
         self, wanted: Wanted, lines: int, attempts: Sequence[Attempt]
     ) -> list[tuple[Attempt, int | None]]:
-        """The attempts that hold the last lines, oldest first, and how many lines of each to read.
+        """Return the attempts that hold the last lines, oldest first, with the number of lines to read of each.
 
-        Lines are those of the rank that printed most.
+        The rank that printed most lines counts.
         """
         end: list[tuple[Attempt, int | None]] = []
-        for one in reversed(attempts[-TAIL_ATTEMPTS_MAX:]):
-            end.insert(0, (one, lines))
-            if lines and one.number != attempts[0].number:
-                lines -= await self._count_lines(wanted._replace(tail_lines=lines, follow=False), one)
-            if lines <= 0 or one.number == attempts[0].number:
+        for attempt in reversed(attempts[-TAIL_ATTEMPTS_MAX:]):
+            end.insert(0, (attempt, lines))
+            if lines and attempt.number != attempts[0].number:
+                lines -= await self._count_lines(wanted._replace(tail_lines=lines, follow=False), attempt)
+            if lines <= 0 or attempt.number == attempts[0].number:
                 break
         return end
 
-    async def _count_lines(self, wanted: Wanted, one: Attempt) -> int:
+    async def _count_lines(self, wanted: Wanted, attempt: Attempt) -> int:
         ends: Counter[int] = Counter()
         rest: dict[int, int] = {}
-        async with contextlib.aclosing(self._read_attempt(wanted, one)) as chunks:
+        async with contextlib.aclosing(self._read_attempt(wanted, attempt)) as chunks:
             async for chunk in chunks:
                 if chunk.data:
                     ends[chunk.rank] += chunk.data.count(b"\n")
                     rest[chunk.rank] = not chunk.data.endswith(b"\n")
         return max((ends[rank] + rest[rank] for rank in rest), default=0)
 
-    def _is_over(self, job: str) -> bool:
-        found = self._state.jobs.get(job)
-        return found is None or (found.is_terminal and found.leaving is None)
+    def _is_over(self, name: str) -> bool:
+        job = self._state.jobs.get(name)
+        return job is None or (job.is_terminal and job.leaving is None)
 
-    async def _read_attempt(self, wanted: Wanted, one: Attempt) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
-        """All nodes of an attempt, side by side."""
-        if len(one.nodes) == 1:
-            async for chunk in self._read_node(wanted, one, one.nodes[0]):
+    async def _read_attempt(
+        self, wanted: Wanted, attempt: Attempt
+    ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
+        """Yield the output of all nodes of an attempt, as it arrives."""
+        if len(attempt.nodes) == 1:
+            async for chunk in self._read_node(wanted, attempt, attempt.nodes[0]):
                 yield chunk
             return
         merged: asyncio.Queue[jobs_pb2.LogChunk | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
 
         async def pour(node: str) -> None:
-            async with contextlib.aclosing(self._read_node(wanted, one, node)) as chunks:
+            async with contextlib.aclosing(self._read_node(wanted, attempt, node)) as chunks:
                 async for chunk in chunks:
                     await merged.put(chunk)
             await merged.put(None)
 
-        pouring = [asyncio.create_task(pour(node)) for node in one.nodes]
+        pouring = [asyncio.create_task(pour(node)) for node in attempt.nodes]
         try:
             left = len(pouring)
             while left:
@@ -176,40 +187,41 @@ class LogRelay:
             await asyncio.gather(*pouring, return_exceptions=True)
 
     async def _read_node(
-        self, wanted: Wanted, one: Attempt, node: str
+        self, wanted: Wanted, attempt: Attempt, node: str
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
-        """One node's part. When its link breaks while the attempt goes on, a follower waits for it to come back."""
-        said: dict[int, int] = {}  # rank → the offset behind what was read
+        """Yield one node's output. If its link breaks during the attempt, a follower waits for it to return."""
+        # Rank → the offset behind what was read.
+        ends: dict[int, int] = {}
         while True:
-            why, held = "", one.lease in self._state.leases
-            async with contextlib.aclosing(self._read_once(wanted, one, node, bool(said))) as parts:
+            why, held = "", attempt.lease in self._state.leases
+            async with contextlib.aclosing(self._read_once(wanted, attempt, node, bool(ends))) as parts:
                 async for sent in parts:
                     if isinstance(sent, str):
                         why = sent
                         continue
-                    known = (
-                        0 if wanted.tail_lines is None else None
-                    )  # of a tail, nobody knows where it begins
-                    end = said.get(sent.rank, known)
-                    if (chunk := _new_part(sent, said)) is not None:
+                    # Where a tail begins is unknown.
+                    begin = 0 if wanted.tail_lines is None else None
+                    end = ends.get(sent.rank, begin)
+                    if (chunk := _new_part(sent, ends)) is not None:
                         if end is not None and chunk.data and chunk.offset > end:
                             yield _dropped(chunk, end)
                         yield chunk
-            if not why and wanted.follow and held and not said:
-                await asyncio.sleep(LOOK_S)  # it is to start there, or has printed nothing
+            # The attempt has not started there yet, or has printed nothing.
+            if not why and wanted.follow and held and not ends:
+                await asyncio.sleep(LOOK_S)
                 continue
             if not why:
                 return
-            wait = wanted.follow and one.lease in self._state.leases
+            wait = wanted.follow and attempt.lease in self._state.leases
             rest = "; waiting for it" if wait else ": its part of the log is left out"
             yield jobs_pb2.LogChunk(
-                job=wanted.job, attempt=one.number, node=node, notice=f"{node} {why}{rest}"
+                job=wanted.job, attempt=attempt.number, node=node, notice=f"{node} {why}{rest}"
             )
-            if not wait or not await self._back(node, one.lease):
+            if not wait or not await self._back(node, attempt.lease):
                 return
 
     async def _back(self, node: str, lease: str) -> bool:
-        """Wait until a node has a link again; False when its lease is over before that."""
+        """Wait until a node has a link again; return False if the lease is over before."""
         coming = asyncio.ensure_future(self._links.come_back(node))
         try:
             while not coming.done() and lease in self._state.leases:
@@ -219,9 +231,9 @@ class LogRelay:
             coming.cancel()
 
     async def _read_once(
-        self, wanted: Wanted, one: Attempt, node: str, again: bool
+        self, wanted: Wanted, attempt: Attempt, node: str, again: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
-        """Chunks, until the node has no more; text as the last thing: why there is no more although there should be."""
+        """Yield chunks until the node has no more; if the stream broke off, yield the reason last, as text."""
         link = self._links.linked(node)
         if link is None:
             yield "cannot be reached"
@@ -231,8 +243,8 @@ class LogRelay:
         asking = pb.LogsWanted(
             call=name,
             job=wanted.job,
-            attempt=one.number,
-            lease=one.lease,
+            attempt=attempt.number,
+            lease=attempt.lease,
             rank=wanted.rank,
             tail_lines=None if again else wanted.tail_lines,
             follow=wanted.follow,
@@ -248,7 +260,7 @@ class LogRelay:
                 answered = True
                 if sent.HasField("chunk"):
                     sent.chunk.node = node
-                    sent.chunk.job, sent.chunk.attempt = wanted.job, one.number
+                    sent.chunk.job, sent.chunk.attempt = wanted.job, attempt.number
                     yield sent.chunk
                 if sent.end:
                     ended = True
@@ -263,7 +275,7 @@ class LogRelay:
 
 
 async def _put(call: _Call, sent: pb.SentLogs) -> bool:
-    """Hand a chunk on, at the reader's pace; False when the reader has gone."""
+    """Pass a chunk on at the reader's pace; return False if the reader has gone."""
     if not call.queue.full():
         call.queue.put_nowait(sent)
         return not call.left.is_set()
@@ -280,7 +292,7 @@ async def _put(call: _Call, sent: pb.SentLogs) -> bool:
 
 
 async def _next(call: _Call, closed: asyncio.Future[str], wait_s: float | None) -> pb.SentLogs | str:
-    """The next chunk; or why there is none."""
+    """Return the next chunk, or why there is none."""
     if call.broken and call.queue.empty():
         return "broke off"
     getting = asyncio.ensure_future(call.queue.get())
@@ -296,22 +308,22 @@ async def _next(call: _Call, closed: asyncio.Future[str], wait_s: float | None) 
 
 
 def _dropped(chunk: jobs_pb2.LogChunk, had: int) -> jobs_pb2.LogChunk:
-    """What a reader is told of what the node does not have any more."""
+    """Return the notice about output that the node has dropped."""
     size_mb = max((chunk.offset - had) / 1e6, 0.1)
     notice = f"rank {chunk.rank}: {size_mb:,.1f} MB of earlier output were dropped by rotation"
     return jobs_pb2.LogChunk(job=chunk.job, attempt=chunk.attempt, node=chunk.node, notice=notice)
 
 
-def _new_part(chunk: jobs_pb2.LogChunk, said: dict[int, int]) -> jobs_pb2.LogChunk | None:
-    """What of a chunk the reader does not have yet."""
+def _new_part(chunk: jobs_pb2.LogChunk, ends: dict[int, int]) -> jobs_pb2.LogChunk | None:
+    """Return the part of a chunk that the reader does not have yet, and record where it ends."""
     if chunk.notice or not chunk.data:
         return chunk if chunk.notice else None
-    had = said.get(chunk.rank, 0)
+    had = ends.get(chunk.rank, 0)
     end = chunk.offset + len(chunk.data)
     if end <= had:
         return None
     if chunk.offset < had:
         chunk.data = chunk.data[had - chunk.offset :]
         chunk.offset = had
-    said[chunk.rank] = end
+    ends[chunk.rank] = end
     return chunk

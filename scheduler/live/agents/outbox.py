@@ -1,8 +1,8 @@
-"""What waits to be written to one agent, however slowly it reads.
+"""The messages that wait to be written to one agent, however slowly it reads.
 
-Sets of leases are full sets, so only the newest one waits, and of its renewals only the newest. They become messages
-at the moment they are written, because they say how much time is left. All else waits in a short line, whose oldest
-words are dropped when it is full: whatever they said is said again, or asked for again, by somebody.
+Sets of leases are complete, so only the newest set waits, with its newest renewal. They become messages at the moment
+they are written, because they state how much time is left. All other messages wait in a short queue that drops the
+oldest when it is full: each of them is sent, or requested, again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAITING_MAX = 256
 
 
 class Outbox:
-    """One agent's. Written from the event loop, read by the one task that writes to the stream."""
+    """The outbox of one agent: filled from the event loop, emptied by the task that writes to the stream."""
 
     def __init__(
         self, now_s: Callable[[], float], set_of: Callable[[SendLeases], pb.SchedulerMessage]
@@ -31,38 +31,39 @@ class Outbox:
         self._others: deque[pb.SchedulerMessage] = deque(maxlen=WAITING_MAX)
         self._filled = asyncio.Event()
         self._welcomed = False
-        self.put_s = now_s()  # when something was last said
+        # When a message was last put in.
+        self.put_s = now_s()
 
     def welcome(self, message: pb.SchedulerMessage) -> None:
-        """From now on leases may go out; whatever was waiting comes after this."""
+        """Send the welcome first; from now on leases may follow."""
         self._welcome = message
         self._welcomed = True
         self._fill()
 
     def goodbye(self, message: pb.SchedulerMessage) -> None:
-        """The last word; nothing else is said any more."""
+        """Send this as the last message; all others are dropped."""
         self._goodbye = message
         self._fill()
 
     def send(self, effect: SendLeases) -> None:
-        """This set, instead of any that waits."""
+        """Send this set of leases instead of any that waits."""
         self._desired = effect
         self._renewed = None
         self._fill()
 
     def renew(self, effect: RenewLeases, generation: int) -> None:
-        """The set of this generation goes on."""
+        """Renew the set of this generation."""
         self._renewed = (effect, generation)
         self._fill()
 
     def put(self, message: pb.SchedulerMessage) -> None:
-        """Anything else."""
+        """Send any other message."""
         self._others.append(message)
         self._fill()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anything is to be written."""
+        """Return whether anything waits to be written."""
         return self._filled.is_set()
 
     def _fill(self) -> None:
@@ -70,7 +71,7 @@ class Outbox:
         self._filled.set()
 
     async def get(self) -> pb.SchedulerMessage | None:
-        """The next message, made now; None after the last word."""
+        """Wait for the next message and return it; None after the goodbye."""
         while True:
             if self._goodbye is not None:
                 last, self._goodbye = self._goodbye, pb.SchedulerMessage()

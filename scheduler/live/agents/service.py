@@ -1,7 +1,7 @@
 """The service that agents call: their stream, the logs they send, the packages they fetch, and how a node joins.
 
-Every stream has a reader and a writer of its own; what they carry is decided in `links.py`. With certificates, a node
-is who its certificate says; without, on loopback alone, who it says it is.
+Every stream has its own reader and writer; `links.py` decides what they carry. With certificates, a node's name is the
+one in its certificate; without, on loopback only, the one it gives.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.wire.agents import goodbye
 
-HELLO_S = 20.0  # that an agent may take to say its name
+# How long an agent may take to send its Hello.
+HELLO_S = 20.0
 Context = aio.ServicerContext[Any, Any]
 
 
 class PackageStore(Protocol):
-    """Where work directories are kept."""
+    """The store of uploaded work directories."""
 
     def read(self, digest: str) -> AsyncIterator[bytes]:
-        """The content, in pieces."""
+        """Yield the content in pieces."""
         ...
 
 
-Revoked = Callable[[str, bytes], bool]  # a node, and the certificate that it shows
+# Whether a node's certificate has been revoked.
+Revoked = Callable[[str, bytes], bool]
 Joining = Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]
 
 
@@ -41,7 +43,7 @@ async def _nobody_joins(_: pb.JoinRequest) -> pb.JoinResponse:
 
 
 class AgentsService(agents_pb2_grpc.AgentsServicer):
-    """Agents, for one server. `certificates`: every caller but of Join has to show one."""
+    """The service of one server. `certificates`: all calls but Join need one."""
 
     def __init__(
         self,
@@ -57,22 +59,23 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         self._certificates, self._joining, self._revoked = certificates, joining, revoked
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
-        """A one-time token against a certificate."""
+        """Exchange a one-time token for a certificate."""
         return await self._joining(request)
 
     # ----------------------------------------------------------------------------------------------- the stream
 
     async def Link(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
-        """One node's stream, until either side ends it."""
-        await context.send_initial_metadata(())  # the caller is let in, and may speak
+        """Serve one node's stream until either side ends it."""
+        # Tell the caller that it is admitted and may send.
+        await context.send_initial_metadata(())
         try:
             first = await asyncio.wait_for(anext(requests, None), HELLO_S)
         except TimeoutError:
-            raise CallFailed(INVALID, f"no Hello came within {HELLO_S:g} s") from None
+            raise CallFailed(INVALID, f"no Hello within {HELLO_S:g} s") from None
         if first is None:
             return
         if first.WhichOneof("body") != "hello":
-            raise CallFailed(INVALID, "the first message of a link has to be Hello", "hello")
+            raise CallFailed(INVALID, "the first message of a link must be Hello", "hello")
         wrong = self._wrong_name(context, first.hello.node)
         if wrong:
             await context.write(goodbye("refused", wrong))
@@ -86,7 +89,8 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             ends: set[asyncio.Future[Any]] = {reader, writer, link.closed}
             await asyncio.wait({admission, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if admission.done() and admission.exception() is None:
-                if wrong := self._wrong_name(context, link.name):  # revoked before it was in
+                # The certificate may have been revoked during admission.
+                if wrong := self._wrong_name(context, link.name):
                     link.close(wrong)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -95,27 +99,28 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             self._links.gone(link, _why(tasks))
         for task in tasks:
             if task.done() and not task.cancelled():
-                task.result()  # raises what the caller is to be told
+                # Raises the error that the caller receives.
+                task.result()
         if link.failure:
             raise CallFailed(INTERNAL, link.failure)
 
     async def _read(
         self, link: NodeLink, requests: AsyncIterator[pb.AgentMessage], admission: asyncio.Task[bool]
     ) -> None:
-        """Until it is welcome, an agent may answer questions, and nothing else."""
+        """Read messages; until an agent is welcome, it may only answer questions."""
         async for message in requests:
             if link.welcome or message.WhichOneof("body") in ("storage_checked", "alive"):
                 self._links.on_message(link, message)
             elif not admission.done():
-                raise CallFailed(INVALID, "between Hello and Welcome an agent says nothing of its own")
+                raise CallFailed(INVALID, "between Hello and Welcome an agent may only answer")
 
     async def _write(self, link: NodeLink, context: Context) -> None:
-        """Until the last word; an agent that does not read holds up nobody but itself."""
+        """Write what the outbox holds until it ends. An agent that does not read delays only itself."""
         while (message := await link.outbox.get()) is not None:
             await context.write(self._links.stamped(link, message))
 
     def _wrong_name(self, context: Context, node: str) -> str:
-        """Why the caller may not speak for this node; empty: it may."""
+        """Return why the caller may not speak for this node; empty if it may."""
         if not self._certificates:
             return ""
         try:
@@ -129,7 +134,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
     # --------------------------------------------------------------------------------------- logs and packages
 
     async def SendLogs(self, requests: AsyncIterator[pb.SentLogs], context: Context) -> pb.SendLogsResponse:
-        """What LogsWanted asked for. The reader's pace is the sender's pace."""
+        """Receive the logs that LogsWanted asked for, at the pace of their reader."""
         self._must_be_a_node(context)
         await self._relay.receive(requests, self._names(context) if self._certificates else None)
         return pb.SendLogsResponse()
@@ -137,7 +142,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
     async def FetchPackage(
         self, request: pb.FetchPackageRequest, context: Context
     ) -> AsyncIterator[pb.PackageData]:
-        """A work directory that a job of this node needs."""
+        """Send a work directory that a job on this node needs."""
         self._must_be_a_node(context)
         async for data in self._packages.read(request.digest):
             yield pb.PackageData(data=data)
@@ -147,12 +152,12 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             raise CallFailed(FORBIDDEN, "only nodes may do that, with the certificate that they joined with")
 
     def _names(self, context: Context) -> list[str]:
-        """Of the caller's certificate; CallFailed where it counts no more."""
-        shown = context.auth_context()
-        names = [name.decode(errors="replace") for name in shown.get("x509_common_name") or ()]
+        """Return the common names of the caller's certificate; raise CallFailed if it has been revoked."""
+        credentials = context.auth_context()
+        names = [name.decode(errors="replace") for name in credentials.get("x509_common_name") or ()]
         for name in names:
             node = name.removeprefix("node:")
-            if self._revoked(node, b"".join(shown.get("x509_pem_cert") or ())):
+            if self._revoked(node, b"".join(credentials.get("x509_pem_cert") or ())):
                 raise CallFailed(
                     FORBIDDEN,
                     f"the certificate of {node} was revoked: have it join again, with a token of `gavel token join`",
@@ -161,7 +166,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
 
 def _why(tasks: list[asyncio.Task[Any]]) -> str:
-    """Why a link ended by itself."""
+    """Return why a link ended by itself."""
     for task in tasks:
         if task.done() and not task.cancelled() and task.exception() is not None:
             return f"{type(task.exception()).__name__}: {task.exception()}"

@@ -1,7 +1,7 @@
-"""Whether two nodes see the same checkpoint directory: proved by a nonce that one writes and the other reads.
+"""Prove that two nodes share a checkpoint directory: one writes a nonce, the other reads it.
 
-An id that lies in a directory is only a claim: a disk that was copied has the same one. The first node with an id
-founds its group; whoever claims the same later is challenged, and shares nothing until the proof is there.
+An id in a directory is only a claim: a copied disk has the same one. The first node with an id founds its group; a node
+that claims the same id later is challenged, and shares nothing until the proof succeeds.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ Ask = Callable[[pb.StorageCheck], Awaitable[pb.StorageChecked]]
 
 
 def standing(node: str, claim: str, known: Mapping[str, NodeSpec]) -> str:
-    """What is to be done about a claim: "" nothing is claimed, "known" proved before, "first", or "challenge"."""
+    """Return how to treat a claim: "" if there is none, "known" if proved before, "first", or "challenge"."""
     if not _ID.fullmatch(claim):
         return ""
     if node in known and known[node].storage == claim:
-        return "known"  # its last proof stands: a restart of either side moves no job
+        # The last proof stays valid, so that a restart of either side moves no job.
+        return "known"
     others = any(spec.storage == claim for name, spec in known.items() if name != node)
     return "challenge" if others else "first"
 
 
 async def prove(writer: Ask, reader: Ask, patience_s: float = PROOF_S) -> str:
-    """Empty when the reader sees what the writer has written; else why it is not proved."""
+    """Return "" if the reader sees what the writer has written, otherwise why the proof failed."""
     check, nonce = secrets.token_hex(8), secrets.token_hex(16)
 
-    def asked(action: pb.StorageCheck.Action) -> pb.StorageCheck:
+    def request(action: pb.StorageCheck.Action) -> pb.StorageCheck:
         return pb.StorageCheck(check=check, action=action, nonce=nonce)
 
     try:
         async with asyncio.timeout(patience_s):
-            written = await writer(asked(pb.StorageCheck.ACTION_WRITE))
+            written = await writer(request(pb.StorageCheck.ACTION_WRITE))
             if not written.found:
                 return f"the nonce could not be written: {written.error or 'no reason given'}"
-            read = await reader(asked(pb.StorageCheck.ACTION_READ))
+            read = await reader(request(pb.StorageCheck.ACTION_READ))
     except TimeoutError:
         return f"no answer within {patience_s:g} s"
     except ConnectionError as error:
         return str(error)
     finally:
-        removing = asyncio.ensure_future(_quietly(writer, asked(pb.StorageCheck.ACTION_REMOVE)))
+        removing = asyncio.ensure_future(_quietly(writer, request(pb.StorageCheck.ACTION_REMOVE)))
         _removals.add(removing)
         removing.add_done_callback(_removals.discard)
     if read.found:
@@ -56,7 +57,8 @@ async def prove(writer: Ask, reader: Ask, patience_s: float = PROOF_S) -> str:
     return f"the nonce is not there{': ' + read.error if read.error else ''}"
 
 
-_removals: set[asyncio.Future[None]] = set()  # held, so that they are not collected before they are done
+# Kept, because asyncio itself does not keep a task that is still running.
+_removals: set[asyncio.Future[None]] = set()
 
 
 async def _quietly(ask: Ask, message: pb.StorageCheck) -> None:

@@ -115,7 +115,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
             if at % NODES_SLICE == NODES_SLICE - 1:
                 await asyncio.sleep(0)
             if name in state.nodes:
-                wire.nodes.append(node_view(state, name, self._nodes.seen(name)))
+                wire.nodes.append(node_view(state, name, self._nodes.view(name)))
         return wire
 
     async def CommandNode(self, request: pb.CommandNodeRequest, context: Any) -> pb.Node:
@@ -123,11 +123,11 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidSpec("action", "must be drain, resume or remove")
-        before = node_view(self._world.state, request.node, self._nodes.seen(request.node))
+        before = node_view(self._world.state, request.node, self._nodes.view(request.node))
         await self._world.ask(NodeCommand(node=request.node, action=action, user=caller().user))
         if request.node not in self._world.state.nodes:
             return before
-        return node_view(self._world.state, request.node, self._nodes.seen(request.node))
+        return node_view(self._world.state, request.node, self._nodes.view(request.node))
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.Policy:
         """Who gets how much, and what else could be chosen."""

@@ -70,7 +70,7 @@ def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
         f" `gavel resume {name}`"
         for name, node in sorted(state.nodes.items())
         if node.withheld
-        for gpu in node_view(state, name, nodes.seen(name)).gpus
+        for gpu in node_view(state, name, nodes.view(name)).gpus
         if gpu.withheld
     ]
 

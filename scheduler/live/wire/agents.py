@@ -30,12 +30,27 @@ _OUTCOMES: dict[int, Outcome] = {
 }
 
 
-def hello_fault(hello: pb.Hello) -> str:
-    """Return what cannot be right about a Hello; empty: nothing."""
+def refusal_of(hello: pb.Hello, lease_margin_s: float, release: str) -> tuple[str, str] | None:
+    """Return why an agent cannot be taken, whatever its name: a code and a reason."""
+    if hello.protocol != PROTOCOL:
+        return "version", (
+            f"the agent speaks protocol {hello.protocol}, and this scheduler {PROTOCOL}: install the same "
+            f"release on both (agent {hello.agent_version or 'unknown'}, scheduler {release})"
+        )
+    if not 0 <= hello.lease_grace_s <= lease_margin_s:
+        return "refused", (
+            f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
+            f"GPUs away after {lease_margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
+        )
+    return ("refused", fault) if (fault := _hello_fault(hello)) else None
+
+
+def _hello_fault(hello: pb.Hello) -> str:
+    """Return what is wrong with a Hello; empty if nothing is."""
     if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
-        return "its GPUs have to be numbered from 0 up, each once"
+        return "its GPUs must be numbered from 0 up, each once"
     if not hello.incarnation:
-        return "it has to say an incarnation, which tells it from other agents of its name"
+        return "it must have an incarnation, which tells it from other agents of its name"
     try:
         for field in ("incarnation", "agent_version", "address", "driver_version", "containment"):
             bounds.check_text(field, getattr(hello, field))

@@ -34,7 +34,7 @@ def test_nobody_waits_longer_than_the_patience():
     gangs = Gangs(patience_s=60.0)
     gangs.on_ready(10, "a", "7", Ready(1, 2), NODES)
     assert gangs.overdue(69.9) == []
-    assert gangs.overdue(70.0) == [Go("a", "7", failed="no word from b, c within 60 s")]
+    assert gangs.overdue(70.0) == [Go("a", "7", failed="no report from b, c within 60 s")]
     assert gangs.overdue(200.0) == []
 
 
@@ -130,7 +130,7 @@ async def test_a_node_that_keeps_silent_about_a_gang_lets_nobody_start():
         await scheduler.submit(gpus=2)
         (order,), _ = await one.orders(), await two.orders()
         await one.say(gang_ready=pb.GangReady(lease=order.lease, master_port=1, coordinator_port=2))
-        assert "no word from n2" in (await one.next("gang_go")).gang_go.failed
+        assert "no report from n2" in (await one.next("gang_go")).gang_go.failed
 
 
 @story

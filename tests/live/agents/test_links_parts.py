@@ -23,18 +23,18 @@ def test_the_agents_clock_is_never_thought_later_than_it_is():
     clock = AgentClock()
     assert clock.at(100.0) == 0.0
     for sent_s, delay_s in ((1000.0, 3.0), (1010.0, 0.1), (1020.0, 20.0)):
-        clock.said(sent_s, sent_s - 900.0 + delay_s)
+        clock.note(sent_s, sent_s - 900.0 + delay_s)
     assert clock.at(200.0) == pytest.approx(200.0 + 900.0 - 0.1)
 
 
 def test_an_old_word_about_the_clock_is_forgotten():
     """Clocks drift: after two spans only what was heard lately counts. What is no number says nothing."""
     clock = AgentClock()
-    clock.said(1000.0, 100.0)
+    clock.note(1000.0, 100.0)
     for now_s in range(200, 400, 20):
-        clock.said(now_s + 890.0, now_s)  # the agent's clock has fallen behind by 10 s
-    clock.said(float("nan"), 400.0)
-    clock.said(-5.0, 400.0)
+        clock.note(now_s + 890.0, now_s)  # the agent's clock has fallen behind by 10 s
+    clock.note(float("nan"), 400.0)
+    clock.note(-5.0, 400.0)
     assert clock.at(400.0) == 400.0 + 890.0
 
 

@@ -74,7 +74,7 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
         assert await joined(scheduler, one, shared, claim) == claim
         assert await joined(scheduler, two, shared, claim) == claim
         assert await joined(scheduler, three, copied, claim) == ""
-        assert scheduler.links.seen("n2").storage == claim
+        assert scheduler.links.view("n2").storage == claim
         while [path.name for path in (tmp_path / "a").iterdir()] != [".gavel-storage"]:
             await asyncio.sleep(0.01)  # the nonces are removed again
         for peer in (one, two, three):

@@ -331,7 +331,7 @@ def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access
         with pytest.raises(JoinError, match=words):
             join(address, node, secret, keys.fingerprint(), into)
     join(address, "n1", token, keys.fingerprint(), into)
-    with pytest.raises(JoinError, match="used already"):
+    with pytest.raises(JoinError, match="already used"):
         join(address, "n1", token, keys.fingerprint(), into.with_name("second"))
     assert not into.with_name("second").exists()
 
