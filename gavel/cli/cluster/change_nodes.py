@@ -11,7 +11,7 @@ import click
 from gavel.cli.cluster.nodes import busy
 from gavel.cli.io.job_text import few
 from gavel.cli.io.options import LIVE, YES, options
-from gavel.cli.io.session import confirm, do_each, print_json, scheduler
+from gavel.cli.io.session import Session, confirm, print_json
 from gavel.cli.io.wording import count_of, printable
 
 if TYPE_CHECKING:
@@ -24,13 +24,7 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
     @click.command(action, help=help)
     @click.argument("names", nargs=-1, required=True, metavar="NODE…")
     @options(*more, LIVE)
-    def change(
-        names: tuple[str, ...],
-        as_json: bool,
-        address: str | None,
-        context: str | None,
-        yes: bool = True,
-    ) -> None:
+    def change(names: tuple[str, ...], session: Session, yes: bool = True) -> None:
         def in_words(name: str, node: Node) -> str:
             left = busy(node) if action == "drain" else 0
             more = f"; {count_of(left, 'GPU')} still busy" if left else ""
@@ -38,9 +32,9 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
 
         if not yes:
             confirm(action, count_of(len(names), "node"), few(names, 8))
-        with scheduler(address, context, changes=True) as client:
-            nodes, failed, code = do_each("node", names, getattr(client, action), in_words, as_json)
-        if as_json:
+        with session.client(changes=True) as client:
+            nodes, failed, code = session.do_each("node", names, getattr(client, action), in_words)
+        if session.as_json:
             print_json({"nodes": nodes, "failed": failed})
         sys.exit(code)
 

@@ -10,7 +10,7 @@ import click
 
 from gavel.cli.io.job_text import few, node_state_text
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.tables import Column, out, show_table
 from gavel.cli.io.units import ago
 from gavel.cli.io.wording import printable
@@ -40,11 +40,11 @@ GPU_COLUMNS = (
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NODE…]")
 @LIVE
-def nodes(names: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+def nodes(names: tuple[str, ...], session: Session) -> None:
     """List nodes; of those that are named, each GPU too."""
-    with scheduler(address, context) as client:
+    with session.client() as client:
         listed = client.nodes(names)
-    if as_json:
+    if session.as_json:
         print_json(listed)
         return
     if not listed:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.policies.list import complete_policy
@@ -18,21 +17,25 @@ from gavel.cli.policies.list import complete_policy
 @click.group(invoke_without_command=True)
 @LIVE
 @click.pass_context
-def policy(ctx: click.Context, /, **options: Any) -> None:
+def policy(ctx: click.Context, /, session: Session) -> None:
     """Show or set the policy that divides the cluster. `gavel policies` explains them all."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(get, **options)
-    elif any(options.values()):
+        _show(session)
+    elif any(session):
         raise Fault(f"options stand behind {ctx.invoked_subcommand}, not before it")
 
 
 @policy.command()
 @LIVE
-def get(as_json: bool, address: str | None, context: str | None) -> None:
+def get(session: Session) -> None:
     """Show the policy, and how the last allocation came out."""
-    with scheduler(address, context) as client:
+    _show(session)
+
+
+def _show(session: Session) -> None:
+    with session.client() as client:
         policy, allocation = client.policy(), client.allocation()
-    if as_json:
+    if session.as_json:
         print_json({"policy": policy.policy, "available": policy.available, "allocation": allocation})
         return
     click.echo(printable(policy.policy))
@@ -52,11 +55,11 @@ def get(as_json: bool, address: str | None, context: str | None) -> None:
 @policy.command("set")
 @click.argument("spec", shell_complete=complete_policy)
 @LIVE
-def set_(spec: str, as_json: bool, address: str | None, context: str | None) -> None:
+def set_(spec: str, session: Session) -> None:
     """Divide the cluster by SPEC from the next allocation on: 'las', 'min_cost(premium=0.2)'."""
-    with scheduler(address, context, changes=True) as client:
+    with session.client(changes=True) as client:
         policy = client.set_policy(spec)
-    if as_json:
+    if session.as_json:
         print_json(policy)
     else:
         click.echo(f"{printable(policy.policy)}, from the next allocation on")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.tables import out
 from gavel.cli.io.units import ago, span
 from gavel.cli.io.wording import count_of, printable
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--check", is_flag=True, help="Exit with 1 if there is any warning: for monitoring.")
 @LIVE
-def status(check: bool, as_json: bool, address: str | None, context: str | None) -> None:
+def status(check: bool, session: Session) -> None:
     """Show how the scheduler is, and who you are to it."""
-    with scheduler(address, context) as client:
+    with session.client() as client:
         status, identity, connection = client.status(), client.who_am_i(), client.connection
-    if as_json:
+    if session.as_json:
         print_json({"address": connection.address, "status": status, "identity": identity})
     else:
         console = out()

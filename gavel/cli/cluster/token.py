@@ -10,7 +10,7 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import do_each, print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import ago, length_s, span
 from gavel.cli.io.wording import printable
@@ -46,22 +46,14 @@ def token() -> None:
 @click.option("--valid", metavar="DURATION", help="For how long: 30d.  [default: what the scheduler says]")
 @click.option("--note", default="", metavar="TEXT", help="What it is for.")
 @LIVE
-def create(
-    user: str,
-    role: str,
-    valid: str | None,
-    note: str,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
-) -> None:
+def create(user: str, role: str, valid: str | None, note: str, session: Session) -> None:
     """Make a token. Its secret is shown once."""
     valid_s = length_s("--valid", valid) if valid else 0.0
-    with scheduler(address, context, changes=True) as client:
+    with session.client(changes=True) as client:
         from gavel.client import Role
 
         new = client.create_token(user, Role(role), valid_s=valid_s, note=note)
-    if as_json:
+    if session.as_json:
         print_json(new)
         return
     # The secret alone goes to standard output.
@@ -75,11 +67,11 @@ def create(
 @token.command("list")
 @click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
 @LIVE
-def list_(user: str, as_json: bool, address: str | None, context: str | None) -> None:
+def list_(user: str, session: Session) -> None:
     """List tokens, without their secrets."""
-    with scheduler(address, context) as client:
+    with session.client() as client:
         tokens = client.tokens(user)
-    if as_json:
+    if session.as_json:
         print_json(tokens)
         return
     if not tokens:
@@ -112,13 +104,7 @@ def list_(user: str, as_json: bool, address: str | None, context: str | None) ->
     help="What this node has joined with; may be given again.",
 )
 @LIVE
-def revoke(
-    ids: tuple[str, ...],
-    nodes: tuple[str, ...],
-    as_json: bool,
-    address: str | None,
-    context: str | None,
-) -> None:
+def revoke(ids: tuple[str, ...], nodes: tuple[str, ...], session: Session) -> None:
     """Make tokens good for nothing, or what nodes have joined with.
 
     A node that is revoked is cut off at once, and its jobs start elsewhere when their leases have ended; `gavel drain`
@@ -134,21 +120,21 @@ def revoke(
 
     if not ids and not nodes:
         raise Fault("name tokens by their ids (`gavel token list`), or a node with --node")
-    with scheduler(address, context, changes=True) as client:
-        tokens, failed, code = do_each("token", ids, client.revoke_token, token_in_words, as_json)
-        cut_off, not_cut, node_code = do_each("node", nodes, client.revoke_node, node_in_words, as_json)
-    if as_json:
+    with session.client(changes=True) as client:
+        tokens, failed, code = session.do_each("token", ids, client.revoke_token, token_in_words)
+        cut_off, not_cut, node_code = session.do_each("node", nodes, client.revoke_node, node_in_words)
+    if session.as_json:
         print_json({"tokens": tokens, "nodes": cut_off, "failed": [*failed, *not_cut]})
     sys.exit(code or node_code)
 
 
 @token.command()
 @LIVE
-def revoked(as_json: bool, address: str | None, context: str | None) -> None:
+def revoked(session: Session) -> None:
     """List the nodes that were revoked with `gavel token revoke --node`."""
-    with scheduler(address, context) as client:
+    with session.client() as client:
         nodes = client.revoked_nodes()
-    if as_json:
+    if session.as_json:
         print_json(nodes)
         return
     if not nodes:
@@ -164,7 +150,7 @@ def revoked(as_json: bool, address: str | None, context: str | None) -> None:
 @token.command()
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
 @LIVE
-def unrevoke(nodes: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+def unrevoke(nodes: tuple[str, ...], session: Session) -> None:
     """Take the revocation of nodes back, if it was a mistake.
 
     Every certificate that the node has ever got counts again, also one that was lost. Where a key was lost, let the
@@ -174,9 +160,9 @@ def unrevoke(nodes: tuple[str, ...], as_json: bool, address: str | None, context
     def in_words(node: str, result: str) -> str:
         return f"node {printable(node)}: all its certificates count again"
 
-    with scheduler(address, context, changes=True) as client:
-        restored, failed, code = do_each("node", nodes, client.unrevoke_node, in_words, as_json)
-    if as_json:
+    with session.client(changes=True) as client:
+        restored, failed, code = session.do_each("node", nodes, client.unrevoke_node, in_words)
+    if session.as_json:
         print_json({"nodes": restored, "failed": failed})
     sys.exit(code)
 
@@ -185,12 +171,12 @@ def unrevoke(nodes: tuple[str, ...], as_json: bool, address: str | None, context
 @click.option("--node", default="", metavar="NODE", help="Only this one may use it.")
 @click.option("--valid", metavar="DURATION", help="For how long.  [default: what the scheduler says]")
 @LIVE
-def join(node: str, valid: str | None, as_json: bool, address: str | None, context: str | None) -> None:
+def join(node: str, valid: str | None, session: Session) -> None:
     """Make a one-time token with which a node joins."""
     valid_s = length_s("--valid", valid) if valid else 0.0
-    with scheduler(address, context, changes=True) as client:
+    with session.client(changes=True) as client:
         new = client.create_join_token(node, valid_s=valid_s)
-    if as_json:
+    if session.as_json:
         print_json(new)
         return
     # The secret alone goes to standard output.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.tables import out
 from gavel.cli.jobs.queue import as_listed
 
@@ -44,13 +44,13 @@ QUIT = ("q", "Q", "\x1b", "\x04")
 )
 @click.option("--once", is_flag=True, help="Print one picture and end; so does --json.")
 @LIVE
-def top(every_s: float, once: bool, as_json: bool, address: str | None, context: str | None) -> None:
+def top(every_s: float, once: bool, session: Session) -> None:
     """Watch nodes, running jobs and the queue; q ends it."""
     from gavel.cli.cluster.top_screen import screen
 
-    with scheduler(address, context) as client:
+    with session.client() as client:
         picture = look(client)
-        if as_json:
+        if session.as_json:
             parts = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
             print_json(parts | {"jobs": [as_listed(job) for job in picture.jobs]})
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import print_json, scheduler
+from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import hours, moment_before
 
@@ -35,16 +35,14 @@ def usage(
     user: str,
     since: str,
     until: str | None,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
+    session: Session,
 ) -> None:
     """Show GPU time and cost."""
     start = moment_before("--since", since)
     end = moment_before("--until", until) if until else None
-    with scheduler(address, context) as client:
+    with session.client() as client:
         rows = client.usage(by, since=start, until=end, user=user)
-    if as_json:
+    if session.as_json:
         print_json(rows)
         return
     if not rows:

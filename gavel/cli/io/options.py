@@ -11,6 +11,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gavel.cli.io.session import Session
+
 Command = Callable[..., Any]
 SEED_MAX = 2**63 - 1
 
@@ -106,7 +108,19 @@ ADDRESS = options(
     with_quiet_grpc,
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
-LIVE = options(JSON, ADDRESS)
+
+
+def _with_session(command: Command) -> Command:
+    """Pass a command its `Session` in place of the options that make it."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
+        return command(*arguments, session=Session(address, context, as_json), **values)
+
+    return run
+
+
+LIVE = options(JSON, ADDRESS, _with_session)
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 JOB_STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 FILTERS = options(

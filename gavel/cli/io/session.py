@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -91,19 +91,59 @@ def _remedy(error: GavelError, client: Client | None) -> str:
     return ""
 
 
-@contextmanager
-def scheduler(address: str | None, context: str | None, *, changes: bool = False) -> Iterator[Client]:
-    """Open the client of a command. `changes`: the command changes something, so calls are tried for longer."""
-    from gavel.client import Client
+class Session(NamedTuple):
+    """The options of a command that calls a scheduler: which one, and whether it prints JSON."""
 
-    with one_line():
-        retry_s = CHANGE_RETRY_S if changes else RETRY_S
-        client = Client(address, context=context, retry_s=retry_s, on_trouble=_Waiting().hear)
-        # Where nothing names a scheduler there most likely is none: report that at once.
-        if client.connection.origin == "the default":
-            client.retry_s = 0.0
-    with client, one_line(client):
-        yield client
+    address: str | None
+    context: str | None
+    as_json: bool
+
+    @contextmanager
+    def client(self, *, changes: bool = False) -> Iterator[Client]:
+        """Open the command's client. `changes`: the command changes something, so calls are tried for longer."""
+        from gavel.client import Client
+
+        with one_line():
+            retry_s = CHANGE_RETRY_S if changes else RETRY_S
+            client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().hear)
+            # Where nothing names a scheduler there most likely is none: report that at once.
+            if client.connection.origin == "the default":
+                client.retry_s = 0.0
+        with client, one_line(client):
+            yield client
+
+    def do_each(
+        self,
+        kind: str,
+        names: Iterable[str],
+        act: Callable[[str], R],
+        in_words: Callable[[str, R], str],
+    ) -> tuple[list[R], list[dict[str, str]], int]:
+        """Do something to each of several things; those that fail are reported, and the others done.
+
+        Returns the results, the failures as `--json` prints them (under `kind` the name), and the exit code: that
+        of the first failure.
+        """
+        from gavel.client import GavelError, NotReachable
+
+        code, done, failed = OK, [], []
+        for name in dict.fromkeys(names):
+            try:
+                result = act(name)
+            except NotReachable:
+                # The others would fail as well, each after its time.
+                raise
+            except GavelError as error:
+                code = code or exit_code(error)
+                failed.append({kind: name, "reason": error.reason, "message": error.message})
+                if not self.as_json:
+                    command = click.get_current_context().command_path
+                    click.echo(f"{command}: {printable(error.message)}", err=True)
+                continue
+            done.append(result)
+            if not self.as_json and (words := in_words(name, result)):
+                click.echo(words)
+        return done, failed, code
 
 
 class _Waiting:
@@ -124,40 +164,6 @@ class _Waiting:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
                 click.echo(f"{printable(error.message)}; trying {for_long} (Ctrl-C ends this)", err=True)
                 self._reported = True
-
-
-def do_each(
-    kind: str,
-    names: Iterable[str],
-    act: Callable[[str], R],
-    in_words: Callable[[str, R], str],
-    as_json: bool,
-) -> tuple[list[R], list[dict[str, str]], int]:
-    """Do something to each of several things; those that fail are reported, and the others done.
-
-    Returns the results, the failures as `--json` prints them (by `kind`), and the exit code: that of the first failure.
-    """
-    from gavel.client import GavelError, NotReachable
-
-    code, done, failed = OK, [], []
-    for name in dict.fromkeys(names):
-        try:
-            result = act(name)
-        except NotReachable:
-            # The others would fail as well, each after its time.
-            raise
-        except GavelError as error:
-            code = code or exit_code(error)
-            failed.append({kind: name, "reason": error.reason, "message": error.message})
-            if not as_json:
-                click.echo(
-                    f"{click.get_current_context().command_path}: {printable(error.message)}", err=True
-                )
-            continue
-        done.append(result)
-        if not as_json and (words := in_words(name, result)):
-            click.echo(words)
-    return done, failed, code
 
 
 def confirm(action: str, counted: str, named: str) -> None:

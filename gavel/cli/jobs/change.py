@@ -11,7 +11,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, ids
 from gavel.cli.io.options import FILTERS, LIVE, YES
-from gavel.cli.io.session import confirm, do_each, job_id, print_json, scheduler
+from gavel.cli.io.session import Session, confirm, job_id, print_json
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.jobs.queue import job_filter
 
@@ -38,22 +38,14 @@ def _command(action: Action, help: str) -> click.Command:
     @FILTERS
     @YES
     @LIVE
-    def change(
-        jobs: tuple[str, ...],
-        all_: bool,
-        yes: bool,
-        as_json: bool,
-        address: str | None,
-        context: str | None,
-        **filters: Any,
-    ) -> None:
+    def change(jobs: tuple[str, ...], all_: bool, yes: bool, session: Session, **filters: Any) -> None:
         if not all_ and any(filters.values()):
             raise Fault("filters such as --state go with --all; jobs by their ids need none")
         if bool(jobs) == all_:
             raise Fault(f"say which: ids of jobs, or --all with filters (see `gavel {action} --help`)")
-        with scheduler(address, context, changes=True) as client:
+        with session.client(changes=True) as client:
             chosen = _chosen(client, action, yes, filters) if all_ else jobs
-            sys.exit(_change(client, action, chosen, as_json, any_state=all_))
+            sys.exit(_change(session, client, action, chosen, any_state=all_))
 
     return change
 
@@ -79,7 +71,7 @@ def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) 
     return chosen
 
 
-def _change(client: Client, action: Action, chosen: Sequence[str], as_json: bool, any_state: bool) -> int:
+def _change(session: Session, client: Client, action: Action, chosen: Sequence[str], any_state: bool) -> int:
     """Return the exit code. `any_state`: a job that has moved on to another state meanwhile is no failure."""
     from gavel.client import Refused
 
@@ -96,8 +88,8 @@ def _change(client: Client, action: Action, chosen: Sequence[str], as_json: bool
             return ""
         return f"{DONE[action]} {ids(concerned)}" if concerned else f"nothing to {action} in {printable(job)}"
 
-    done, failed, code = do_each("job", chosen, act, in_words, as_json)
-    if as_json:
+    done, failed, code = session.do_each("job", chosen, act, in_words)
+    if session.as_json:
         print_json({"jobs": [job for concerned in done for job in concerned or ()], "failed": failed})
     elif not chosen:
         click.echo("no jobs fit", err=True)

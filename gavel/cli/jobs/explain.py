@@ -63,9 +63,9 @@ def explain(
 
 
 def _explain_live(job: str, as_json: bool, address: str | None, context: str | None) -> None:
-    from gavel.cli.io.session import job_id, members, print_json, scheduler
+    from gavel.cli.io.session import Session, job_id, members, print_json
 
-    with scheduler(address, context) as client:
+    with Session(address, context, as_json).client() as client:
         name = job_id(client, job)
         jobs = members(client, name)
         chosen = _worth_explaining(jobs)

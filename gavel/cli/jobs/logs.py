@@ -18,7 +18,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, why_with_exit_code
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import REFUSED, failure, job_id, members, print_line, scheduler
+from gavel.cli.io.session import REFUSED, Session, failure, job_id, members, print_line
 from gavel.cli.io.terminal_text import TerminalText
 from gavel.cli.io.wording import printable
 
@@ -59,17 +59,15 @@ def logs(
     attempt: int | None,
     rank: int | None,
     tail: int | None,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
+    session: Session,
 ) -> None:
     """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member.
 
     On a terminal, control characters other than colours are shown escaped; in a file or a pipe output is as it was.
     """
-    with scheduler(address, context) as client:
+    with session.client() as client:
         jobs = members(client, job_id(client, job))
-        show_logs(client, jobs, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=as_json)
+        show_logs(client, jobs, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=session.as_json)
 
 
 def show_logs(

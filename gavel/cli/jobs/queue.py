@@ -14,7 +14,7 @@ import click
 
 from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
 from gavel.cli.io.options import FILTERS, LIVE
-from gavel.cli.io.session import print_json, print_line, scheduler
+from gavel.cli.io.session import Session, print_json, print_line
 from gavel.cli.io.tables import Column, out, show_table, table, terminal_width
 from gavel.cli.io.units import age, moment_before, span
 from gavel.cli.io.wording import count_of, printable
@@ -73,24 +73,22 @@ def queue(
     since: str | None,
     limit: int,
     watch: bool,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
+    session: Session,
     **filters: Any,
 ) -> None:
     """List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.
 
     Whatever names a --user, --state, --node or the like is asked for as it stands. Newest first.
     """
-    with scheduler(address, context) as client:
+    with session.client() as client:
         if since:
             filters["ended_since" if ended else "submitted_since"] = moment_before("--since", since)
         wanted = job_filter(client, all_users=all_users or all_, ended=ended, **filters)
         if watch:
-            _watch(client, wanted, as_json)
+            _watch(client, wanted, session.as_json)
             return
         page = list(islice(client.list(wanted, page_size=min(limit + 1, 1000), brief=True), limit + 1))
-        if as_json:
+        if session.as_json:
             print_json([as_listed(job) for job in page[:limit]])
             return
         _show(client, wanted, page, limit)

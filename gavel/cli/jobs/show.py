@@ -11,7 +11,7 @@ import click
 
 from gavel.cli.io.job_text import few, gpus_wanted, job_on, job_progress, job_ran_s, state_text, why_words
 from gavel.cli.io.options import JOBS, LIVE
-from gavel.cli.io.session import job_id, members, print_line, scheduler
+from gavel.cli.io.session import Session, job_id, members, print_line
 from gavel.cli.io.tables import out
 from gavel.cli.io.units import age, ago, short_number, span
 from gavel.cli.io.wording import count_of, printable
@@ -29,13 +29,13 @@ DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps
 @click.command()
 @JOBS
 @LIVE
-def show(jobs: tuple[str, ...], as_json: bool, address: str | None, context: str | None) -> None:
+def show(jobs: tuple[str, ...], session: Session) -> None:
     """Show all about jobs: what was asked for, and what became of them. --json: one object per line."""
-    with scheduler(address, context) as client:
+    with session.client() as client:
         separator = False
         for name in jobs:
             for job in members(client, job_id(client, name)):
-                if as_json:
+                if session.as_json:
                     print_line(job)
                     continue
                 if separator:

@@ -14,7 +14,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import ids
 from gavel.cli.io.options import LIVE, options
-from gavel.cli.io.session import array_of, one_line, print_line, scheduler
+from gavel.cli.io.session import Session, array_of, one_line, print_line
 from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ def submit(
     follow: bool,
     key: str | None,
     schema: bool,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
+    session: Session,
     **fields: Any,
 ) -> None:
     """Submit the jobs in job files, or one that runs COMMAND.
@@ -138,7 +136,7 @@ def submit(
     specs = _specs(files, ctx.meta.get(AFTER_DASHES), fields)
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
-    with scheduler(address, context, changes=True) as client:
+    with session.client(changes=True) as client:
         from gavel.cli.jobs.dependencies import with_ids
         from gavel.cli.jobs.submission_warnings import submission_warnings
 
@@ -148,14 +146,14 @@ def submit(
         if dry_run:
             from gavel.cli.jobs.preview import show_preview
 
-            sys.exit(show_preview(client, specs, as_json))
+            sys.exit(show_preview(client, specs, session.as_json))
         jobs = _send(client, specs, key)
-        if as_json:
+        if session.as_json:
             print_line({"jobs": jobs})
         else:
             click.echo(f"submitted {ids(jobs)}")
         if wait or follow:
-            sys.exit(_stay(client, jobs, follow, as_json))
+            sys.exit(_stay(client, jobs, follow, session.as_json))
 
 
 def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:

@@ -10,7 +10,7 @@ import click
 
 from gavel.cli.io.job_text import job_on, job_why
 from gavel.cli.io.options import JOBS, LIVE
-from gavel.cli.io.session import FAILED, OK, REFUSED, failure, job_id, print_line, scheduler
+from gavel.cli.io.session import FAILED, OK, REFUSED, Session, failure, job_id, print_line
 from gavel.cli.io.units import length_s
 from gavel.cli.io.wording import printable
 
@@ -23,21 +23,14 @@ if TYPE_CHECKING:
 @click.option("--timeout", metavar="DURATION", help="Give up after so long, with exit code 6.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of changes.")
 @LIVE
-def wait(
-    jobs: tuple[str, ...],
-    timeout: str | None,
-    quiet: bool,
-    as_json: bool,
-    address: str | None,
-    context: str | None,
-) -> None:
+def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Session) -> None:
     """Wait until jobs have ended. Exit code 0: all succeeded; 1: one did not."""
     timeout_s = None if timeout is None else length_s("--timeout", timeout)
-    with scheduler(address, context) as client:
+    with session.client() as client:
         # Where no scheduler answers that is reported at once; later it may be away for a while.
         client.status()
         wanted = [job_id(client, job) for job in jobs]
-        sys.exit(wait_for(client, wanted, timeout_s, as_json=as_json, quiet=quiet))
+        sys.exit(wait_for(client, wanted, timeout_s, as_json=session.as_json, quiet=quiet))
 
 
 def wait_for(

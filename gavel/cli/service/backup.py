@@ -9,7 +9,7 @@ import click
 
 import gavel
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import CONFIG, DATA_DIR, JSON, LIVE
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON
 from gavel.cli.io.session import one_line, print_json
 from gavel.cli.io.units import size
 from gavel.cli.service.fsck import settings
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @CONFIG
 @DATA_DIR
 @click.option("--packages", is_flag=True, help="Uploaded work directories too.")
-@LIVE
+@JSON
+@ADDRESS
 def backup(
     archive: str,
     path: str | None,
