@@ -35,7 +35,6 @@ TO_BE_REWRITTEN = (
     "scheduler/model",
     "scheduler/rounds",
     "scheduler/sim/engine",
-    "scheduler/sim/figures",
     "tests",
     "tests/attacks",
     "tests/cli",

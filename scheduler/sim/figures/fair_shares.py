@@ -1,8 +1,8 @@
-"""What jobs would have had: the time their allocation promised, and the time their work takes in an equal slice.
+"""The fair share of each job: time promised by its allocation, and time its work takes in an equal slice.
 
-The slice: with n jobs, each has 1/n of every type to itself. A job m of g GPUs then makes Σ_j T_mj c_j / max(n g, C)
-steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the throughput table, the same
-whatever the policy believes, so that policies can be compared by it.
+In an equal slice, each of n jobs has 1/n of every type to itself. A job m of g GPUs then makes
+Σ_j T_mj c_j / max(n g, C) steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the
+throughput table, the same whatever the policy believes, so that policies can be compared.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from scheduler.core.messages import Shares
 from scheduler.model.jobs import JobSpec
 
-Row = tuple[str, int, str, float]  # job type, GPUs, worker type, steps per second
+# Job type, GPUs, worker type, steps per second.
+Row = tuple[str, int, str, float]
 ROWS_FIRST = 256
-NOBODY = 0  # the row of what is promised to jobs that were removed
+# This row takes the promises to jobs that were removed.
+NOBODY = 0
 
 
 class IsolatedPace:
-    """How long steps would take in an equal slice, on average over any stretch of time."""
+    """The time that a step would take in an equal slice, on average over any stretch of time."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, int, str], float] = {}
@@ -31,35 +33,36 @@ class IsolatedPace:
         self._jobs = 0
         self._gpus = 0
         self._since_s = 0.0
-        self._crowding = defaultdict[int, float](float)  # by width: ∫ max(n g, C) until `since_s`
+        # By width: ∫ max(n g, C) until `since_s`.
+        self._crowding = defaultdict[int, float](float)
         self._weighted: dict[tuple[str, int], float] = {}
 
     def add_rates(self, rows: Iterable[Row]) -> None:
-        """Rows of the throughput table."""
+        """Take in rows of the throughput table."""
         for job_type, gpus, worker_type, rate in rows:
             self._rates[job_type, gpus, worker_type] = rate
         self._weighted.clear()
 
     def set_jobs(self, now_s: float, jobs: int) -> None:
-        """So many jobs share the cluster from now on."""
+        """Let so many jobs share the cluster from now on."""
         self._settle(now_s)
         self._jobs = jobs
 
     def set_capacity(self, now_s: float, capacity: dict[str, int]) -> None:
-        """The cluster from now on."""
+        """Set the GPUs of each type from now on."""
         self._settle(now_s)
         self._capacity = capacity
         self._gpus = sum(capacity.values())
         self._weighted.clear()
 
     def marks(self, now_s: float) -> Mapping[int, float]:
-        """A point in time, by width of job, for `seconds_per_step`; to be read before time goes on."""
+        """Return a point in time, by width of job, for `seconds_per_step`. Read it before time goes on."""
         if now_s > self._since_s:
             self._settle(now_s)
         return self._crowding
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
-        """In an equal slice, on average since `mark` was taken at `since_s`; None where the table has no rates."""
+        """Return the mean time of a step since `mark` was taken at `since_s`; None where the table has no rates."""
         crowding = self.marks(now_s)[spec.gpus] - mark
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
@@ -69,7 +72,7 @@ class IsolatedPace:
         return mean / weighted
 
     def _weighted_rate(self, spec: JobSpec) -> float:
-        """Σ_j T_mj c_j."""
+        """Return Σ_j T_mj c_j."""
         plain = not (spec.rates or spec.worker_types or spec.excluded_worker_types)
         key = (spec.job_type, spec.gpus)
         if plain and key in self._weighted:
@@ -91,21 +94,23 @@ class IsolatedPace:
 
 
 class Promised:
-    """What allocations promised to each job on each type: share × time, summed up for all jobs at once.
+    """The time that allocations promised to each job on each type: share × time, summed up for all jobs at once.
 
     Time counts in full for both of a packed pair; GPU time counts by GPUs, and half for each of a pair.
     """
 
     def __init__(self, kind: Callable[[str], int]) -> None:
-        self._kind = kind  # the number of a worker type
+        """`kind`: the number of a worker type."""
+        self._kind = kind
         self._row_of: dict[str, int] = {}
         self._free: list[int] = list(range(NOBODY + 1, ROWS_FIRST))
         self._since_s = 0.0
-        self._share = np.zeros((2, ROWS_FIRST, 1))  # of time, and of GPU time
+        # Of time, and of GPU time.
+        self._share = np.zeros((2, ROWS_FIRST, 1))
         self._promised_s = np.zeros((2, ROWS_FIRST, 1))
 
     def add(self, job: str) -> None:
-        """A job is there."""
+        """Make room for a job."""
         if not self._free:
             _, rows, kinds = self._share.shape
             self._resize(2 * rows, kinds)
@@ -113,30 +118,30 @@ class Promised:
         self._row_of[job] = self._free.pop()
 
     def so_far(self, now_s: float, job: str) -> dict[int, float]:
-        """Seconds by type that were promised to a job until now; nothing of a job that was removed."""
+        """Return the seconds by type promised to a job until now; nothing for a job that was removed."""
         return self._sum(0, now_s, job)
 
     def gpu_time_so_far(self, now_s: float, job: str) -> dict[int, float]:
-        """The same in GPU-seconds."""
+        """Return the GPU-seconds by type promised to a job until now."""
         return self._sum(1, now_s, job)
 
-    def _sum(self, what: int, now_s: float, job: str) -> dict[int, float]:
+    def _sum(self, measure: int, now_s: float, job: str) -> dict[int, float]:
         row = self._row_of.get(job)
         if row is None:
             return {}
         passed_s = now_s - self._since_s
-        sums = zip(self._promised_s[what, row].tolist(), self._share[what, row].tolist(), strict=True)
+        sums = zip(self._promised_s[measure, row].tolist(), self._share[measure, row].tolist(), strict=True)
         times = [before_s + share * passed_s for before_s, share in sums]
         return {kind: time_s for kind, time_s in enumerate(times) if time_s}
 
     def remove(self, job: str) -> None:
-        """A job has ended: nothing is promised to it any more."""
+        """Remove a job that has ended: nothing is promised to it any more."""
         row = self._row_of.pop(job)
         self._share[:, row] = self._promised_s[:, row] = 0.0
         self._free.append(row)
 
     def adopt(self, now_s: float, shares: Shares) -> None:
-        """These shares are in force from now on."""
+        """Put these shares in force from now on."""
         self._promised_s += self._share * (now_s - self._since_s)
         self._since_s = now_s
         self._share[:] = 0.0
@@ -163,8 +168,8 @@ class Promised:
             kind, share, gpu_share = np.tile(kind, 2), np.tile(share, 2), np.tile(gpu_share, 2)
         _, rows, kinds = self._share.shape
         place = row * kinds + kind
-        for what, each in enumerate((share, gpu_share)):
-            self._share[what] = np.bincount(place, each, rows * kinds).reshape(rows, kinds)
+        for measure, each in enumerate((share, gpu_share)):
+            self._share[measure] = np.bincount(place, each, rows * kinds).reshape(rows, kinds)
 
     def _resize(self, rows: int, kinds: int) -> None:
         self._share = _grown(self._share, rows, kinds)

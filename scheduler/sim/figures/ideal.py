@@ -1,4 +1,4 @@
-"""Shares exactly as allocated, without rounds, leases or machines: what the round mechanism is measured against.
+"""Shares exactly as allocated, without rounds, leases or machines: the measure of the round mechanism.
 
 Every job that has an allocation moves at its effective throughput, all the time. Allocations come as they do to
 the scheduler: on the grid of rounds, when something changed, `min_reallocation_s` apart. There is no restart and no
@@ -42,12 +42,12 @@ class Fluid:
         self._asked_s = -math.inf
 
     def fact(self, fact: f.Fact) -> None:
-        """It has happened, now."""
+        """Apply a fact now, and record it."""
         apply(self.state, self.now_s, fact)
         self._record(self.now_s, fact)
 
     def open(self, nodes: Iterable[NodeSpec], rates: f.RatesGiven, prices: Mapping[str, float]) -> None:
-        """The cluster, as it is from the start."""
+        """Set up the cluster as it is from the start."""
         self.fact(f.Configured(settings=self._settings))
         self.fact(rates)
         if prices:
@@ -56,7 +56,7 @@ class Fluid:
             self.fact(f.NodeJoined(spec=node))
 
     def run(self, arrivals: Iterable[Arrival], over: Callable[[float], bool]) -> None:
-        """From one arrival, end or boundary to the next, until it is over or nothing moves any more."""
+        """Go from one arrival, end or boundary to the next, until the run is over or nothing moves any more."""
         coming = iter(arrivals)
         arrival = next(coming, None)
         while not over(self.now_s):
@@ -77,7 +77,7 @@ class Fluid:
                 self.fact(f.JobMoved(job=job, move=Move.COMPLETE))
 
     def _boundary_s(self) -> float:
-        """The first boundary of a round at which an allocation may be made."""
+        """Return the first boundary of a round at which an allocation may be made."""
         round_s = self._settings.round_s
         earliest_s = max(self.now_s, self._asked_s + max(self._settings.min_reallocation_s, round_s))
         return math.ceil(earliest_s / round_s - 1e-9) * round_s

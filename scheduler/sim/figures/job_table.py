@@ -1,6 +1,6 @@
-"""What became of each job, in compact columns: 100,000 jobs take some tens of megabytes.
+"""The fate of each job in compact columns: 100,000 jobs take some tens of megabytes.
 
-Times are absolute seconds, NaN where nothing is known. `rows` gives them in the units that people read.
+Times are absolute seconds, NaN where nothing is known. `rows` gives them in the units that users read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class JobTable:
     """One row per job, in the order of submission."""
 
     def __init__(self, worker_types: list[str], offset: int = 0) -> None:
-        self.worker_types = worker_types  # grows as types appear
-        self.offset = offset  # number of the first job of the table among all jobs
+        """`worker_types` grows as types appear; `offset` is the number of the first job here among all jobs."""
+        self.worker_types = worker_types
+        self.offset = offset
         self.ids: list[str] = []
         self.names: list[str] = []
         self.types: list[str] = []
@@ -45,7 +46,7 @@ class JobTable:
         return len(self.ids)
 
     def add(self, job: str, name: str, job_type: str, gpus: int, arrival_s: float, deadline_s: float) -> int:
-        """A new row; its number."""
+        """Add a row, and return its number."""
         self.ids.append(job)
         self.names.append(name)
         self.types.append(job_type)
@@ -63,40 +64,40 @@ class JobTable:
             self._numbers[name][row] = value
 
     def set_state(self, row: int, state: JobState) -> None:
-        """What the job is now."""
+        """Set the state of a job."""
         self.states[row] = STATES.index(state)
 
     def put_times(self, row: int, received_s: dict[int, float], allocated_s: dict[int, float]) -> None:
-        """Time on each worker type: what the job had, and what it was entitled to."""
+        """Set a job's times on each worker type: received, and promised."""
         for columns, times in ((self._received, received_s), (self._allocated, allocated_s)):
             for kind, time_s in times.items():
                 _filled(columns, kind, len(self))[row] = time_s
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A copy of one column."""
+        """Return a copy of one column."""
         return np.array(self._numbers[name], dtype=float)
 
     def received_s(self) -> NDArray[np.float64]:
-        """[n × t] time on each type, two packed jobs each in full."""
+        """Return [n × t] the time on each type, in full for each of two packed jobs."""
         return self._matrix(self._received)
 
     def allocated_s(self) -> NDArray[np.float64]:
-        """[n × t] share × time over all allocations in which the job was there."""
+        """Return [n × t] share × time over all allocations that the job had a part in."""
         return self._matrix(self._allocated)
 
     def in_state(self, state: JobState) -> NDArray[np.bool_]:
-        """[n] which jobs are."""
+        """Return [n] whether each job is in this state."""
         return np.asarray(np.array(self.states, dtype=np.int8) == STATES.index(state))
 
     def rho(self) -> NDArray[np.float64]:
-        """[n] finish-time fairness of completed jobs: time from arrival to end, in times at the isolated share."""
+        """Return [n] finish-time fairness of completed jobs: time in the system over time at the isolated share."""
         taken_s = self.numbers("end_s") - self.numbers("arrival_s")
         isolated_s = self.numbers("isolated_s")
         known = self.in_state(JobState.COMPLETED) & (isolated_s > 0)
         return np.asarray(np.divide(taken_s, isolated_s, out=np.full(len(self), np.nan), where=known))
 
     def missed(self, now_s: float) -> NDArray[np.float64]:
-        """[n] 1 where a deadline was missed, 0 where it was kept, NaN where there is none or it is still open."""
+        """Return [n] 1 where a deadline was missed, 0 where it was kept, NaN without one or while it is open."""
         deadline_s, end_s = self.numbers("deadline_s"), self.numbers("end_s")
         completed, failed = self.in_state(JobState.COMPLETED), self.in_state(JobState.FAILED)
         over = ~completed & ~self.in_state(JobState.CANCELLED) & (failed | (deadline_s < now_s))
@@ -104,13 +105,13 @@ class JobTable:
         return np.where(np.isnan(deadline_s), np.nan, verdict)
 
     def queue_s(self, now_s: float) -> NDArray[np.float64]:
-        """[n] time without GPUs from arrival to the end, or to now."""
+        """Return [n] the time without GPUs from arrival to the end, or to now."""
         end_s = self.numbers("end_s")
         until_s = np.where(np.isnan(end_s), now_s, end_s)
         return np.maximum(until_s - self.numbers("arrival_s") - self.numbers("held_s"), 0.0)
 
     def rows(self, now_s: float) -> Iterator[dict[str, Any]]:
-        """Every job in the units that people read; None where there is nothing to say."""
+        """Yield every job in the units that users read; None where there is nothing to say."""
         n = {name: self.numbers(name) for name in NUMBERS}
         rho, missed, queue_s = self.rho(), self.missed(now_s), self.queue_s(now_s)
         received_s, allocated_s = self.received_s(), self.allocated_s()
@@ -149,7 +150,7 @@ class JobTable:
 
 
 def _filled(columns: list[array[float]], kind: int, rows: int) -> array[float]:
-    """The column of a type, long enough for every row."""
+    """Return the column of a type, long enough for every row."""
     while len(columns) <= kind:
         columns.append(array("d"))
     column = columns[kind]

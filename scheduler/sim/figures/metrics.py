@@ -1,4 +1,4 @@
-"""What a run was like, learnt from its facts alone, so that a live journal is measured by the same code.
+"""Measurements of a run, taken from its facts alone, so that a live journal is measured by the same code.
 
 Rules:
 - nothing here knows whether the facts were simulated, and nothing here is read by the scheduler;
@@ -22,7 +22,8 @@ from scheduler.sim.figures.fair_shares import IsolatedPace, Promised
 from scheduler.sim.figures.gpu_time import GpuTime, Tenure
 from scheduler.sim.figures.job_table import JobTable
 
-STRETCHES_MAX = 20_000  # leases kept for the picture of who was where
+# How many leases are kept for the picture of the jobs on each GPU.
+STRETCHES_MAX = 20_000
 UNMEASURED = -1
 
 _ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
@@ -48,34 +49,39 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A job that has not ended, or whose last processes are still there."""
+    """A job that has not ended, or that still has processes."""
 
     id: str
     spec: JobSpec
     row: int
     arrival_s: float
-    mark: float  # at arrival
+    # At arrival.
+    mark: float
     state: JobState = JobState.QUEUED
     ended: bool = False
     start_s: float = math.nan
-    steps: float = 0.0  # most steps ever reported: work that is done again counts once
+    # The most steps ever reported: work that is done again counts once.
+    steps: float = 0.0
     held_s: float = 0.0
     restart_s: float = 0.0
     isolated_s: float = 0.0
     cost_usd: float = 0.0
     preemptions: int = 0
     received_s: dict[int, float] = field(default_factory=dict)
-    leases: dict[str, _Held] = field(default_factory=dict)  # granted, not closed
-    running: int = 0  # of these, those with processes
-    granted: bool = False  # any lease, ever
+    # Leases that are granted and not closed; how many of them have processes; whether there ever was one.
+    leases: dict[str, _Held] = field(default_factory=dict)
+    running: int = 0
+    granted: bool = False
 
 
 class _Held(Tenure, kw_only=True, eq=False):
     """A lease that was granted."""
 
     job: _Open
-    ranks: tuple[GpuId, ...]  # its GPUs in their order
-    running: bool = False  # whether its processes are there
+    # The GPUs in their order.
+    ranks: tuple[GpuId, ...]
+    # Whether there are processes.
+    running: bool = False
     started_s: float = math.nan
     mark: float = 0.0
 
@@ -89,7 +95,7 @@ class Window(NamedTuple):
 
 
 class Metrics:
-    """Observes facts; `summary.summarise` says what they amount to."""
+    """Observes facts; `summary.summarise` makes figures of them."""
 
     def __init__(self, measure: tuple[int, int] | None = None) -> None:
         self.measure = measure
@@ -97,19 +103,23 @@ class Metrics:
         self.submitted = 0
         self.rounds = 0
         self.settings: Settings | None = None
-        self.cluster: dict[str, int] = {}  # GPUs by type of all nodes that were ever there
+        # GPUs by type of all nodes that ever joined.
+        self.cluster: dict[str, int] = {}
         self.gpus = GpuTime()
         self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
         self.stretches: list[Stretch] = []
-        self.opened: Window | None = None  # when the first measured job came
-        self.closed: Window | None = None  # when the latest measured job ended
-        self.ended = 0  # measured jobs
-        self.fallbacks = 0  # allocations that were not the policy's own
-        self.fallback_why = ""  # of the first
+        # When the first measured job came, and when the latest ended; how many have ended.
+        self.opened: Window | None = None
+        self.closed: Window | None = None
+        self.ended = 0
+        # Allocations that were not the policy's own, and why the first was not.
+        self.fallbacks = 0
+        self.fallback_why = ""
         self._nodes: dict[str, tuple[str, int]] = {}
         self._open: dict[str, _Open] = {}
         self._leases: dict[str, _Held] = {}
-        self._live = self._running = 0  # jobs not ended; of these, jobs with processes
+        # Jobs that have not ended; of these, jobs with processes.
+        self._live = self._running = 0
         self._pace = IsolatedPace()
         self._promised = Promised(self.gpus.kind)
         self._adopted: f.AllocationAdopted | None = None
@@ -137,7 +147,7 @@ class Metrics:
         self.observe_all(now_s, (fact,))
 
     def observe_all(self, now_s: float, facts: Iterable[f.Fact]) -> None:
-        """Take in what happened at one time."""
+        """Take in the facts of one moment."""
         self.now_s = now_s
         handlers = self._on
         for fact in facts:
@@ -151,7 +161,7 @@ class Metrics:
         return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
 
     def who_was_where(self) -> list[Stretch]:
-        """The stretches, and those of leases that have not ended, up to now; the first ones of a long run."""
+        """Return the stretches until now, also of leases that have not ended; of a long run the first ones."""
         open_yet = [
             Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
             for held in self._leases.values()
@@ -161,7 +171,7 @@ class Metrics:
         return known + open_yet[: max(STRETCHES_MAX - len(known), 0)]
 
     def gpu_names(self) -> dict[str, list[GpuId]]:
-        """By type, every GPU of every node that was ever there, used or not; nodes as they came."""
+        """Return by type every GPU of every node that ever joined, used or not; nodes in the order of joining."""
         names: dict[str, list[GpuId]] = {worker_type: [] for worker_type in self.gpus.worker_types}
         for node, (worker_type, gpus) in self._nodes.items():
             names[worker_type] += [f"{node}:{index}" for index in range(gpus)]
@@ -172,8 +182,6 @@ class Metrics:
         self.gpus.charge_all(self.now_s)
         for job in self._open.values():
             self._store(self.now_s, job)
-
-    # facts
 
     def _configured(self, now_s: float, fact: f.Configured) -> None:
         self.settings = fact.settings
@@ -298,22 +306,22 @@ class Metrics:
             held.started_s = now_s - end.ran_s
             held.mark, since_s = self._pace.marks(now_s)[job.spec.gpus], now_s
         self._credit(now_s, job, held, end.steps, since_s)
-        if not fact.lapsed:  # nobody knows what its processes did, nor how long they were there
+        # Of a lapsed lease it is not known what its processes did, nor for how long.
+        if not fact.lapsed:
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
         if job.ended:
             if not job.running:
                 self._store(now_s, job)
                 self._forget(job)
-        elif end.outcome == "finished":  # done is done, whatever was meant to become of it
+        # A job that finished is done, even if it was to be stopped.
+        elif end.outcome == "finished":
             self._end(now_s, job, JobState.COMPLETED)
         elif not job.leases and job.state is RUNS:
             job.state = JobState.PREEMPTED
 
-    # what follows from them
-
     def _credit(self, now_s: float, job: _Open, held: _Held, steps: float, since_s: float) -> None:
-        """A lease is over: its time, and what its steps would have taken in an equal slice, marked at `since_s`."""
+        """Credit a job with a lease's time, and with the time its steps take in an equal slice since `since_s`."""
         kind, held_s = held.kind, now_s - held.started_s
         job.held_s += held_s
         job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
@@ -327,7 +335,7 @@ class Metrics:
             job.isolated_s += gained * (self._adopted_pace(job.id) if per_step_s is None else per_step_s)
 
     def _adopted_pace(self, job: str) -> float:
-        """For a job whose rates no table has: what the allocation in force took for its isolated rate."""
+        """Return the time of a step by the allocation in force, for a job whose rates no table has."""
         if self._adopted_rate is None:
             shares = self._adopted.shares if self._adopted else None
             pairs = zip(shares.jobs, shares.isolated_rate, strict=False) if shares else ()
@@ -336,7 +344,7 @@ class Metrics:
         return 1.0 / rate if rate > 0 else 0.0
 
     def _credit_shares(self, now_s: float, job: _Open) -> None:
-        """A job that was done without any lease had exactly its shares: an ideal run."""
+        """Credit a job that was done without any lease with exactly its shares: the run is ideal."""
         job.received_s = self._promised.so_far(now_s, job.id)
         job.held_s = sum(job.received_s.values())
         for kind, gpu_s in self._promised.gpu_time_so_far(now_s, job.id).items():
@@ -360,8 +368,9 @@ class Metrics:
             self._forget(job)
 
     def _forget(self, job: _Open) -> None:
-        """A job has ended, and its processes are gone."""
-        for name in job.leases:  # granted, but never begun
+        """Forget a job that has ended and has no processes any more."""
+        # Leases that were granted and never began.
+        for name in job.leases:
             del self._leases[name]
         del self._open[job.id]
 

@@ -1,5 +1,5 @@
 """A run in twenty figures, as `--json` gives them. None where there is nothing to say; never NaN.
-One more, INTERRUPTED, is there of a run that was stopped before its end.
+A run that was stopped before its end has one more, INTERRUPTED.
 
 `restart_h` and `cost_usd` are totals of the measured jobs, `utilization` is of the time from the submission of
 the first of them to the end of the last, and `unfair_fraction` is the part of completed jobs with ρ > 1.05.
@@ -36,7 +36,7 @@ def summarise(
     seed: int | None = None,
     interrupted: bool = False,
 ) -> dict[str, Any]:
-    """The figures under KEYS, in that order. What is not given is taken from the facts, as far as they say it."""
+    """Return the figures under KEYS, in that order. Arguments that are not given are taken from the facts."""
     metrics.settle()
     jobs, settings = metrics.jobs, metrics.settings
     n = len(jobs)
@@ -71,14 +71,14 @@ def summarise(
 
 
 def jct_hours(metrics: Metrics) -> NDArray[np.float64]:
-    """Job completion times of the measured jobs that completed."""
+    """Return job completion times of the measured jobs that completed."""
     jobs = metrics.jobs
     taken_s = jobs.numbers("end_s") - jobs.numbers("arrival_s")
     return np.asarray(taken_s[jobs.in_state(JobState.COMPLETED)] / HOUR_S)
 
 
 def utilisation(metrics: Metrics) -> dict[str, float | None]:
-    """The part of each type's GPU time that was in use while measured jobs were there."""
+    """Return the part of each type's GPU time that was in use while there were measured jobs."""
     names = metrics.gpus.worker_types
     if metrics.opened is None:
         return dict.fromkeys(names)
@@ -92,7 +92,7 @@ def utilisation(metrics: Metrics) -> dict[str, float | None]:
 
 
 def _end(metrics: Metrics) -> Window:
-    """When the last measured job ended, or now, as long as some have not."""
+    """Return the sums when the last measured job ended, or now, as long as some have not."""
     over = metrics.ended == len(metrics.jobs) and metrics.closed is not None
     if over and metrics.closed is not None:
         return metrics.closed
@@ -100,14 +100,15 @@ def _end(metrics: Metrics) -> Window:
 
 
 def _makespan_h(metrics: Metrics) -> float | None:
-    """From the first measured submission to the last measured end; None until all have ended."""
+    """Return the time from the first measured submission to the last measured end; None until all have ended."""
     if metrics.opened is None or metrics.closed is None or metrics.ended < len(metrics.jobs):
         return None
     return (metrics.closed.at_s - metrics.opened.at_s) / HOUR_S
 
 
 def _at(sums: tuple[float, ...], kind: int) -> float:
-    return sums[kind] if kind < len(sums) else 0.0  # a type that came later
+    # A type that came later has no sum yet.
+    return sums[kind] if kind < len(sums) else 0.0
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
