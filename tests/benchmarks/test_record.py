@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import record
 from benchmarks.record import (
+    HISTORY,
     LIMIT,
     Change,
     Row,
@@ -101,3 +102,11 @@ def test_the_history_can_be_drawn(tmp_path: Path) -> None:
     older, newer = row("a", 2.0), row("a", 3.0, "2026-11-23T16:00:00Z")
     draw([older, newer, row("b", 1.0, newer.at)], tmp_path / "history.svg")
     assert (tmp_path / "history.svg").stat().st_size > 0
+
+
+def test_the_history_of_the_repository_can_be_drawn(tmp_path: Path) -> None:
+    """The file as it stands is read whole, and drawn."""
+    rows = read_history(HISTORY)
+    draw(rows, tmp_path / "history.svg")
+    assert (tmp_path / "history.svg").stat().st_size > 0
+    assert rows

@@ -112,12 +112,11 @@ def test_the_base_is_enough_for_clients_and_agents(site: Path, command: str, cod
         "up --data-dir data",
         "fsck --data-dir data",
         "allocate problem.yaml",
-        "simulate --workload mixed-day --cluster v100=4",
-        "sweep --workload mixed-day --policy las --cluster v100=4",
+        "simulate --workload mixed-day --rate 1 --jobs 5 --cluster v100=4",
+        "sweep --workload mixed-day --rate 1 --jobs 5 --policy las --cluster v100=4",
         "replay run.db",
         "explain 1 --journal run.db",
         "compare a.json b.json",
-        "generate --workload mixed-day jobs.csv",
     ],
 )
 def test_a_missing_extra_is_one_line_with_the_command_that_mends_it(site: Path, command: str) -> None:
