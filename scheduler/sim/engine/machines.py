@@ -105,7 +105,11 @@ class Machines:
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
                 if node is not None and node.reachable:
-                    self._tell(now_s, node, Renewed(epoch, generation, number, ends_s))
+                    # A renewal asks for nothing to be done, and for no earlier Tick.
+                    core = node.core
+                    core.handle(now_s, Renewed(epoch, generation, number, ends_s))
+                    if core.news:
+                        self._news[node] = None
         return self._flush(now_s)
 
     def next_s(self) -> float:
