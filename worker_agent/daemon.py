@@ -1,7 +1,7 @@
-"""An agent put together from its settings, and run until it is told to stop: link, processes, GPUs, logs.
+"""An agent put together from its settings, and run until it is stopped: link, processes, GPUs, logs.
 
-When the agent stops, its jobs do not: their shims carry on to the end of their leases, and the next agent takes them
-up. With `drain_on_stop` it lets them end first.
+When the agent stops, its jobs do not: their shims carry on to the end of their leases, and the next agent adopts
+them. With `drain_on_stop` it waits for them to end first.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ from worker_agent.shim.run_directory import START
 
 LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
-START_LOOK_S = 0.1  # between two looks for a run that is asked for before it begins
-REMOVED = 3  # exit status: there is no such node any more, and a service manager shall not bring it back
+# How often a reader's run is looked for that has not begun yet.
+START_LOOK_S = 0.1
+# The exit status of an agent whose node was removed; a service manager should not start it again.
+REMOVED = 3
 _DAY_S = 86400.0
-_STOPPING_S = 3600.0  # that jobs have to end in when the agent is to drain
+# How long a draining agent waits for its jobs to end.
+_STOPPING_S = 3600.0
 
 
 class CannotStart(Exception):
@@ -90,7 +93,7 @@ class WholeAgent:
             )
             retention = Retention(keep_s=config.logs_days * _DAY_S)
             self.checking = StateCheck(config.state / "runs", self._send_trouble)
-            self._health_told = pb.Health()
+            self._last_health = pb.Health()
             self.agent = Agent(
                 *(config.state, self._workshop(), self.link, self.limits),
                 containment=self.containment,
@@ -129,18 +132,17 @@ class WholeAgent:
         )
 
     async def run(self) -> None:
-        """Until cancelled, or sent away, which is raised as Dismissed."""
+        """Run until cancelled; Dismissed when the scheduler sends the agent away."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.agent.run())
-            await asyncio.sleep(
-                0
-            )  # what an earlier agent left is taken up before anybody is told what is here
+            # Let the agent adopt the runs of an earlier one before the link reports what is here.
+            await asyncio.sleep(0)
             tasks.create_task(self.link.run(self.agent))
             tasks.create_task(self.checking.run())
-            tasks.create_task(self._tell_health())
+            tasks.create_task(self._send_health())
 
     async def drain(self) -> None:
-        """Take nothing new, and wait until all has ended."""
+        """Accept no more orders, and wait until all jobs have ended and their exits are reported."""
         self.link.send_leaving()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOPPING_S):
@@ -148,21 +150,21 @@ class WholeAgent:
                     await asyncio.sleep(0.2)
 
     def close(self) -> None:
-        """The agent ends; its jobs go on."""
+        """End the agent; its jobs go on."""
         self.agent.close()
         if self.nvml is not None:
             self.nvml.close()
 
-    # ------------------------------------------------------------------------------------------- what is said
+    # ------------------------------------------------------------------------------------------- messages
 
     def _hello(self) -> pb.Hello:
-        config, found, limits = self.config, self.inventory, self.agent.core.limits
+        config, inventory, limits = self.config, self.inventory, self.agent.core.limits
         return pb.Hello(
             protocol=PROTOCOL,
             agent_version=version("gavel-scheduler"),
             node=config.node_name,
             incarnation=self._incarnation,
-            worker_type=found.worker_type,
+            worker_type=inventory.worker_type,
             gpus=[
                 pb.InventoryGpu(
                     index=gpu.index,
@@ -170,14 +172,14 @@ class WholeAgent:
                     uuid=gpu.device if self.nvml is not None else "",
                     memory_gb=gpu.memory_gb,
                 )
-                for gpu in found.gpus
+                for gpu in inventory.gpus
             ],
             labels=config.labels,
             cpus=host.cpus(),
             memory_gb=host.memory_gb(),
             storage_id=self._storage_id,
-            driver_version=found.driver_version,
-            speed=found.speed or 0.0,
+            driver_version=inventory.driver_version,
+            speed=inventory.speed or 0.0,
             lease_grace_s=limits.late_s + limits.ask_s + limits.grace_s,
             address=config.address,
             containment=self.containment.kind,
@@ -185,29 +187,30 @@ class WholeAgent:
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
-        """Dismissed where the scheduler is another one: it would wait for ever for jobs that are refused here."""
+        """Take the scheduler's settings; Dismissed if it is another scheduler, whose orders would all be refused."""
         core = self.agent.core
         if welcome.epoch < core.epoch:
             raise Dismissed(
                 "older",
-                f"it is in epoch {welcome.epoch}, and this node was given orders in epoch {core.epoch}: it is another "
-                f"scheduler, or lost its data. If it is the right one, remove {self.config.state / 'agent.json'} "
-                "when no job of the other one runs here any more, and start the agent again",
+                f"it is in epoch {welcome.epoch}, and this node has orders of epoch {core.epoch}: it is another "
+                f"scheduler, or has lost its data. If it is the right one, remove {self.config.state / 'agent.json'} "
+                "once no job of the other one runs here, and start the agent again",
             )
         if welcome.report_interval_s > 0:
             core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
 
-    async def _tell_health(self) -> None:
-        told: pb.Health | None = None
+    async def _send_health(self) -> None:
+        last: pb.Health | None = None
         while True:
             health = await self._health()
-            if self.nvml is not None or health != told:  # of declared GPUs only what changes
+            # The health of declared GPUs is sent only when it changes.
+            if self.nvml is not None or health != last:
                 self.link.send_health(health)
-            told = self._health_told = health
+            last = self._last_health = health
             await asyncio.sleep(HEALTH_S)
 
     async def _health(self) -> pb.Health:
-        """How the GPUs do, and on which of them an ended job may have left processes."""
+        """Return the state of the GPUs, and on which of them an ended job may have left processes."""
         withheld = self.agent.processes.withheld()
         trouble = self.checking.trouble
         if self.nvml is None:
@@ -215,23 +218,23 @@ class WholeAgent:
             return pb.Health(gpus=gpus, trouble=trouble)
         gpus = [
             pb.GpuHealth(
-                index=one.index,
-                memory_used_gb=one.memory_used_gb,
-                temperature_c=one.temperature_c,
-                broken=one.broken,
-                withheld=withheld.get(one.index, ""),
+                index=gpu.index,
+                memory_used_gb=gpu.memory_used_gb,
+                temperature_c=gpu.temperature_c,
+                broken=gpu.broken,
+                withheld=withheld.get(gpu.index, ""),
             )
-            for one in await asyncio.to_thread(self.nvml.health)
+            for gpu in await asyncio.to_thread(self.nvml.health)
         ]
         return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
 
     def _send_trouble(self, trouble: str) -> None:
-        """Report at once whether this node can run jobs; how its GPUs are comes again in its own time."""
-        self._health_told.trouble = trouble
-        self.link.send_health(self._health_told)
+        """Report at once whether this node can run jobs; the state of its GPUs follows at the interval."""
+        self._last_health.trouble = trouble
+        self.link.send_health(self._last_health)
 
     async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        """The output of one attempt; when following, from before it begins until it has ended."""
+        """Yield the output of one attempt. A reader that follows may come before it begins, and stays until it ends."""
         agent, lease = self.agent, wanted.lease
         path = agent.processes.path(lease)
 
@@ -244,7 +247,8 @@ class WholeAgent:
             await asyncio.sleep(START_LOOK_S)
         with RunLogs(path) as logs:
             if (logs.job, logs.attempt) != (wanted.job, wanted.attempt):
-                return  # of an earlier scheduler, whose leases had the same names
+                # It is a run of an earlier scheduler, whose leases had the same ids.
+                return
         chunks = follow(
             path,
             ranks=(wanted.rank,) if wanted.HasField("rank") else None,
@@ -273,7 +277,7 @@ def _target(config: AgentConfig) -> Target:
 
 
 def run_agent(config: AgentConfig) -> int:
-    """Run an agent until it is told to stop, or sent away; the exit status."""
+    """Run an agent until it is stopped or sent away, and return the exit status."""
     log_to_stderr(config.log_level, config.log_json)
     try:
         return asyncio.run(_run(config))
@@ -284,19 +288,20 @@ def run_agent(config: AgentConfig) -> int:
 
 async def _run(config: AgentConfig) -> int:
     whole = WholeAgent(config)
-    process_tree.adopt_orphans()  # of shims that are killed
-    found: Inventory = whole.inventory
+    # Orphans of killed shims become our children.
+    process_tree.adopt_orphans()
+    inventory: Inventory = whole.inventory
     LOG.info(
         "node %s: %d × %s; %s; state in %s",
         *(
             config.node_name,
-            len(found.gpus),
-            found.worker_type,
+            len(inventory.gpus),
+            inventory.worker_type,
             whole.agent.workshop.users.mode,
             config.state,
         ),
     )
-    for note in found.notes:
+    for note in inventory.notes:
         LOG.info("%s", note)
     LOG.log(logging.INFO if whole.containment.is_certain else logging.WARNING, "%s", whole.containment.words)
     stop = asyncio.Event()
@@ -325,7 +330,7 @@ async def _run(config: AgentConfig) -> int:
 
 
 def _left(jobs: int) -> str:
-    """What becomes of the jobs of an agent that stops."""
+    """Return the part of the last log line that is about the jobs that go on."""
     if not jobs:
         return ""
     go = (
@@ -337,7 +342,7 @@ def _left(jobs: int) -> str:
 
 
 def _ended(running: asyncio.Task[None]) -> int:
-    """Why an agent ended by itself."""
+    """Log why an agent ended by itself, and return the exit status."""
     try:
         running.result()
     except BaseExceptionGroup as group:

@@ -87,12 +87,6 @@ TO_BE_REWRITTEN = (
     "tests/worker_agent/node",
     "tests/worker_agent/runs",
     "tests/worker_agent/shim",
-    "worker_agent",
-    "worker_agent/core",
-    "worker_agent/link",
-    "worker_agent/node",
-    "worker_agent/runs",
-    "worker_agent/shim",
 )
 
 NAMES_THAT_SAY_NOTHING = {

@@ -1,4 +1,4 @@
-"""What an agent decides: which processes to start and to stop, and what to report. No clock, no I/O, no threads.
+"""The decisions of an agent: which processes to start and to stop, what to report. No clock, no I/O, no threads.
 
 Rules:
 - a set of orders is reconciled as a whole; an older (epoch, generation) is refused;
@@ -187,12 +187,12 @@ class AgentCore:
 
     def _accept_new(self, now_s: float, orders: Sequence[Order], actions: list[Action]) -> None:
         """Accept the new orders of a set, and start what can start."""
-        given: set[int] = set()
+        new_gpus: set[int] = set()
         for order in orders:
             if order.lease not in self.runs and self._accept(now_s, order):
-                given.update(order.gpus)
+                new_gpus.update(order.gpus)
         if self.exits.kept:
-            self.exits.compare_with_set([order.lease for order in orders], given)
+            self.exits.compare_with_set([order.lease for order in orders], new_gpus)
         self._start_free(actions)
 
     def _accept(self, now_s: float, order: Order) -> bool:

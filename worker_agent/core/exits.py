@@ -61,8 +61,8 @@ class Exits:
         for lease in [lease for lease, kept in self.kept.items() if kept.report == report]:
             self._forget(lease)
 
-    def compare_with_set(self, listed: Collection[str], given: Set[int]) -> None:
-        """Forget the exits that the sender of this set knows. `given`: GPUs of leases that are new to this node.
+    def compare_with_set(self, listed: Collection[str], new_gpus: Set[int]) -> None:
+        """Forget the exits that the sender of this set knows. `new_gpus`: those of leases new to this node.
 
         The scheduler gives a GPU to a new lease only after it has closed the old one: that is proof. A set that only
         lacks the lease may have crossed the report of its exit on the way, so it takes two of those.
@@ -70,7 +70,7 @@ class Exits:
         for lease, kept in list(self.kept.items()):
             if lease in listed or not kept.report:
                 continue
-            if kept.omitted or not given.isdisjoint(kept.gpus):
+            if kept.omitted or not new_gpus.isdisjoint(kept.gpus):
                 self._forget(lease)
             else:
                 kept.omitted = True

@@ -1,4 +1,4 @@
-"""What goes into an agent's core and comes out of it: orders, events, actions.
+"""The values that an agent's core takes and returns: orders, events, actions, reports.
 
 Times are seconds on the agent's own monotonic clock. Nothing here knows how a process is started or how a message
 travels: the live agent and the simulated nodes carry out the same actions, each in its own way.
@@ -112,7 +112,7 @@ _RECORDED = Order.__struct_fields__.index("last") + 1
 
 
 class Phase(Enum):
-    """Where an order stands on its way from accepted to ended."""
+    """The state of an order, from accepted to ended."""
 
     # Until the processes that had its GPUs before are gone.
     WAITING = "waiting"
@@ -290,7 +290,7 @@ Action = StartProcess | AskToStop | SignalLeader | KillGroup | SendHello
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What happened since the last report. A scheduler whose set is newer than `generation` sends its set again."""
+    """The news since the last report. A scheduler whose set is newer than `generation` sends its set again."""
 
     number: int
     generation: int

@@ -1,7 +1,7 @@
-"""How a node gets its certificate: a one-time token, a key that never leaves the node, and a fingerprint to trust by.
+"""Getting a node its certificate: by a one-time token, a key that never leaves the node, and a fingerprint.
 
-The first connection is made to a server that nobody has vouched for yet. It is believed only when it shows a
-certificate of the authority whose fingerprint the operator gave; the token is not sent before that.
+Nothing vouches yet for the server of the first connection. It is trusted only once it has presented a certificate of
+the authority whose fingerprint the operator gave; the token is not sent before that.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class JoinError(Exception):
 
 
 class Joined(NamedTuple):
-    """What a node has now."""
+    """The result of joining."""
 
     certificates: Path
     agents_address: str
 
 
 def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) -> Joined:
-    """Get a certificate for this node and keep it. Nothing that is there already is overwritten."""
+    """Get a certificate for this node and keep it. Existing files are never overwritten."""
     wanted = fingerprint_of(fingerprint)
     for name in (KEY, CERTIFICATE, CA):
         if (into / name).exists():
@@ -72,22 +72,22 @@ def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) ->
 
 
 def fingerprint_of(text: str) -> bytes:
-    """The hash in "sha256:…", with or without colons."""
-    found = _FINGERPRINT.fullmatch(text.strip().lower())
-    if found is None:
+    """Return the hash in "sha256:…", with or without colons."""
+    match = _FINGERPRINT.fullmatch(text.strip().lower())
+    if match is None:
         raise JoinError(
             "--ca-fingerprint must be 'sha256:' and 64 hexadecimal digits, as `gavel token join` prints it"
         )
-    return bytes.fromhex(found[1].replace(":", ""))
+    return bytes.fromhex(match[1].replace(":", ""))
 
 
 def _authority(scheduler: str, wanted: bytes) -> bytes:
-    """By which certificates the scheduler is believed: that of the fingerprint, or else those this machine trusts.
+    """Return the certificates by which to trust the scheduler: that of the fingerprint, or those this machine trusts.
 
-    A scheduler with a certificate that was bought does not show its own authority, but it is who it says it is.
+    A scheduler whose certificate was bought does not present its own authority, but the machine's trust covers it.
     """
-    shown = _chain(scheduler, _believing_nothing())
-    for der in shown:
+    chain = _chain(scheduler, _unverified_context())
+    for der in chain:
         if hashlib.sha256(der).digest() == wanted:
             return ssl.DER_cert_to_PEM_cert(der).encode()
     trusted = ssl.get_default_verify_paths().cafile
@@ -97,21 +97,21 @@ def _authority(scheduler: str, wanted: bytes) -> bytes:
             return Path(trusted).read_bytes()
         except (JoinError, OSError):
             pass
-    found = f"sha256:{hashlib.sha256(shown[-1]).hexdigest()}" if shown else "nothing"
+    root = f"sha256:{hashlib.sha256(chain[-1]).hexdigest()}" if chain else "nothing"
     raise JoinError(
-        f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {found}): compare with what "
+        f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {root}): compare with what "
         "`gavel token join` prints there, and trust nobody in between"
     )
 
 
-def _believing_nothing() -> ssl.SSLContext:
+def _unverified_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def _chain(scheduler: str, context: ssl.SSLContext) -> list[bytes]:
-    """What a server shows of itself."""
+    """Return the certificates that a server presents."""
     host, _, port = scheduler.rpartition(":")
     context.set_alpn_protocols(["h2"])
     try:
@@ -126,15 +126,18 @@ def _chain(scheduler: str, context: ssl.SSLContext) -> list[bytes]:
 
 def _unverified_chain(secure: ssl.SSLSocket) -> list[bytes]:
     get = getattr(secure, "get_unverified_chain", None)
-    if get is not None:  # Python 3.13
-        return [bytes(one) for one in get()]
-    inner = getattr(secure, "_sslobj", None)  # the same, before it was public
-    return (
-        [bytes(one.public_bytes(_DER)) for one in inner.get_unverified_chain()] if inner is not None else []
-    )
+    if get is not None:
+        # Python 3.13 and later have this method.
+        return [bytes(der) for der in get()]
+    # Before that it was private, and returned other objects.
+    inner = getattr(secure, "_sslobj", None)
+    if inner is None:
+        return []
+    return [bytes(certificate.public_bytes(_DER)) for certificate in inner.get_unverified_chain()]
 
 
-_DER = 2  # how the private method names DER
+# The private method's number for the encoding DER.
+_DER = 2
 
 
 def _ask(scheduler: str, ca_pem: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
@@ -144,19 +147,19 @@ def _ask(scheduler: str, ca_pem: bytes, request: pb.JoinRequest) -> pb.JoinRespo
         try:
             answer: pb.JoinResponse = stub.Join(request, timeout=CALL_S)
         except grpc.RpcError as error:
-            said = error.details() if hasattr(error, "details") else error
-            raise JoinError(f"{scheduler} refuses: {said}") from None
+            reason = error.details() if hasattr(error, "details") else error
+            raise JoinError(f"{scheduler} refuses: {reason}") from None
     return answer
 
 
 def _check(answer: pb.JoinResponse, node: str, key: ec.EllipticCurvePrivateKey, wanted: bytes) -> None:
-    """What came is what was asked for."""
+    """Raise JoinError unless the certificate is for this node and key, and of the expected authority."""
     try:
         certificate = x509.load_pem_x509_certificate(answer.certificate_pem)
         authority = x509.load_pem_x509_certificate(answer.ca_pem)
     except ValueError:
         raise JoinError("the scheduler's answer holds no certificates: is it of the same release?") from None
-    names = [one.value for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    names = [name.value for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if authority.fingerprint(hashes.SHA256()) != wanted or names != [f"node:{node}"]:
         raise JoinError("the scheduler's answer is for another node, or of another authority: it is not used")
     if certificate.public_key() != key.public_key():
@@ -164,7 +167,7 @@ def _check(answer: pb.JoinResponse, node: str, key: ec.EllipticCurvePrivateKey, 
 
 
 def _reachable(address: str, scheduler: str) -> str:
-    """Where agents link: a scheduler that listens on all addresses is reached where it was reached now."""
+    """Return the address for agents, with the host just used if the scheduler listens on all addresses."""
     host, _, port = address.rpartition(":")
     if host in ("", "0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
         return f"{scheduler.rpartition(':')[0]}:{port}"

@@ -1,4 +1,4 @@
-"""Logs for those who ask for them over the scheduler: one call for each reader, at the reader's pace."""
+"""Logs for readers who ask the scheduler for them: one call for each reader, at the reader's pace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogServing:
         self._calls: dict[str, asyncio.Task[None]] = {}
 
     def on_wanted(self, wanted: pb.LogsWanted, stub: Any, metadata: Any) -> None:
-        """Begin to send, or stop."""
+        """Begin to send a log to a reader, or stop."""
         if wanted.stop:
             task = self._calls.get(wanted.call)
             if task is not None:
@@ -40,7 +40,7 @@ class LogServing:
             task.add_done_callback(lambda done: self._calls.pop(wanted.call, None))
 
     def stop_all(self) -> None:
-        """The link is gone."""
+        """Stop all readings, because the link is gone."""
         for task in list(self._calls.values()):
             task.cancel()
 
@@ -60,18 +60,18 @@ class LogServing:
             call.cancel()
 
     async def _send_chunks(self, wanted: pb.LogsWanted, call: Any) -> str:
-        """Send until there is no more; what went wrong."""
+        """Send until there is no more, and return what went wrong."""
         try:
             async with contextlib.aclosing(self._reading(wanted)) as chunks:  # type: ignore[type-var]
                 async for chunk in chunks:
-                    said = jobs_pb2.LogChunk(
+                    message = jobs_pb2.LogChunk(
                         job=wanted.job,
                         attempt=chunk.attempt,
                         rank=chunk.rank,
                         offset=chunk.offset,
                         data=chunk.data,
                     )
-                    await call.write(pb.SentLogs(call=wanted.call, chunk=said))
+                    await call.write(pb.SentLogs(call=wanted.call, chunk=message))
         except (OSError, ValueError) as error:
             return str(error)
         return ""

@@ -25,9 +25,9 @@ _OUTCOMES = {
 
 def launch_of(launch: jobs_pb2.Launch) -> Launch:
     """Return how to start a job. A word that only newer releases know counts as not given."""
-    given = {field: value for field, value in plain(launch, unknown="").items() if value != ""}
+    fields = {field: value for field, value in plain(launch, unknown="").items() if value != ""}
     secrets = {name: _BY_NAME + secret.removeprefix(_BY_NAME) for name, secret in launch.env_from.items()}
-    return Launch(**given | {"env_from": secrets})
+    return Launch(**fields | {"env_from": secrets})
 
 
 def order_of(order: pb.Order, base_s: float) -> Order:

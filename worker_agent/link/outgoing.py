@@ -1,7 +1,7 @@
-"""What waits to be said on one link. Nothing in here grows while the scheduler does not read.
+"""Messages that wait to be sent on one link. Nothing in here grows while the scheduler does not read.
 
-Reports wait side by side and go as one; of readiness, health and signs of life only the newest counts. Until the
-agent is welcome it only answers questions.
+Waiting reports are sent as one; of readiness and health only the newest is kept. Until the scheduler has welcomed the
+agent, only answers are sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.core.messages import Report
 from worker_agent.link.messages import pack
 
-SENDS_WAITING_MAX = 10_000  # beyond that the oldest is dropped: its exits are said again, its progress is old
+# How many reports may wait. The oldest is dropped then: its exits are reported again, its progress is outdated.
+REPORTS_WAITING_MAX = 10_000
 
 
 class Outgoing:
@@ -25,64 +26,65 @@ class Outgoing:
         self._first: pb.AgentMessage | None = None
         self._answers: deque[pb.AgentMessage] = deque(maxlen=64)
         self._gangs: dict[str, pb.AgentMessage] = {}
-        self._sends: deque[Report] = deque(maxlen=SENDS_WAITING_MAX)
+        self._reports: deque[Report] = deque(maxlen=REPORTS_WAITING_MAX)
         self._health: pb.Health | None = None
         self._leaving = False
         self._packed: deque[pb.Report] = deque()
         self._numbers = 0
-        self._open: deque[tuple[int, tuple[int, ...]]] = deque()  # said, not taken yet
+        # Reports that were sent and are not durable yet: their numbers, and those of the core's reports in them.
+        self._open: deque[tuple[int, tuple[int, ...]]] = deque()
         self._welcome = False
         self._filled = asyncio.Event()
-        self.said_s = clock()
+        self.sent_s = clock()
 
     def hello(self, hello: pb.Hello) -> None:
-        """The first word."""
+        """Queue the hello, the first message."""
         self._first = pb.AgentMessage(hello=hello)
         self._filled.set()
 
     def welcome(self) -> None:
-        """From now on everything may be said."""
+        """Send everything from now on: the scheduler has welcomed the agent."""
         self._welcome = True
         self._filled.set()
 
     def answer(self, message: pb.AgentMessage) -> None:
-        """What the scheduler has asked."""
+        """Queue the answer to a question of the scheduler."""
         self._answers.append(message)
         self._filled.set()
 
-    def report(self, send: Report) -> None:
-        """One of the core's reports."""
-        self._sends.append(send)
+    def report(self, report: Report) -> None:
+        """Queue a report of the core."""
+        self._reports.append(report)
         self._filled.set()
 
     def health(self, health: pb.Health) -> None:
-        """How the GPUs are."""
+        """Queue the state of the GPUs, in place of an older one."""
         self._health = health
         self._filled.set()
 
     def leaving(self) -> None:
-        """The agent is to stop."""
+        """Queue that the agent is to stop."""
         self._leaving = True
         self._filled.set()
 
     def gang(self, lease: str, message: pb.AgentMessage) -> None:
-        """How far a part of a gang is: the last word counts."""
+        """Queue how far a part of a gang is, in place of an older message about it."""
         self._gangs[lease] = message
         self._filled.set()
 
-    def taken(self, number: int) -> list[int]:
-        """The core's reports that are durable now."""
+    def on_taken(self, number: int) -> list[int]:
+        """Return the numbers of the core's reports that are durable once the report of this number is."""
         done: list[int] = []
         while self._open and self._open[0][0] <= number:
             done += self._open.popleft()[1]
         return done
 
     async def get(self) -> pb.AgentMessage:
-        """The next message, with the time on it."""
+        """Return the next message, with the time of sending in it."""
         while (message := self._next()) is None:
             self._filled.clear()
             await self._filled.wait()
-        message.sent_s = self.said_s = self._clock()
+        message.sent_s = self.sent_s = self._clock()
         return message
 
     def _next(self) -> pb.AgentMessage | None:
@@ -102,12 +104,12 @@ class Outgoing:
         if self._health is not None:
             health, self._health = self._health, None
             return pb.AgentMessage(health=health)
-        if self._sends and not self._packed:
-            for report, numbers in pack(tuple(self._sends), self._numbers + 1, self._last_lines):
+        if self._reports and not self._packed:
+            for report, numbers in pack(tuple(self._reports), self._numbers + 1, self._last_lines):
                 self._numbers = report.number
                 self._packed.append(report)
                 self._open.append((report.number, numbers))
-            self._sends.clear()
+            self._reports.clear()
         if self._packed:
             return pb.AgentMessage(report=self._packed.popleft())
         return None

@@ -1,12 +1,12 @@
-"""The agent's end of the stream to the scheduler: connects, says hello, and connects again, for ever.
+"""The agent's end of the stream to the scheduler: it connects, and connects again whenever the link breaks.
 
     connect → Hello → Welcome → orders down, reports up → the link breaks → wait → connect …
 
 Rules:
-- only a Goodbye ends it; whatever else goes wrong is tried again, later and later, and never by all nodes at once;
-- nothing is said before the scheduler has let us in: a word to a call that it refused would drown the reason;
+- only a Goodbye ends it; after any other failure it tries again, later and later, and not all nodes at the same time;
+- it sends nothing before the scheduler has accepted the call: a message to a refused call would hide the reason;
 - times of leases count from when they were sent, not from when they were read;
-- what was not taken when a link breaks is not kept here: the agent's core says it again.
+- what the scheduler has not made durable when a link breaks is not kept here: the agent's core reports it again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ from worker_agent.runs.rendezvous import Rendezvous
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 
-# Where time does not help, because a setting is wrong: the wait grows on.
+# The longest wait where a setting is wrong, which time does not mend.
 REFUSED_BACKOFF_MAX_S = 120.0
-FIRST_SIGN_S = 5.0  # for which the scheduler is let speak first
-_CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")  # as by a port with TLS
-WELCOME_S = 45.0  # a proof of shared storage, or another agent of this name, may have to be waited for
+# How long the scheduler has to accept the call.
+FIRST_SIGN_S = 5.0
+# How a port with TLS ends a plain connection.
+_CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")
+# How long the scheduler may take for its welcome: for a proof of shared storage, or until another agent of this name
+# has gone.
+WELCOME_S = 45.0
 
 
 class Refusal(str):
@@ -55,22 +59,22 @@ class Dismissed(Exception):
 
 
 class Node(Protocol):
-    """What the link tells: `worker_agent.agent.Agent`."""
+    """The receiver of messages from the scheduler: `worker_agent.agent.Agent`."""
 
     def tell(self, event: Event) -> None:
-        """Something happened."""
+        """Handle an event."""
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
-        """All nodes of a gang are ready."""
+        """Start a part of a gang whose nodes are all ready."""
 
     def nobody_starts(self, lease: str, why: str) -> None:
-        """One of them cannot start."""
+        """End a part of a gang of which another part cannot start."""
 
     def let_go(self) -> None:
-        """An operator says that nothing is left on the GPUs that are withheld."""
+        """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
 
     def last_lines(self, lease: str) -> str:
-        """The end of what a run printed."""
+        """Return the end of the output of a run."""
 
 
 class GrpcLink:
@@ -97,56 +101,57 @@ class GrpcLink:
         self._silence_s, self._heard_s = WELCOME_S, 0.0
         self._welcomed = self._was_linked = self._leaving = False
         self._health: pb.Health | None = None
-        self._gangs: dict[str, pb.AgentMessage] = {}  # said again on a new link, until the order is gone
+        # Sent again on a new link, until the order is gone.
+        self._gangs: dict[str, pb.AgentMessage] = {}
 
     # ------------------------------------------------------------------------------------------- for the agent
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
-        """The first word on a new link."""
+        """Send the first message of a new link."""
         if self._outgoing is not None:
             hello = self._hello()
-            hello.held.extend(pb.HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in held)
+            hello.held.extend(pb.HeldLease(lease=run.lease, steps=run.steps, ran_s=run.ran_s) for run in held)
             self._outgoing.hello(hello)
 
     def send_report(self, report: Report) -> None:
-        """A report; it is lost when there is no link."""
+        """Send a report; it is lost when there is no link."""
         if self._outgoing is not None:
             self._outgoing.report(report)
 
     def send_health(self, health: pb.Health) -> None:
-        """How the GPUs are; said again on every new link."""
+        """Send the state of the GPUs, again on every new link."""
         self._health = health
         if self._outgoing is not None:
             self._outgoing.health(health)
 
     def send_leaving(self) -> None:
-        """This agent is to stop when its jobs have ended; said again on every new link."""
+        """Report, again on every new link, that this agent stops when its jobs have ended."""
         self._leaving = True
         if self._outgoing is not None:
             self._outgoing.leaving()
 
     def preparing(self, order: Order) -> None:
-        """This node has begun to prepare its part of a gang, which may take a while."""
-        self._say_of_gang(order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease)))
+        """Report that this node has begun to prepare its part of a gang, which may take a while."""
+        self._send_of_gang(order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease)))
 
     def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """This part can start: the node is told `go` or `nobody_starts`."""
+        """Report that this part can start; answered by `go` or `nobody_starts`."""
         master, coordinator = ports or (0, 0)
         ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
-        self._say_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
+        self._send_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
 
     def cannot_meet(self, order: Order, why: str) -> None:
-        """This node is not ready and will not be: nobody shall start."""
+        """Report that this part cannot start, so that no other part does."""
         ready = pb.GangReady(lease=order.lease, failed=why[:500] or "it cannot start")
-        self._say_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
+        self._send_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
 
-    def _say_of_gang(self, lease: str, message: pb.AgentMessage) -> None:
+    def _send_of_gang(self, lease: str, message: pb.AgentMessage) -> None:
         self._gangs[lease] = message
         if self._outgoing is not None:
             self._outgoing.gang(lease, message)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
-        """A package from the scheduler; OSError when it cannot be had."""
+        """Fetch a package from the scheduler; OSError when it cannot be had."""
         if self._stub is None:
             raise OSError(f"package {digest} cannot be fetched: the scheduler cannot be reached")
         call = self._stub.FetchPackage(pb.FetchPackageRequest(digest=digest), metadata=self._target.metadata)
@@ -161,7 +166,7 @@ class GrpcLink:
     # ------------------------------------------------------------------------------------------------- the link
 
     async def run(self, node: Node) -> None:
-        """Keep a link until the scheduler says goodbye, which is raised as Dismissed."""
+        """Keep a link until the scheduler sends a Goodbye, which is raised as Dismissed."""
         self._node = node
         failures = 0
         while True:
@@ -171,7 +176,8 @@ class GrpcLink:
                 why = _with_remedy(why, self._target)
             failures = 0 if self._welcomed else failures + 1
             self._was_linked |= self._welcomed
-            patient = isinstance(why, Refusal) and not self._was_linked  # jobs may hang on one that was
+            # An agent that was linked before may have jobs: it does not wait that long.
+            patient = isinstance(why, Refusal) and not self._was_linked
             most_s = REFUSED_BACKOFF_MAX_S if patient else BACKOFF_MAX_S
             ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), most_s)
             wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)
@@ -182,14 +188,14 @@ class GrpcLink:
             await asyncio.sleep(wait_s)
 
     async def _once(self, node: Node) -> str:
-        """One connection, from beginning to end; why it ended."""
+        """Make one connection, use it to its end, and return why it ended."""
         try:
             channel = self._target.channel()
         except OSError as error:
             return str(error)
         stub = agents_pb2_grpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
         call = stub.Link(metadata=self._target.metadata)
-        told = False
+        is_up = False
         try:
             async with asyncio.timeout(WELCOME_S):
                 refused = await _let_in(call)
@@ -197,7 +203,7 @@ class GrpcLink:
                 return refused
             self._outgoing, self._stub = Outgoing(node.last_lines, self._clock), stub
             self._silence_s, self._heard_s = WELCOME_S, self._clock()
-            told = True
+            is_up = True
             node.tell(LinkUp())
             return await self._converse(call, node)
         except aio.AioRpcError as error:
@@ -206,7 +212,8 @@ class GrpcLink:
             return "no connection in time"
         except Dismissed:
             raise
-        except Exception as error:  # jobs hang on this agent: it tries again whatever happens
+        except Exception as error:
+            # Jobs depend on this agent, so it tries again whatever happens.
             LOG.exception("the link broke for a fault of our own")
             return f"{type(error).__name__}: {error}"
         finally:
@@ -214,12 +221,12 @@ class GrpcLink:
             call.cancel()
             if self._logs is not None:
                 self._logs.stop_all()
-            if told:
+            if is_up:
                 node.tell(LinkDown())
             await channel.close()
 
     async def _converse(self, call: Any, node: Node) -> str:
-        """Read, write and watch; whichever ends first says why."""
+        """Read, write and watch until one of them ends, and return why it did."""
         tasks = [
             asyncio.create_task(self._read(call, node)),
             asyncio.create_task(self._write(call)),
@@ -227,7 +234,7 @@ class GrpcLink:
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # a reader that ended knows more than a writer that failed for it
+            # A reader that ended knows more than a writer that failed for the same reason.
             first = next(task for task in tasks if task in done)
             if first is tasks[1] and first.exception() is not None:
                 with contextlib.suppress(TimeoutError):
@@ -255,22 +262,21 @@ class GrpcLink:
             await call.write(await outgoing.get())
 
     async def _watch(self) -> str:
-        """Say something now and then, and notice when nothing is heard."""
+        """Send a sign of life now and then; return when none has come for too long."""
         while True:
             pause_s = min(1.0, self._silence_s / 10)
             due_s = self._clock() + pause_s
             await asyncio.sleep(pause_s)
             now_s, outgoing = self._clock(), self._outgoing
             if now_s > due_s + pause_s:
-                self._heard_s += (
-                    now_s - due_s
-                )  # it was we who did not listen: what was said may wait to be read
+                # This process stood still; what the scheduler sent meanwhile may wait to be read.
+                self._heard_s += now_s - due_s
             if now_s - self._heard_s > self._silence_s:
                 return f"nothing was heard for {self._silence_s:g} s"
-            if self._welcomed and outgoing is not None and now_s - outgoing.said_s > self._silence_s / 3:
+            if self._welcomed and outgoing is not None and now_s - outgoing.sent_s > self._silence_s / 3:
                 outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
 
-    # --------------------------------------------------------------------------------------------- what is heard
+    # --------------------------------------------------------------------------------------------- messages
 
     def _on_message(self, message: pb.SchedulerMessage, base_s: float, node: Node) -> None:
         outgoing = self._outgoing
@@ -284,7 +290,7 @@ class GrpcLink:
             case "renewed":
                 node.tell(renewed_of(message.renewed, base_s))
             case "taken":
-                for number in outgoing.taken(message.taken.number):
+                for number in outgoing.on_taken(message.taken.number):
                     node.tell(Taken(number))
             case "alive":
                 outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
@@ -309,8 +315,8 @@ class GrpcLink:
             *(self._target.address, welcome.scheduler_version, welcome.epoch),
         )
         self._on_welcome(welcome)
-        for lease, said in self._gangs.items():
-            outgoing.gang(lease, said)
+        for lease, part in self._gangs.items():
+            outgoing.gang(lease, part)
         if self._health is not None:
             outgoing.health(self._health)
         if self._leaving:
@@ -326,10 +332,10 @@ class GrpcLink:
     def _check(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
         async def answered() -> None:
             if self._storage is None:
-                said = pb.StorageChecked(check=check.check, error="this node has no checkpoint directory")
+                result = pb.StorageChecked(check=check.check, error="this node has no checkpoint directory")
             else:
-                said = await self._storage.act(check)
-            outgoing.answer(pb.AgentMessage(storage_checked=said))
+                result = await self._storage.act(check)
+            outgoing.answer(pb.AgentMessage(storage_checked=result))
 
         task = asyncio.get_running_loop().create_task(answered())
         _checking.add(task)
@@ -340,10 +346,12 @@ _checking: set[asyncio.Task[None]] = set()
 
 
 async def _let_in(call: Any) -> str:
-    """Wait for the scheduler's first sign, which comes before any message: why we are refused, or nothing."""
+    """Wait until the scheduler accepts the call, and return why it refuses, or an empty text."""
     await call.wait_for_connection()
-    with contextlib.suppress(TimeoutError):  # one of before has none, or it is held back on the way
-        async with asyncio.timeout(FIRST_SIGN_S):  # wait_for may swallow that we are to stop
+    # An older scheduler sends no first metadata, and something on the way may hold them back.
+    with contextlib.suppress(TimeoutError):
+        # asyncio.wait_for may swallow a cancellation.
+        async with asyncio.timeout(FIRST_SIGN_S):
             await call.initial_metadata()
     return _words_of(await call.code(), await call.details()) if call.done() else ""
 
@@ -353,7 +361,7 @@ def _words(error: aio.AioRpcError) -> str:
 
 
 def _words_of(status: grpc.StatusCode, details: str | None) -> str:
-    """For the log, with what to do where that is known."""
+    """Return a status in words for the log, with what to do where that is known."""
     text = (details or status.name.lower()).splitlines()[0][:500]
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return Refusal(f"the token is refused: {text}; see --token-file")
@@ -361,7 +369,8 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
         return Refusal(f"refused: {text}")
     if "Failed to connect to remote host: " in text:
         return text.rpartition(": ")[2].lower()
-    if text.startswith("Internal error from Core"):  # gRPC's, for a word that came after the end
+    if text.startswith("Internal error from Core"):
+        # gRPC says so of a message that was sent after the end.
         return "the scheduler ended the link"
     if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:
         return Refusal(
@@ -374,7 +383,7 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
 
 
 def _with_remedy(why: str, target: Target) -> str:
-    """What is known of the two ports of a scheduler, where the target looks like the wrong one."""
+    """Add to a reason what to do if the address looks like the wrong one of a scheduler's two ports."""
     if target.certificates is not None and why.startswith("the token is refused"):
         return Refusal(
             "this is the port for people, where certificates do not count; agents link at another, which `agent join` "

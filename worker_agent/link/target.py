@@ -1,4 +1,4 @@
-"""Where the scheduler is, and how an agent shows who it is: by certificate, by token, or, on loopback, not at all."""
+"""The scheduler's address, and an agent's proof of identity: a certificate, a token, or, on loopback, none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from protos.gavel.v1.limits import MESSAGE_BYTES_MAX, is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 OPTIONS = (
-    (
-        "grpc.use_local_subchannel_pool",
-        1,
-    ),  # a new channel connects anew, and waits for no earlier one's backoff
+    # A new channel must not wait for the backoff of an earlier one.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -28,29 +26,33 @@ OPTIONS = (
 
 
 class TargetError(OSError):
-    """The scheduler cannot be spoken to like this: with what to do."""
+    """The scheduler cannot be reached like this: why, and what to do."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A scheduler's address for agents."""
 
-    address: str  # "host:port"
-    certificates: Path | None = None  # the directory with ca.pem, node.pem and node.key
-    token: str = ""  # of the role agent, where there are no certificates
-    server_name: str = ""  # in the scheduler's certificate, when it is not the host of the address
+    # host:port
+    address: str
+    # The directory with ca.pem, node.pem and node.key.
+    certificates: Path | None = None
+    # A token of the role agent, for want of certificates.
+    token: str = ""
+    # The name in the scheduler's certificate, if it is not the host of the address.
+    server_name: str = ""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is shown: no certificate and no token."""
+        """Whether the agent proves nothing: no certificate and no token."""
         return self.certificates is None and not self.token
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata of every call."""
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     def channel(self) -> aio.Channel:
-        """A new connection. TargetError where keys cannot be read, or plain words would leave this machine."""
+        """Return a new connection. TargetError where keys cannot be read, or TLS would be missing between machines."""
         options = list(OPTIONS)
         if self.server_name:
             options.append(("grpc.ssl_target_name_override", self.server_name))  # type: ignore[arg-type]

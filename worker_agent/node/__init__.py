@@ -1,1 +1,1 @@
-"""What the node has and keeps: GPUs, storage, users, secrets, packages, MPS. No network."""
+"""The node's own inventory and files: GPUs, storage, users, secrets, packages, MPS. No network."""

@@ -49,7 +49,7 @@ def parse_gpus(text: str, visible: str | None = None) -> Inventory:
 
 
 def _devices(text: str, count: int, visible: str | None) -> list[str]:
-    """What the declared GPUs are called: numbers, or the names that CUDA_VISIBLE_DEVICES of the agent gives them."""
+    """Return the names of declared GPUs: numbers, or those in the agent's CUDA_VISIBLE_DEVICES."""
     if visible is None:
         return [str(index) for index in range(count)]
     names = [name.strip() for name in visible.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""What a node has to offer: GPUs of one worker type, measured by NVML (nvml.py) or declared (declared.py)."""
+"""The inventory of a node: GPUs of one worker type, measured by NVML (nvml.py) or declared (declared.py)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """As CUDA calls them; nothing where they are emulated."""
+        """Their names for CUDA; empty where they are emulated."""
         return tuple(gpu.device for gpu in self.gpus if gpu.device)
 
 
@@ -71,9 +71,9 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
 def worker_type_of(product: str) -> str:
     """The worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100."""
     for pattern, name in _PRODUCTS:
-        found = re.search(pattern, product)
-        if found:
-            return re.sub(r"[^a-z0-9]", "", found.expand(name).lower())
+        match = re.search(pattern, product)
+        if match:
+            return re.sub(r"[^a-z0-9]", "", match.expand(name).lower())
     rest = _FORM.sub(" ", _MAKER.sub(" ", product))
     return re.sub(r"[^a-z0-9]+", "-", rest.lower()).strip("-") or "gpu"
 
@@ -84,9 +84,9 @@ def of_one_type(names: list[str]) -> str:
     for index, name in enumerate(names):
         types.setdefault(worker_type_of(name), []).append(index)
     if len(types) > 1:
-        shown = "; ".join(f"{name}: GPUs {','.join(map(str, indices))}" for name, indices in types.items())
+        listed = "; ".join(f"{name}: GPUs {','.join(map(str, indices))}" for name, indices in types.items())
         raise InventoryError(
-            f"this node has GPUs of several types ({shown}), and an agent offers one: start an agent for each, with"
+            f"this node has GPUs of several types ({listed}), and an agent offers one: start an agent for each, with"
             " its own node name, state directory and CUDA_VISIBLE_DEVICES"
         )
     return next(iter(types))

@@ -8,33 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _GB = 1e9
-_UNLIMITED_BYTES = 1 << 60  # cgroup v1 says "no limit" by a number near 2^63
+# In cgroup v1 a number near 2^63 stands for "no limit".
+_UNLIMITED_BYTES = 1 << 60
 
 
 def cpus(root: Path = Path("/")) -> float:
-    """How many CPUs: those of the affinity mask, or less where a quota says so."""
-    found = float(len(os.sched_getaffinity(0)))
+    """Return the number of CPUs: those of the affinity mask, or fewer where a quota allows fewer."""
+    count = float(len(os.sched_getaffinity(0)))
     for folder in _groups(root, "cpu"):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
             quota, period = _quota(folder)
             if quota > 0:
-                found = min(found, quota / period)
-    return found
+                count = min(count, quota / period)
+    return count
 
 
 def memory_gb(root: Path = Path("/")) -> float:
-    """How much memory: the machine's, or less where a limit says so."""
-    found = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    """Return the memory of the machine, or less where a limit allows less."""
+    size_bytes = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = (root / "proc/meminfo").read_text().splitlines()
-        found = 1024.0 * int(next(line for line in lines if line.startswith("MemTotal:")).split()[1])
+        size_bytes = 1024.0 * int(next(line for line in lines if line.startswith("MemTotal:")).split()[1])
     for folder in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            # Where the file says "max", which is no number, there is no limit.
+            with contextlib.suppress(OSError, ValueError):
                 limit = int((folder / name).read_text())
                 if 0 < limit < _UNLIMITED_BYTES:
-                    found = min(found, float(limit))
-    return found / _GB
+                    size_bytes = min(size_bytes, float(limit))
+    return size_bytes / _GB
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -26,15 +26,15 @@ class LibraryMissing(Exception):
 
 
 def install(into: Path, package: Path | None = None) -> Path:
-    """Make the directory, if it is not there yet, and say which it is. Jobs of older agents keep theirs."""
+    """Make the directory, if it is not there yet, and return it. Jobs of older agents keep theirs."""
     source = (package or _installed()) / _PART
     files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     if not files:
         raise LibraryMissing(f"{source} is not there: this installation is incomplete, install Gavel again")
-    found = hashlib.sha256(_INIT.encode())
+    digest = hashlib.sha256(_INIT.encode())
     for path in files:
-        found.update(f"{path.relative_to(source)}\0".encode() + path.read_bytes() + b"\0")
-    target = into / found.hexdigest()[:16]
+        digest.update(f"{path.relative_to(source)}\0".encode() + path.read_bytes() + b"\0")
+    target = into / digest.hexdigest()[:16]
     if target.is_dir():
         return target
     into.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -45,10 +45,12 @@ def install(into: Path, package: Path | None = None) -> Path:
             copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
         (new / _PACKAGE / "__init__.py").write_text(_INIT)
-        new.chmod(0o755)  # other users read it
+        # Jobs of other users read it.
+        new.chmod(0o755)
         os.rename(new, target)
     except OSError:
-        if not target.is_dir():  # else another agent was faster with the same
+        # Another agent may have been faster with the same content.
+        if not target.is_dir():
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -56,7 +58,7 @@ def install(into: Path, package: Path | None = None) -> Path:
 
 
 def _installed() -> Path:
-    """Where our package is; looking for it imports nothing."""
+    """Return the directory of our package, without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise LibraryMissing(f"the package {_PACKAGE} is not installed beside the agent")

@@ -23,21 +23,24 @@ from worker_agent.node.users import Account
 
 LOG = logging.getLogger(__name__)
 DAEMON = "nvidia-cuda-mps-control"
-PIPES = "CUDA_MPS_PIPE_DIRECTORY"  # the variable by which a job finds its daemon
+# The variable by which a job finds its daemon.
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 ALONE = "no other job is on the same GPUs any more"
 _DAEMON_TIMEOUT_S = 10.0
-_SOCKET_LENGTH_MAX = 80  # a socket's path has 108 bytes, and the daemon adds a name
+# The path of a socket may have 108 bytes, and the daemon adds a name.
+_SOCKET_LENGTH_MAX = 80
 
 
 class Sharing(msgspec.Struct, frozen=True):
     """How the GPUs of one job are shared."""
 
     mps: bool
-    why: str  # a line for the job's log; empty when nothing is shared
+    # A line for the job's log; empty when nothing is shared.
+    why: str
 
 
 def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: bool = False) -> Sharing:
-    """How to share. `daemon`: the path of MPS's, if there is one; `apart`: one of the two runs without it already."""
+    """Decide how to share. `daemon`: the path of MPS's, if any; `apart`: one of the jobs runs without it."""
     if not packed:
         return Sharing(False, "")
     if not devices:
@@ -64,10 +67,11 @@ class MpsDaemons:
         self.daemon = daemon or shutil.which(DAEMON)
         self._users: dict[Path, set[str]] = {}
         self._of: dict[str, Path] = {}
-        self._mutex = threading.Lock()  # runs are prepared in threads
+        # Runs are prepared in threads.
+        self._mutex = threading.Lock()
 
     def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
-        """The environment of a job that shares these devices; OSError when there is no daemon for it."""
+        """Return the variables of a job that shares these devices; OSError when there is no daemon for it."""
         name = "-".join(device[:12] for device in sorted(devices)).replace("/", "_")
         path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
         if len(str(path)) > _SOCKET_LENGTH_MAX:
@@ -89,32 +93,33 @@ class MpsDaemons:
         return env
 
     def serves(self, lease: str) -> bool:
-        """Whether a job was started under a daemon."""
+        """Tell whether a job was started under a daemon."""
         return lease in self._of
 
-    def take_up(self, found: Mapping[str, str]) -> None:
-        """Know the clients that the agent before this one had: their pipe directories, by lease."""
+    def take_up(self, clients: Mapping[str, str]) -> None:
+        """Adopt the clients of an earlier agent: their pipe directories, by lease."""
         with self._mutex:
-            for lease, pipes in found.items():
+            for lease, pipes in clients.items():
                 path = Path(pipes)
                 if path.parent == self.root:
                     self._users.setdefault(path, set()).add(lease)
                     self._of[lease] = path
 
     def quit_unused(self) -> None:
-        """Daemons that an earlier agent has started, and nobody uses any more."""
+        """Quit the daemons of an earlier agent that no job uses any more."""
         with self._mutex:
             try:
-                found = list(self.root.iterdir()) if self.root.is_dir() else []
-            except OSError as trouble:  # they cost a little memory; jobs are worth more than ending over that
+                paths = list(self.root.iterdir()) if self.root.is_dir() else []
+            except OSError as trouble:
+                # They only cost a little memory, so the agent goes on.
                 LOG.warning("cannot look for unused MPS daemons: %s", trouble)
                 return
-            for path in found:
+            for path in paths:
                 if path not in self._users:
                     self._quit(path)
 
     def leave(self, lease: str) -> None:
-        """The job is gone; so is the daemon, if it was the last one."""
+        """Remove a job that has ended, and quit its daemon if it was the last one."""
         with self._mutex:
             self._leave(lease)
 
@@ -151,5 +156,6 @@ class MpsDaemons:
             **more,
         )
         trouble = (done.stderr or done.stdout or "").strip()[-300:]
-        if done.returncode and "already running" not in trouble:  # of an agent before this one
+        # The daemon of an earlier agent may still run.
+        if done.returncode and "already running" not in trouble:
             raise OSError(f"{DAEMON} ended with {done.returncode}: {trouble}")

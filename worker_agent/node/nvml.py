@@ -58,7 +58,7 @@ class Nvml:
         self._events = self._listen()
 
     def inventory(self) -> Inventory:
-        """What there is; InventoryError when an agent cannot offer it."""
+        """Return the inventory; InventoryError when an agent cannot offer it."""
         if not self._handles:
             raise InventoryError(
                 "no GPU is visible here: see CUDA_VISIBLE_DEVICES, or declare --gpus TYPE=COUNT"
@@ -157,7 +157,8 @@ class Nvml:
         for _ in range(_EVENTS_MAX):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError as error:  # time is up: no event waits
+            except self._nvml.NVMLError as error:
+                # The timeout of 0 is over when no event waits.
                 if type(error).__name__ != "NVMLError_Timeout":
                     LOG.warning("events of GPUs cannot be read: %s", error)
                 return
@@ -203,20 +204,20 @@ def _load() -> Any:
 
 
 def _chosen(uuids: list[str], visible: str | None) -> list[int]:
-    """Which GPUs CUDA_VISIBLE_DEVICES leaves, by index or by the beginning of a UUID, in its order."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or by the beginning of a UUID, in its order."""
     if visible is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
     for word in filter(None, (part.strip() for part in visible.split(","))):
         if word.isdecimal():
-            found = [int(word)] if int(word) < len(uuids) else []
+            indices = [int(word)] if int(word) < len(uuids) else []
         else:
-            found = [index for index, uuid in enumerate(uuids) if uuid.startswith(word)]
-        if len(found) != 1 or found[0] in chosen:
+            indices = [index for index, uuid in enumerate(uuids) if uuid.startswith(word)]
+        if len(indices) != 1 or indices[0] in chosen:
             raise InventoryError(
                 f"CUDA_VISIBLE_DEVICES: {word!r} names no GPU of its own among the {len(uuids)} here"
             )
-        chosen += found
+        chosen += indices
     return chosen
 
 

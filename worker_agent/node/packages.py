@@ -54,11 +54,12 @@ class Packages:
     def __init__(self, root: Path, limits: PackageLimits | None = None) -> None:
         self.root, self.limits = root, limits or PackageLimits()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in root.glob("new-*"):  # of an agent that was killed
+        # An agent that was killed has left these.
+        for left in root.glob("new-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def has(self, digest: str) -> bool:
-        """Whether it need not be fetched."""
+        """Tell whether a package is here already."""
         return self._path(digest).is_dir()
 
     def add(self, digest: str, chunks: Iterable[bytes]) -> None:
@@ -71,17 +72,19 @@ class Packages:
             size_bytes = unpack(new / "archive", new / "tree", self.limits)
             (new / "archive").unlink()
             (new / "size").write_text(str(size_bytes))
-            with contextlib.suppress(OSError):  # another thread was faster with the same
+            # Another thread may have been faster with the same package.
+            with contextlib.suppress(OSError):
                 new.rename(self._path(digest))
         finally:
             shutil.rmtree(new, ignore_errors=True)
         self.evict(keep=digest)
 
     def check_out(self, digest: str, into: Path, uid: int | None = None, gid: int | None = None) -> None:
-        """A copy for one run, which may do with it what it likes."""
+        """Make a copy for one run, which may change it."""
         path = self._path(digest)
         try:
-            os.utime(path)  # used last now
+            # Eviction goes by the time of the last use.
+            os.utime(path)
             shutil.copytree(path / "tree", into, symlinks=True)
         except OSError as error:
             shutil.rmtree(into, ignore_errors=True)
@@ -114,7 +117,7 @@ class Packages:
         return self.root / digest.replace(":", "-")
 
     def _receive(self, digest: str, chunks: Iterable[bytes], into: Path) -> None:
-        found, size_bytes = hashlib.sha256(), 0
+        hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file:
             for chunk in chunks:
                 size_bytes += len(chunk)
@@ -122,11 +125,11 @@ class Packages:
                     raise PackageError(
                         f"package {digest} is larger than {self.limits.archive_bytes_max} bytes"
                     )
-                found.update(chunk)
+                hashed.update(chunk)
                 file.write(chunk)
-        if f"sha256:{found.hexdigest()}" != digest:
+        if f"sha256:{hashed.hexdigest()}" != digest:
             raise PackageError(
-                f"package {digest} arrived as sha256:{found.hexdigest()}: it was damaged on its way"
+                f"package {digest} arrived as sha256:{hashed.hexdigest()}: it was damaged on its way"
             )
 
 
@@ -222,7 +225,7 @@ def _parts(name: str, limits: PackageLimits) -> tuple[str, ...]:
 
 
 def _target(link: tuple[str, ...], target: str) -> str:
-    """Where a link leads, if that is inside.
+    """Return the target of a link; PackageError if it may lead outside.
 
     `..` may only stand at the beginning: there it leads out of real directories, whose number is known; after
     another link it could lead anywhere.
@@ -254,7 +257,8 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     assert source is not None
     if path.is_dir():
         raise PackageError(f"{member.name!r} is both a file and a directory")
-    path.unlink(missing_ok=True)  # named twice: the later one counts, as with tar
+    # Of two entries with the same name the later one counts, as with tar.
+    path.unlink(missing_ok=True)
     mode = 0o755 if member.mode & 0o100 else 0o644
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "wb") as file:

@@ -1,4 +1,4 @@
-"""Secrets by reference: a job file names them, the node has them, and nobody in between sees one.
+"""Secrets by reference: a job file names them, the node has them, and nothing in between sees one.
 
 `env_from: {NAME: "secret:path"}` is the file `path` below the agent's directory of secrets; below the directory of
 the submitting user there, where jobs run as their users.
@@ -21,7 +21,7 @@ class SecretError(ValueError):
 
 
 def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, str]:
-    """The values of the variables that are given by reference."""
+    """Return the values of the variables that are given by reference."""
     values = {}
     for name, reference in references.items():
         path = reference.removeprefix(_PREFIX)
@@ -39,8 +39,8 @@ def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, 
     return values
 
 
-def _read(root: Path, parts: list[str], what: str) -> str:
-    """One file below the root, through no link."""
+def _read(root: Path, parts: list[str], reference: str) -> str:
+    """Read a file below the root, never through a link."""
     fds: list[int] = []
     try:
         fds.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -49,17 +49,17 @@ def _read(root: Path, parts: list[str], what: str) -> str:
         fds.append(os.open(parts[-1], _FLAGS, dir_fd=fds[-1]))
         about = os.fstat(fds[-1])
         if not stat.S_ISREG(about.st_mode) or about.st_size > _BYTES_MAX:
-            raise SecretError(f"{what} is not a file of at most {_BYTES_MAX >> 10} KiB on this node")
+            raise SecretError(f"{reference} is not a file of at most {_BYTES_MAX >> 10} KiB on this node")
         value = os.read(fds[-1], _BYTES_MAX).decode().removesuffix("\n")
     except OSError as error:
         raise SecretError(
-            f"{what} cannot be read on this node: {error.strerror} ({root / Path(*parts)})"
+            f"{reference} cannot be read on this node: {error.strerror} ({root / Path(*parts)})"
         ) from error
     except UnicodeDecodeError:
-        raise SecretError(f"{what} is not text") from None
+        raise SecretError(f"{reference} is not text") from None
     finally:
         for fd in fds:
             os.close(fd)
     if "\0" in value:
-        raise SecretError(f"{what} holds a NUL, which no environment variable can")
+        raise SecretError(f"{reference} holds a NUL, which no environment variable can")
     return value

@@ -1,4 +1,4 @@
-"""Whether the state directory can be written: tried by writing, now and then and after each start that failed.
+"""A check that the state directory can be written, made now and then and after each start that failed.
 
 A node whose state directory is full can start nothing, and would draw one job after the other. So its agent reports the
 trouble, and the scheduler gives it no jobs until it reports that the directory can be written again.
@@ -16,12 +16,14 @@ from pathlib import Path
 
 LOG = logging.getLogger(__name__)
 INTERVAL_S = 10.0
-ANSWER_S = 20.0  # a file system that takes longer than this to keep a small file cannot be used
-PROBE_BYTES = 256 << 10  # some ten times what a run needs before its job writes anything
+# A file system that takes longer than this to store a small file cannot be used.
+ANSWER_S = 20.0
+# About ten times what a run needs before its job writes anything.
+PROBE_BYTES = 256 << 10
 
 
 def trouble_with(folder: Path) -> str:
-    """Why nothing can be kept in this directory; empty: it can."""
+    """Return why nothing can be stored in this directory, or an empty text."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))
@@ -57,17 +59,18 @@ class StateCheck:
             self._wanted.clear()
             await self._look()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):  # wait_for may swallow that we are to stop
+                # asyncio.wait_for may swallow a cancellation.
+                async with asyncio.timeout(self._interval_s):
                     await self._wanted.wait()
 
     async def _look(self) -> None:
         looking = asyncio.create_task(asyncio.to_thread(trouble_with, self.folder))
         done, _ = await asyncio.wait({looking}, timeout=self._answer_s)
         if not done:
-            self._found(f"its state directory {self.folder} has not answered for {self._answer_s:g} s")
-        self._found(await looking)
+            self._set_trouble(f"its state directory {self.folder} has not answered for {self._answer_s:g} s")
+        self._set_trouble(await looking)
 
-    def _found(self, trouble: str) -> None:
+    def _set_trouble(self, trouble: str) -> None:
         if trouble == self.trouble:
             return
         self.trouble = trouble

@@ -1,4 +1,4 @@
-"""The checkpoint directory's identity, and the nonces that prove who else sees it.
+"""The checkpoint directory's identity, and the nonces that prove which other nodes see it.
 
 All files lie directly in the directory, under names that jobs do not use; none is opened through a link.
 """
@@ -19,9 +19,11 @@ from protos.gavel.v1 import agents_pb2 as pb
 LOG = logging.getLogger(__name__)
 
 ID_FILE = ".gavel-storage"
-LOOK_S = 3.0  # that a file of another node may take to show, on file systems that cache
+# How long a file of another node may take to appear, on file systems that cache.
+LOOK_S = 3.0
 LOOK_INTERVAL_S = 0.2
-STALE_S = 600.0  # of a nonce whose check was never finished
+# The age at which a nonce of an unfinished check is removed.
+STALE_S = 600.0
 _PREFIX = ".gavel-check-"
 _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,37 +42,38 @@ class CheckpointStorage:
         self._checks: set[str] = set()
 
     def identity(self) -> str:
-        """The id that lies in the directory; it is made by whoever comes first. StorageError when there can be none."""
+        """Return the id in the directory, which the first node makes. StorageError when there can be none."""
         path = self.folder / ID_FILE
         try:
             self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._remove_stale()
             with contextlib.suppress(FileExistsError):
                 _write(path, secrets.token_hex(16))
-            found = _read(path)
+            identity = _read(path)
             for _ in range(20):
-                if _ID.fullmatch(found):
+                if _ID.fullmatch(identity):
                     break
-                time.sleep(0.05)  # another node is writing it
-                found = _read(path)
+                # Another node is writing it.
+                time.sleep(0.05)
+                identity = _read(path)
         except OSError as error:
             raise StorageError(
                 f"checkpoint directory {self.folder}: {error.strerror or error}; choose one that this user can write "
                 "to with --checkpoint-dir"
             ) from None
-        if not _ID.fullmatch(found):
+        if not _ID.fullmatch(identity):
             raise StorageError(f"{path} holds no id: remove the file, and another one is made")
-        return found
+        return identity
 
     async def act(self, check: pb.StorageCheck) -> pb.StorageChecked:
-        """Do as the scheduler asks; whatever goes wrong is part of the answer."""
+        """Carry out a step of a check, and return its result or its error."""
         if not _ID.fullmatch(check.check) or not _ID.fullmatch(check.nonce):
             return pb.StorageChecked(check=check.check[:128], error="this is no name of a check")
         try:
-            found = await self._act(check, self.folder / f"{_PREFIX}{check.check}")
+            is_there = await self._act(check, self.folder / f"{_PREFIX}{check.check}")
         except OSError as error:
             return pb.StorageChecked(check=check.check, error=error.strerror or str(error))
-        return pb.StorageChecked(check=check.check, found=found)
+        return pb.StorageChecked(check=check.check, found=is_there)
 
     async def _act(self, check: pb.StorageCheck, path: Path) -> bool:
         match check.action:
@@ -90,7 +93,7 @@ class CheckpointStorage:
         return False
 
     def _remove_stale(self) -> None:
-        """Nonces of checks whose scheduler was gone before it could have them removed."""
+        """Remove the nonces of checks that were never finished."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.startswith(_PREFIX):

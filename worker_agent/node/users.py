@@ -1,6 +1,6 @@
-"""As whom jobs run: as their submitting users where the agent is root, else all as the agent's own user.
+"""The accounts of jobs: their submitting users' where the agent is root, otherwise the agent's own.
 
-An agent that is root starts nothing as root unless an operator said in so many words that there is one user only.
+An agent that is root starts nothing as root unless an operator has set that there is only one user.
 The shim drops the rights, and checks that they are gone.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-UID_MIN = 1000  # below are the users of the system, by the convention of every distribution
+# Lower ones are those of system users, in every distribution.
+UID_MIN = 1000
 _SHELLS_OF_NOBODY = ("nologin", "false")
 
 
@@ -22,7 +23,7 @@ class UserError(Exception):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a job runs as; `uid` is None for the agent's own user."""
+    """The account of a job; `uid` is None for the agent's own user."""
 
     name: str
     home: Path
@@ -33,7 +34,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Users:
-    """Which account a submitting user has on this node."""
+    """The accounts that submitting users have on this node."""
 
     def __init__(
         self,
@@ -49,13 +50,13 @@ class Users:
 
     @property
     def mode(self) -> str:
-        """What an agent says of itself when it starts."""
+        """The line for the log about the accounts of jobs."""
         if self.switching:
             return "jobs run as their submitting users"
         return f"single-user mode: every job runs as {_own_account().name}, whoever submitted it"
 
     def account(self, user: str) -> Account:
-        """As whom the jobs of a user run; UserError where that must not be."""
+        """Return the account for the jobs of a user; UserError where they must not run here."""
         if not self.switching:
             return _own_account()
         if not user:
@@ -86,7 +87,7 @@ class Users:
 
 
 def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
-    """An agent may be root to switch users, or because it was told that there is one: not by accident."""
+    """Raise UserError if the agent is root by accident, and neither to switch users nor for a single user."""
     if single_user and switch_users:
         raise UserError("either jobs run as their submitting users, or there is a single user: choose one")
     if (os.geteuid() if euid is None else euid) != 0:
@@ -103,7 +104,8 @@ def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None
 def _own_account() -> Account:
     try:
         entry = pwd.getpwuid(os.geteuid())
-    except KeyError:  # a container may run under a uid that has no name
+    except KeyError:
+        # A container may run under a uid that has no name.
         return Account(name=str(os.geteuid()), home=Path(os.environ.get("HOME", "/")), login_shell="/bin/sh")
     home = os.environ.get("HOME") or entry.pw_dir
     return Account(name=entry.pw_name, home=Path(home), login_shell=entry.pw_shell or "/bin/sh")

@@ -58,7 +58,7 @@ class Containment(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What holds, for the log."""
+        """The line for the log that says how jobs are contained."""
         if self.home:
             return f"the processes of a job are contained by {self.kind}, in {self.home}"
         return (

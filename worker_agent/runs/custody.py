@@ -1,4 +1,4 @@
-"""What may be left of a run, known apart from its directory, which the job can change; and making sure it is gone.
+"""Records of the processes that a run may have, kept apart from its directory, which the job can change.
 
 A record per run in STATE/custody, from before its shim is started until its end is certain. Rules:
 - a run with a control group is gone when the group is empty;
@@ -38,7 +38,7 @@ _UNKNOWN = Process(0, 0)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the processes of a run can be."""
+    """The places where processes of a run can be."""
 
     order: Order
     boot_id: str
@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What is left of a run. `dying`: it was killed, and is not gone yet."""
+    """Processes left of a run. `dying`: they were killed, and are not gone yet."""
 
     dying: bool = False
     # Processes that may belong to the run.
@@ -109,7 +109,7 @@ class Custody:
         return record
 
     def take_up(self, order: Order, shim: Process | None) -> None:
-        """Answer for a run of an agent before this one, which may have kept no record; OSError as above."""
+        """Answer for a run of an earlier agent, which may have kept no record; OSError as above."""
         if shim is not None and order.lease not in self._records:
             record = Record(
                 order=order,
@@ -164,13 +164,13 @@ class Custody:
     # ---------------------------------------------------------------------------------------------- what is left
 
     def clear(self, lease: str) -> Left:
-        """Kill what is left of a run whose shim is gone, as far as it is known to be of the run; what is left then."""
+        """Kill what is known to belong to a run whose shim is gone, and return what is left then."""
         record = self._records.get(lease)
         if record is None or record.boot_id != self._boot_id:
             return Left()
         if record.group and not ControlGroup(record.group).kill():
             return Left(dying=True)
-        # The first process adopts the orphans of all others, too, which are none of ours.
+        # The first process adopts the orphans of all others, too, which are not ours.
         adopts = self._me.pid != 1 and process_tree.adopts_orphans()
         if adopts and process_tree.kill_all(self._adopted):
             return Left(dying=True)
@@ -206,12 +206,12 @@ class Custody:
         parents = (
             {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
         )
-        ours = {os.getpid(), *_ancestors(os.getpid()), *_living_shims()}
+        own = {os.getpid(), *_ancestors(os.getpid()), *_living_shims()}
         for parent in parents:
             for pid in process_tree.children_of(parent):
-                if pid in ours or _is_mps(pid):
+                if pid in own or _is_mps(pid):
                     continue
-                for process in (process_tree.look_up(pid), *process_tree.descendants(pid, without=ours)):
+                for process in (process_tree.look_up(pid), *process_tree.descendants(pid, without=own)):
                     if process is not None and _may_be_of(record, process):
                         yield process
 
@@ -221,8 +221,8 @@ def _may_be_of(record: Record, process: Process) -> bool:
 
 
 def words_for(suspects: tuple[Process, ...]) -> str:
-    """Which processes these are, for people who may know them."""
-    named = [f"{one.pid} ({_name_of(one.pid)})" for one in suspects[:5]]
+    """Return pids and names of these processes, for an operator who may know them."""
+    named = [f"{process.pid} ({_name_of(process.pid)})" for process in suspects[:5]]
     return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
 
 
@@ -241,7 +241,7 @@ def _groups_of(pid: int) -> str:
 
 
 def _ticks_now() -> int:
-    """Now, as /proc tells when processes were started, or a little earlier."""
+    """Return the time now, or a little earlier, in the unit in which /proc has the start of processes."""
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
 
 

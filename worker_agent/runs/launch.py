@@ -32,7 +32,7 @@ class LaunchError(ValueError):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for every job on this node."""
+    """The facts of this node that are the same for every job."""
 
     worker_type: str
     # Holds gavel.training, and nothing else of Gavel.

@@ -48,7 +48,7 @@ class RunLogs:
             unless_read.pop_all()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its files."""
         os.close(self._logs)
         self.directory.close()
 
@@ -64,25 +64,27 @@ class RunLogs:
         return self.directory.has(EXIT) or os.fstat(self.directory.fd).st_nlink == 0
 
     def bounds(self, rank: int) -> tuple[int, int]:
-        """Offsets of the first byte that is still there, and behind the last."""
+        """Return the offsets of the first byte that is still kept and of the end."""
         while True:
             pieces = self._full_pieces(rank)
             try:
                 size_bytes = os.stat(f"rank-{rank}.log", dir_fd=self._logs, follow_symlinks=False).st_size
             except OSError:
                 size_bytes = 0
-            if pieces == self._full_pieces(rank):  # not turned meanwhile
+            if pieces == self._full_pieces(rank):
+                # No piece was rotated meanwhile.
                 last = max(pieces, default=0)
                 return (
                     min(pieces, default=last + 1) - 1
                 ) * self.piece_bytes, last * self.piece_bytes + size_bytes
 
     def read(self, rank: int, offset: int, size_bytes_max: int = CHUNK_BYTES) -> Chunk:
-        """What follows on an offset, or on the first one that is still there; without data at the end."""
+        """Return the output from an offset on, or from the first byte that is still kept; empty at the end."""
         while True:
             first, end = self.bounds(rank)
             offset = min(max(offset, first), end)
-            if offset == end:  # a full piece that was not turned yet has the name of the next one
+            if offset == end:
+                # Without this, a full piece that was not rotated yet would be looked for under the next name.
                 return Chunk(self.attempt, rank, offset, b"")
             pieces = self._full_pieces(rank)
             piece, at = offset // self.piece_bytes + 1, offset % self.piece_bytes
@@ -92,7 +94,7 @@ class RunLogs:
                 return Chunk(self.attempt, rank, offset, data)
 
     def tail(self, rank: int, lines: int) -> int:
-        """The offset where the last so many lines begin."""
+        """Return the offset at which the last `lines` lines begin."""
         first, end = self.bounds(rank)
         first = max(first, end - _TAIL_BYTES_MAX)
         offset, wanted = end, lines
@@ -100,7 +102,8 @@ class RunLogs:
             begin = max(first, offset - CHUNK_BYTES, (offset - 1) // self.piece_bytes * self.piece_bytes)
             data = self.read(rank, begin, offset - begin).data
             if len(data) < offset - begin:
-                return begin  # rotated away under our hands
+                # It was rotated away while we read.
+                return begin
             at = len(data) - 1 if offset == end and data.endswith(b"\n") else len(data)
             while wanted > 0 and (at := data.rfind(b"\n", 0, at)) >= 0:
                 wanted -= 1
@@ -136,30 +139,30 @@ async def follow(
     wait: bool = True,
     alive: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Chunk]:
-    """The output of a run: of these ranks (None: all), from its beginning or its last lines, to where it is now.
+    """Yield the output of a run: of these ranks (None: all), from its beginning or its last lines, up to now.
 
-    `wait`: and what comes until the run has ended; `alive` says whether anybody still works at it.
+    `wait`: go on until the run has ended; `alive` tells whether the agent still works on it.
     """
     with RunLogs(path) as logs:
         wanted = [rank for rank in logs.ranks if ranks is None or rank in ranks]
         offsets = {rank: 0 if tail_lines is None else logs.tail(rank, tail_lines) for rank in wanted}
         while True:
             last_look = not wait or logs.ended or not alive()
-            found = False
+            new = False
             for rank in wanted:
                 chunk = logs.read(rank, offsets[rank])
                 if chunk.data:
-                    found = True
+                    new = True
                     offsets[rank] = chunk.offset + len(chunk.data)
                     yield chunk
-            if not found:
+            if not new:
                 if last_look:
                     return
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
 
 def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
-    """The end of the output of the rank that failed first, or of the first one."""
+    """Return the end of the output of the rank that failed first, or of the first rank."""
     try:
         with RunLogs(path) as logs:
             ending = logs.directory.read(EXIT, owner=os.geteuid()) or {}

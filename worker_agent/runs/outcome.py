@@ -1,6 +1,6 @@
-"""What the files of a run say: how far it is, and how it ended. Pure; the table of docs/job-directory.md.
+"""Read the progress and the end of a run from its files. Pure; the table of docs/job-directory.md.
 
-The files are written by jobs and by shims of older releases: whatever makes no sense counts as not said.
+Jobs and shims of older releases write the files: content that makes no sense counts as missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEPS_MAX = 2.0**53
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The last word of a rank."""
+    """progress-RANK.json: the last report of a rank."""
 
     epoch: int
     attempt: int
@@ -43,10 +43,10 @@ class Ending(msgspec.Struct, frozen=True):
 NOTHING = Progress(0, 0)
 
 
-def read_progress(found: Mapping[str, Any] | None, order: Order) -> Progress | None:
-    """How far a rank says it is; None where nothing was said under this lease."""
+def read_progress(content: Mapping[str, Any] | None, order: Order) -> Progress | None:
+    """Return the progress of a rank; None where it reported none under this lease."""
     try:
-        progress = msgspec.convert(found, Progress)
+        progress = msgspec.convert(content, Progress)
     except msgspec.ValidationError:
         return None
     if (progress.epoch, progress.attempt) != order.token:
@@ -57,16 +57,16 @@ def read_progress(found: Mapping[str, Any] | None, order: Order) -> Progress | N
     return progress
 
 
-def read_ending(found: Mapping[str, Any] | None) -> Ending | None:
-    """How it ended; None where nobody knows."""
+def read_ending(content: Mapping[str, Any] | None) -> Ending | None:
+    """Return how a run ended; None where that is not known."""
     try:
-        return msgspec.convert(found, Ending)
+        return msgspec.convert(content, Ending)
     except msgspec.ValidationError:
         return None
 
 
 def judge(ending: Ending | None, states: Collection[str]) -> tuple[Outcome, int]:
-    """What an exit means, and its code. `states`: the last words of the ranks that said anything."""
+    """Return the meaning of an exit, and its code. `states`: the last ones that the ranks reported."""
     if ending is None:
         return "node_failed", 0
     code = _first_code(ending)
@@ -89,20 +89,20 @@ def exited(
     states: Collection[str] = (),
     ran_s: float = 0.0,
 ) -> ProcessExited:
-    """The event of an exit. `ran_s`: how long it ran, where there is no ending to say so."""
+    """Return the event of an exit. `ran_s`: how long it ran, for want of an ending."""
     outcome, code = judge(ending, states)
-    said = progress or NOTHING
-    steps = said.steps
-    if (
-        outcome == "yielded" and code
-    ):  # it did not stop by itself: what came after the last checkpoint is lost
-        steps = min(said.steps, said.saved)
+    last = progress or NOTHING
+    steps = last.steps
+    if outcome == "yielded" and code:
+        # It did not stop by itself, so the steps after its last checkpoint are lost.
+        steps = min(last.steps, last.saved)
     if ending is not None:
-        ran_s = max(0.0, ending.ended_s - ending.started_s) if ending.codes else 0.0  # else nothing ran
-    return ProcessExited(order.lease, outcome, steps, said.saved, said.stepping_s, ran_s, code)
+        # Without exit codes nothing has run.
+        ran_s = max(0.0, ending.ended_s - ending.started_s) if ending.codes else 0.0
+    return ProcessExited(order.lease, outcome, steps, last.saved, last.stepping_s, ran_s, code)
 
 
 def _first_code(ending: Ending) -> int:
-    """The code of the rank that ended first with anything but 0."""
+    """Return the code of the rank that was the first to end with anything but 0."""
     code = ending.codes.get(str(ending.first), 0) if ending.first is not None else 0
     return code or next((code for code in ending.codes.values() if code), 0)

@@ -23,7 +23,7 @@ from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """What this node has for starting jobs."""
+    """The means of this node for starting jobs."""
 
     node: NodeFacts
     users: Users

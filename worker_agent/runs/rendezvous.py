@@ -1,4 +1,4 @@
-"""Where the ranks of a job find each other."""
+"""The address and the ports at which the ranks of a job find each other."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class HeldPorts:
         self._held: dict[str, list[socket.socket]] = {}
 
     def take(self, lease: str, count: int = 2) -> tuple[int, ...]:
-        """Ports for a lease: the same ones until they are released."""
+        """Return the ports for a lease: the same ones until they are released."""
         held = self._held.setdefault(lease, [])
         while len(held) < count:
             held.append(_bound())
         return tuple(int(each.getsockname()[1]) for each in held)
 
     def release(self, lease: str) -> None:
-        """Let go of the ports of a lease, if it has any."""
+        """Release the ports of a lease, if it has any."""
         for held in self._held.pop(lease, ()):
             held.close()
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Release all ports."""
         for lease in list(self._held):
             self.release(lease)
 
@@ -56,5 +56,5 @@ def _bound() -> socket.socket:
 
 
 def on_this_node(ports: tuple[int, ...]) -> Rendezvous:
-    """Where a job meets that has all its ranks here."""
+    """Return the rendezvous of a job that has all its ranks on this node."""
     return Rendezvous("127.0.0.1", *ports)

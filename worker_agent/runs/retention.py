@@ -1,4 +1,4 @@
-"""Run directories that nobody needs any more: their logs are kept for some days, and within a limit."""
+"""Removal of old run directories: their logs are kept for some days, and within a limit of size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 
 from worker_agent.shim.run_directory import EXIT, TOLD
 
-_UNTOLD_FACTOR = 4  # an exit that the scheduler may not know of is kept so much longer
+# How many times as long an exit is kept that the scheduler may not have.
+_UNTOLD_FACTOR = 4
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +30,11 @@ class _Old(msgspec.Struct, frozen=True):
 
 
 def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
-    """Remove what is too old, then what is too much, the oldest first; `busy` are names that are in use.
+    """Remove what is too old, then, oldest first, what is too much. `busy`: names of directories in use.
 
-    `now_s` is the time of day, as that of files is.
+    `now_s` is the time of day, as the times of files are.
     """
-    old = sorted(
-        (found for path in runs.iterdir() if path.name not in busy and (found := _old(path))), key=_age
-    )
+    old = sorted((run for path in runs.iterdir() if path.name not in busy and (run := _old(path))), key=_age)
     total = sum(_size_bytes(path) for path in runs.iterdir())
     removed = []
     for run in old:
@@ -53,7 +52,7 @@ def _age(run: _Old) -> float:
 
 
 def _old(path: Path) -> _Old | None:
-    """When a run ended; None for one that has not, or not in a way that is understood."""
+    """Return when a run ended; None if it has not, or if its files make no sense."""
     if path.is_symlink() or not path.is_dir():
         return None
     for name in (EXIT, TOLD):

@@ -1,11 +1,11 @@
 """`python -m worker_agent.shim RUN_DIR`: owns the processes of one lease, and outlives the agent.
 
 Small, standard library only, one thread, started by exec in a session of its own. It obeys the deadlines of
-lease.json on the monotonic clock whoever else is alive, and says in exit.json how everything ended
+lease.json on the monotonic clock, whether the agent lives or not, and records in exit.json how the run ended
 (docs/job-directory.md). Rules:
-- ranks are told by SIGTERM to their leaders alone; what is killed is killed with all that descends from it, and all
-  that is in the run's control group, where it has one (control_groups.py);
-- nobody waits for those to end by themselves who do not read lease.json: they have their SIGTERM at once;
+- SIGTERM goes to the leaders of the ranks alone; SIGKILL goes to all their descendants as well, and to all processes
+  of the run's control group, where it has one (control_groups.py);
+- ranks that do not read lease.json get their SIGTERM at once, because they cannot end by themselves;
 - exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
 - output goes through a process of its own (log_pump.py), so that a slow disk holds up neither deadlines nor codes;
 - SIGTERM to the shim is an end of the lease: signal now, kill a little later.
@@ -27,12 +27,14 @@ from worker_agent.shim.child import CannotStart, turn_into
 from worker_agent.shim.control_groups import ControlGroup
 from worker_agent.shim.deadlines import Deadlines, read_deadlines
 from worker_agent.shim.exit_file import ExitFile
-from worker_agent.shim.log_pump import PiecewiseLog, pump
+from worker_agent.shim.log_pump import Output
 from worker_agent.shim.run_directory import RunDirectory
 
 LOOK_INTERVAL_S = 0.05
-GRACE_S = 5.0  # from one rank's death, or a signal to the shim, to the killing of what is left
-DRAIN_S, DRAIN_WAITS = 0.005, 1000  # for the output of a job that has ended to reach its log
+# How long after the failure of a rank, or a signal to the shim, all other processes are killed.
+GRACE_S = 5.0
+# How long, and how often, we wait for the output of an ended job to reach its log.
+DRAIN_S, DRAIN_WAITS = 0.005, 1000
 
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
@@ -42,7 +44,7 @@ class Shim:
     """One run, from its start.json to its exit.json."""
 
     def __init__(self, run: RunDirectory, start: dict[str, Any], lock: int) -> None:
-        self.run, self.start, self._lock = run, start, lock
+        self.run, self.start = run, start
         self.lease = str(start["lease"])
         self.ranks = [int(rank["rank"]) for rank in start["ranks"]]
         deadlines = read_deadlines(run, self.lease)
@@ -50,30 +52,35 @@ class Shim:
             raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
         self.deadlines = deadlines
         self._noted = deadlines.note
-        self._seen = run.version(run_directory.LEASE)
+        self._lease_version = run.version(run_directory.LEASE)
         self._ending = False
-        self.leaders: dict[int, int] = {}  # pid -> rank
+        # Ranks by the pids of their leaders.
+        self.leaders: dict[int, int] = {}
         self.codes: dict[int, int] = {}
+        # The first rank that failed.
         self.first: int | None = None
-        self.signalled = self.killed = False  # by the lease
-        self._down_s = math.inf  # when a rank's death takes the rest
-        self._ready = False  # of a gang over nodes: this part can start
-        self._told = False  # leaders have had their SIGTERM
-        self._killed: set[int] = set()  # children that have had their SIGKILL
+        # Because of the lease, not of a failed rank.
+        self.signalled = self.killed = False
+        # When the failure of one rank ends the others.
+        self._down_s = math.inf
+        # This part of a gang over several nodes can start.
+        self._ready = False
+        # The leaders were sent SIGTERM.
+        self._leaders_signalled = False
+        # Children that were sent SIGKILL.
+        self._killed: set[int] = set()
         self.started_s = time.monotonic()
         self._group = ControlGroup(start["group"]) if start.get("group") else None
         self._entrance = None if self._group is None else self._group.open_entrance()
         self._exit = ExitFile(run, len(self.ranks))
-        self._out: dict[int, int] = {}  # rank -> where its output goes
-        self._notes = -1
-        self._pump = self._start_pump()
+        self._output = Output(run.open_logs(), start, keep_out=(self._exit.fd, lock))
 
     # ------------------------------------------------------------------------------------------------- the run
 
     def carry_out(self) -> None:
-        """Set up, run, end, and say how."""
+        """Carry the run out, from its setup to its exit.json."""
         error = ""
-        self._say_who()
+        self._write_shim_file()
         try:
             self._begin_checkpoints()
             if self._may_start():
@@ -92,8 +99,9 @@ class Shim:
         return not self.signalled and not self.killed
 
     def _is_too_late(self, why: str) -> bool:
-        """Whether the lease is over before the ranks run: then they never do, and the log says why."""
-        now_s = time.monotonic()  # before the look, as in _watch
+        """Tell whether the lease is over before the ranks run. Then they never do, and the log says why."""
+        # The time is read before the lease, as in `_watch`.
+        now_s = time.monotonic()
         self._look_at_lease()
         if now_s < self.deadlines.ask_s:
             return False
@@ -107,7 +115,8 @@ class Shim:
         if own:
             from worker_agent.shim.attempt_checkpoints import begin
 
-            env = {"PATH": os.defpath}  # without a checkpoint directory, which would be made empty
+            # Without the variable of the checkpoint directory, which would be made empty.
+            env = {"PATH": os.defpath}
             act = partial(begin, own["directory"], own["name"])
             self._prepare("its checkpoint directory", [], env, instead=act)
 
@@ -118,9 +127,9 @@ class Shim:
             self._prepare("setup", setup, self.start["ranks"][0]["env"], limit_s)
 
     def _prepare(
-        self, what: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **more: Any
+        self, step: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **more: Any
     ) -> None:
-        """Run something to its end before the ranks; CannotStart where it fails or takes too long."""
+        """Run a step to its end before the ranks; CannotStart where it fails or takes too long."""
         rank, until_s = self.ranks[0], time.monotonic() + limit_s
         self._down_s = until_s
         self._spawn(rank, argv, env, **more)
@@ -130,19 +139,22 @@ class Shim:
             return
         code = self.codes.get(rank)
         if code == -signal.SIGKILL and time.monotonic() >= until_s:
-            self.codes.clear()  # the signal was ours
-            raise CannotStart(f"{what} did not end within {limit_s:g} s (setup_limit): nothing was started")
+            # We have killed it, so its code says nothing.
+            self.codes.clear()
+            raise CannotStart(f"{step} did not end within {limit_s:g} s (setup_limit): nothing was started")
         if code:
-            raise CannotStart(f"{what} ended with {_ending(code)}: nothing was started")
-        if not self._is_too_late(f"the lease was over before {what} was ready"):
+            raise CannotStart(f"{step} ended with {_ending(code)}: nothing was started")
+        if not self._is_too_late(f"the lease was over before {step} was ready"):
             self.codes.clear()
 
     def _meet(self) -> dict[str, str]:
-        """What the ranks' environment says of meeting. A gang over nodes goes when all of them are ready, or never.
+        """Wait for the other nodes of a gang, and return the variables by which its ranks meet.
 
-        So whatever can go wrong here is tried before this part says that it is ready.
+        A gang starts when all its nodes are ready, or never. So whatever can fail here is tried before this part
+        reports that it is ready.
         """
-        venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")  # the setup may have made it
+        # The setup may have made the virtual environment.
+        venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")
         if venv and not os.path.isdir(f"{venv}/bin"):
             raise CannotStart(f"virtual environment {venv}: there is no {venv}/bin on this node")
         if not self.start.get("gathers"):
@@ -152,7 +164,7 @@ class Shim:
         self._watch()
         self.codes.clear()
         self._ready = True
-        self._say_who()
+        self._write_shim_file()
         while self._may_start():
             go = self.run.read(run_directory.GO, owner=os.geteuid(), size_bytes_max=1 << 16)
             if go is not None and go.get("lease") == self.lease:
@@ -165,22 +177,23 @@ class Shim:
         for rank in self.start["ranks"]:
             self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | meeting)
         self.started_s = time.monotonic()
-        self._say_who()
+        self._write_shim_file()
 
     def _watch(self) -> None:
-        """Until no process is left: reap, look at the lease, obey it."""
+        """Reap processes and obey the lease until no process is left."""
         while True:
             self._reap()
-            now_s = time.monotonic()  # before the look: were we stopped in between, a renewal would be missed
+            # The time is read before the lease: if we are suspended in between, no renewal is missed.
+            now_s = time.monotonic()
             self._look_at_lease()
             if self._obey(now_s):
                 return
             self._wait()
 
     def _wait(self) -> None:
-        """For a signal, or the time of the next look."""
-        got = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
-        if got is not None and got.si_signo in _STOPS:
+        """Wait for a signal, or until the lease has to be read again."""
+        received = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
+        if received is not None and received.si_signo in _STOPS:
             now_s = time.monotonic()
             self._heed(Deadlines(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
 
@@ -193,8 +206,8 @@ class Shim:
             if not pid:
                 return
             self._killed.discard(pid)
-            if pid == self._pump:
-                self._pump = 0
+            if pid == self._output.pump:
+                self._output.pump = 0
             rank = self.leaders.pop(pid, None)
             if rank is not None:
                 self.codes[rank] = os.waitstatus_to_exitcode(status)
@@ -204,8 +217,8 @@ class Shim:
 
     def _look_at_lease(self) -> None:
         version = self.run.version(run_directory.LEASE)
-        if version != self._seen:
-            self._seen = version
+        if version != self._lease_version:
+            self._lease_version = version
             new = read_deadlines(self.run, self.lease) or self.deadlines
             if new.note not in ("", self._noted):
                 self._noted = new.note
@@ -221,16 +234,16 @@ class Shim:
         self.deadlines = new
 
     def _obey(self, now_s: float) -> bool:
-        """Do what is due; True when there is nothing left to do."""
+        """Do what is due; True when no process is left."""
         by_lease = now_s >= self.deadlines.kill_s
         if not self.leaders or by_lease or now_s >= self._down_s:
             if by_lease and self.leaders and self.first is None and not self.killed:
                 self.killed = True
                 self.note(f"killed: the lease is over {self._reason()}".rstrip())
             return self._kill() and not self.leaders
-        if not self._told:
+        if not self._leaders_signalled:
             if self.first is not None:
-                self._told = True
+                self._leaders_signalled = True
                 self.note(
                     f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped"
                 )
@@ -238,19 +251,20 @@ class Shim:
             elif now_s >= self.deadlines.signal_s or (
                 now_s >= self.deadlines.ask_s and not self.run.is_heeded()
             ):
-                self._told = self.signalled = True
+                self._leaders_signalled = self.signalled = True
                 self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
                 self._signal_leaders()
         return False
 
     def _kill(self) -> bool:
-        """Kill all that there is; True when there was nothing.
+        """Kill all processes; True when there was none.
 
-        Whoever forks and leaves, again and again, is gone before a look through all processes is over. But as each
-        one leaves, its child becomes ours: we are woken, find it at once, and are faster than it.
+        A process that forks and exits, again and again, is gone before a look through all processes is over. But when
+        it exits, its child becomes ours: we are woken, find it at once, and are faster than it.
         """
-        fresh = set(process_tree.children()) - self._killed - {self._pump}
-        for pid in fresh:  # not reaped yet: the pid is theirs
+        fresh = set(process_tree.children()) - self._killed - {self._output.pump}
+        for pid in fresh:
+            # They are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._killed |= fresh
@@ -259,12 +273,13 @@ class Shim:
         return not fresh and not process_tree.kill_all(self._belongings, self._reap)
 
     def _signal_leaders(self) -> None:
-        for pid in self.leaders:  # ours, and not reaped yet: the pid is theirs
+        for pid in self.leaders:
+            # They are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
     def _belongings(self) -> list[process_tree.Process]:
-        return process_tree.descendants(os.getpid(), without=(self._pump,))
+        return process_tree.descendants(os.getpid(), without=(self._output.pump,))
 
     def _reason(self) -> str:
         return f"({self.deadlines.why})" if self.deadlines.why else ""
@@ -272,58 +287,37 @@ class Shim:
     # ----------------------------------------------------------------------------------------------- processes
 
     def _spawn(self, rank: int, argv: list[str], env: dict[str, str], **more: Any) -> None:
-        """Start a leader in a session of its own; CannotStart says what is wrong with it. `more`: see turn_into."""
-        heard, said = os.pipe()
+        """Start a leader in a session of its own; CannotStart where that fails. `more`: arguments of `turn_into`."""
+        trouble_out, trouble_in = os.pipe()
         shim = os.getpid()
         pid = os.fork()
         if not pid:
-            os.close(heard)
-            more |= {"shim": shim, "out": self._out[rank], "said": said, "default": OUR_SIGNALS}
+            os.close(trouble_out)
+            more |= {
+                "shim": shim,
+                "out": self._output.fds[rank],
+                "trouble_in": trouble_in,
+                "default": OUR_SIGNALS,
+            }
             turn_into(self.start, argv, env, entrance=self._entrance, **more)
-        os.close(said)
+        os.close(trouble_in)
         self.leaders[pid] = rank
-        with os.fdopen(heard, "rb") as file:
-            trouble = file.read(4096).decode(errors="replace")  # ends when it executes something else
+        with os.fdopen(trouble_out, "rb") as file:
+            # The pipe is closed when the child executes its command.
+            trouble = file.read(4096).decode(errors="replace")
         if trouble:
             raise CannotStart(trouble)
 
-    def _start_pump(self) -> int:
-        """A process of its own between the ranks' output and the disk; its pid."""
-        logs = self.run.open_logs()
-        bytes_max, files_max = int(self.start["log_bytes_max"]), int(self.start["log_files_max"])
-        sources = {}
-        for rank in self.ranks:
-            read, self._out[rank] = os.pipe()
-            sources[read] = PiecewiseLog(logs, f"rank-{rank}.log", bytes_max, files_max)
-        notes, self._notes = os.pipe()
-        os.set_blocking(self._notes, False)  # a stuck disk must not hold up the shim
-        first = sources[notes] = next(iter(sources.values()))
-        pid = os.fork()
-        if not pid:
-            try:
-                for fd in (*self._out.values(), self._notes, self._exit.fd, self._lock):
-                    os.close(fd)
-                for text in self.start.get("notes") or ():  # here, so that no output overtakes them
-                    first.write(_line(text))
-                names, env = self.start.get("spec", {}).get("secrets", ()), self.start["ranks"][0]["env"]
-                pump(sources, [env[name] for name in names])
-            finally:
-                os._exit(0)
-        for fd in (*sources, logs):
-            os.close(fd)
-        return pid
-
     def note(self, text: str) -> None:
-        """A line of ours in the log of the first rank."""
-        with contextlib.suppress(OSError):
-            os.write(self._notes, _line(text))
+        """Write a line of ours into the log of the first rank."""
+        self._output.note(text)
 
-    # --------------------------------------------------------------------------------------------------- words
+    # --------------------------------------------------------------------------------------------------- files
 
-    def _say_who(self) -> None:
+    def _write_shim_file(self) -> None:
         me = process_tree.look_up(os.getpid())
-        leaders = [found for pid in self.leaders if (found := process_tree.look_up(pid))]
-        who = {
+        leaders = [leader for pid in self.leaders if (leader := process_tree.look_up(pid))]
+        content = {
             "pid": os.getpid(),
             "start_ticks": me.start_ticks if me else 0,
             "boot_id": process_tree.boot_id(),
@@ -333,20 +327,21 @@ class Shim:
             "running": bool(self.leaders),
             "started_s": self.started_s,
         }
-        with contextlib.suppress(OSError):  # a full disk is no reason to stop a job
-            self.run.write(run_directory.SHIM, who, durable=True)
+        # A full disk is no reason to stop a job.
+        with contextlib.suppress(OSError):
+            self.run.write(run_directory.SHIM, content, durable=True)
 
     def _finish(self, error: str) -> None:
-        """All output to the logs, then exit.json: the last thing that happens."""
-        for fd in (*self._out.values(), self._notes):
-            os.close(fd)
+        """Let all output reach the logs, then write exit.json, which comes last."""
+        self._output.close()
         end_s = time.monotonic()
-        for _ in range(DRAIN_WAITS):  # counted, not timed: if the machine stands still, so does the pump
+        # Waits are counted and not timed, because the pump stands still whenever the machine does.
+        for _ in range(DRAIN_WAITS):
             self._reap()
-            if not self._pump:
+            if not self._output.pump:
                 break
             signal.sigtimedwait(OUR_SIGNALS, DRAIN_S)
-        said = {
+        ending = {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "first": self.first,
             "signalled": self.signalled,
@@ -356,15 +351,11 @@ class Shim:
             "error": error[:1000],
         }
         try:
-            self._exit.write(said)
+            self._exit.write(ending)
         except OSError as trouble:
             raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
         if self._group is not None:
             self._group.remove()
-
-
-def _line(note: str) -> bytes:
-    return f"[gavel: {note}]\n".encode()
 
 
 def _ending(code: int) -> str:
@@ -375,13 +366,13 @@ def _ending(code: int) -> str:
 
 
 def main(path: str) -> None:
-    """Carry out the run in this directory, unless somebody does or it is over."""
+    """Carry out the run in this directory, unless another shim does or it is over."""
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_BLOCK, OUR_SIGNALS)
     run = RunDirectory(path)
     lock = run.lock()
     if lock is None or run.has(run_directory.EXIT):
-        raise SystemExit(f"{path}: somebody carries it out already, or it is over")
+        raise SystemExit(f"{path}: another shim carries it out already, or it is over")
     start = run.read(run_directory.START, owner=os.geteuid())
     if start is None:
         raise SystemExit(f"{path}: start.json cannot be read")
@@ -393,4 +384,5 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    os._exit(0)  # all is said and on disk; the agent waits for nothing but the end
+    # Everything is on disk, and the agent is waiting for our end.
+    os._exit(0)

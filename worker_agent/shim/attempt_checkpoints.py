@@ -46,7 +46,8 @@ def begin(directory: str, own: str) -> None:
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, own)
     if os.path.isdir(path):
-        return  # another node of the gang was first
+        # Another node of the gang was first.
+        return
     named = sorted((token, name) for name in os.listdir(directory) if (token := _token(name)) is not None)
     if named and named[-1] > (_token(own) or (0, 0), own):
         raise FileExistsError(errno.EEXIST, "a newer attempt has begun", named[-1][1])
@@ -66,7 +67,8 @@ def _rename(aside: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        return  # another node of the gang was first
+        # Another node of the gang was first.
+        return
     _flush(os.path.dirname(path))
 
 
@@ -74,8 +76,9 @@ def _copy_at_rest(source: str, target: str) -> None:
     """Copy a directory in which nothing is written meanwhile."""
     for _ in range(TRIES):
         before = _versions(source)
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: what is there now is copied again
-            _copy_directory(source, target, _ours)
+        # A file that is deleted meanwhile makes us copy again.
+        with contextlib.suppress(FileNotFoundError):
+            _copy_directory(source, target, _is_not_copied)
             if _versions(source) == before:
                 return
         shutil.rmtree(target, ignore_errors=True)
@@ -116,21 +119,21 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _versions(source: str) -> dict[str, tuple[int, int, int]]:
-    """What changes when a file is written, replaced or deleted."""
-    found = {}
+    """Return, by path, what changes when a file is written, replaced or deleted."""
+    versions = {}
     for place, directories, names in os.walk(source):
         if place == source:
-            directories[:] = [name for name in directories if not _ours(name)]
+            directories[:] = [name for name in directories if not _is_not_copied(name)]
         for name in names:
             path = os.path.join(place, name)
             with contextlib.suppress(FileNotFoundError):
                 about = os.lstat(path)
-                found[path] = (about.st_ino, about.st_size, about.st_mtime_ns)
-    return found
+                versions[path] = (about.st_ino, about.st_size, about.st_mtime_ns)
+    return versions
 
 
-def _ours(name: str) -> bool:
-    """Whether it is an attempt or an unfinished copy, which lie beside what the first attempt begins with."""
+def _is_not_copied(name: str) -> bool:
+    """Tell whether it is an attempt or an unfinished copy: these lie beside what the first attempt begins with."""
     return (_token(name) or _UNFINISHED.fullmatch(name)) is not None
 
 

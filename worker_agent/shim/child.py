@@ -1,4 +1,4 @@
-"""In the child of a shim: become the user, go to the place, turn into the command; or say what is wrong with it.
+"""The child of a shim: become the user, go to the work directory, execute the command; or report what is wrong.
 
 Standard library only.
 """
@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 from worker_agent.shim import control_groups, process_tree
 
-COULD_NOT_START = 127  # what a shell says of a command that it cannot run
+# The exit status of a shell for a command that it cannot run.
+COULD_NOT_START = 127
 
 
 class CannotStart(Exception):
@@ -28,24 +29,23 @@ def turn_into(
     *,
     shim: int,
     out: int,
-    said: int,
+    trouble_in: int,
     default: Collection[signal.Signals],
     entrance: int | None = None,
     rehearse: bool = False,
     instead: Callable[[], object] | None = None,
 ) -> NoReturn:
-    """Turn into the leader of a session of its own; `said` takes what is wrong, and is closed when nothing is.
+    """Turn into the leader of a session of its own. What is wrong is written to `trouble_in`, which is closed anyway.
 
-    `default`: signals that the shim treats in its own way. `entrance`: of the run's control group; it is entered before
-    the look whether the shim lives, so that nothing of the job can be started outside. `rehearse`: do all but turn
-    into it. `instead`: what to do as the user in place of the command; it may take long, and what goes wrong in it
-    stands in the log.
+    `default`: signals that the shim handles itself. `entrance`: the run's control group; it is entered before the check
+    that the shim lives, so that nothing of the job can be started outside. `rehearse`: do everything but execute the
+    command. `instead`: what to do as the user in place of the command; it may take long, and its errors go to the log.
     """
     try:
         if entrance is not None:
             control_groups.enter(entrance)
         os.setsid()
-        be_no_dearer_than_others()
+        reset_oom_score()
         _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
         process_tree.die_with_parent(shim)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -61,21 +61,21 @@ def turn_into(
             _look_for(argv[0], env)
             os._exit(0)
         if instead is not None:
-            os.close(said)
+            os.close(trouble_in)
             _do(instead)
         _execute(argv, env)
     except BaseException as trouble:
-        os.write(said, str(trouble).encode()[:4096] or b"it cannot be started")
+        os.write(trouble_in, str(trouble).encode()[:4096] or b"it cannot be started")
     finally:
         os._exit(COULD_NOT_START)
 
 
-def be_no_dearer_than_others(score: str = "/proc/self/oom_score_adj") -> None:
-    """An agent may be kept from what the kernel does for want of memory; its jobs, which want it, are not."""
+def reset_oom_score(score: str = "/proc/self/oom_score_adj") -> None:
+    """Give up the agent's protection from the OOM killer, which its jobs must not inherit."""
     with contextlib.suppress(OSError, ValueError):
         with open(score) as file:
-            dearer = int(file.read()) < 0
-        if dearer:
+            is_protected = int(file.read()) < 0
+        if is_protected:
             with open(score, "w") as file:
                 file.write("0")
 
@@ -91,7 +91,7 @@ def _do(act: Callable[[], object]) -> NoReturn:
 
 
 def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
-    """Become the user, for good, and make sure of it."""
+    """Become the user for good, and check that the rights are gone."""
     if uid is None:
         return
     if uid <= 0 or gid is None or gid <= 0:
@@ -102,9 +102,9 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
         os.setresuid(uid, uid, uid)
     except OSError as error:
         raise CannotStart(f"cannot become uid {uid}, gid {gid}: {error.strerror}") from error
-    mine = os.getresuid(), os.getresgid(), set(os.getgroups())
-    if mine != ((uid,) * 3, (gid,) * 3, set(groups)):
-        raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {mine}")
+    identity = os.getresuid(), os.getresgid(), set(os.getgroups())
+    if identity != ((uid,) * 3, (gid,) * 3, set(groups)):
+        raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {identity}")
 
 
 def _make_directory(path: str | None) -> None:
@@ -123,7 +123,7 @@ def _go_to(path: str) -> None:
 
 
 def _look_for(command: str, env: dict[str, str]) -> None:
-    """Whether there is such a command, by the rules of execvpe."""
+    """Raise CannotStart where execvpe would not find the command."""
     places = [""] if "/" in command else os.get_exec_path(env)
     if not any(os.access(os.path.join(place, command), os.X_OK) for place in places):
         missing = "/" not in command or not os.path.exists(command)

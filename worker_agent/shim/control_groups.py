@@ -82,7 +82,7 @@ class ControlGroup:
                 _write(f"{self.path}/{name}", value)
 
     def _folders(self) -> Iterator[str]:
-        """It, and those below it, from the top down."""
+        """Yield the folders of this group and of those below it, from the top down."""
         for folder, _, _ in os.walk(self.path):
             yield folder
 

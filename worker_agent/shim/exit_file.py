@@ -1,4 +1,4 @@
-"""exit.json of a run: its room on the disk is taken before anything starts, and it is written when nothing is left.
+"""exit.json of a run: its room on the disk is taken before anything starts; it is written when nothing is left.
 
 Standard library only: the shim's.
 """
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
     from worker_agent.shim.run_directory import RunDirectory
 
-RETRY_S = 60.0  # for which a disk that takes nothing is tried again
+# How long we try again to write to a disk that is full.
+RETRY_S = 60.0
 _RETRY_INTERVAL_S = 0.2
 _ASIDE = ".exit.json.room"
 
 
 class ExitFile:
-    """The exit of one run, not yet known."""
+    """exit.json of a run that has not ended yet."""
 
     def __init__(self, run: RunDirectory, ranks: int) -> None:
-        """Take the room."""
+        """Take room on the disk."""
         self._run = run
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_ASIDE, dir_fd=run.fd)
@@ -52,21 +53,22 @@ class ExitFile:
     def _write(self, ending: Mapping[str, Any]) -> None:
         try:
             self._fill_room(json.dumps(ending).encode() + b"\n")
-        except FileNotFoundError:  # the job has removed or replaced it
+        except FileNotFoundError:
+            # The job has removed or replaced the file.
             self._run.write(run_directory.EXIT, ending, durable=True)
 
     def _fill_room(self, text: bytes) -> None:
         os.pwrite(self.fd, text, 0)
         os.ftruncate(self.fd, len(text))
         os.fsync(self.fd)
-        there = os.stat(_ASIDE, dir_fd=self._run.fd, follow_symlinks=False)
-        if not os.path.samestat(there, os.fstat(self.fd)):
+        named = os.stat(_ASIDE, dir_fd=self._run.fd, follow_symlinks=False)
+        if not os.path.samestat(named, os.fstat(self.fd)):
             raise FileNotFoundError(f"{_ASIDE} is another file")
         os.rename(_ASIDE, run_directory.EXIT, src_dir_fd=self._run.fd, dst_dir_fd=self._run.fd)
         os.fsync(self._run.fd)
 
     def _make_directory_again(self) -> bool:
-        """Make the run directory again if the job removed it; whether that helps."""
+        """Make the run directory again if the job removed it; True if it was made."""
         if self._run.is_in_place():
             return False
         try:

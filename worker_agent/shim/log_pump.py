@@ -3,8 +3,8 @@
 A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`,
 piece K (from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So every byte has an offset that
 follows from the names, and a reader can go on where it was across rotation (logs.py).
-Secrets are hidden on the way (masking.py). What cannot be written is counted and said as soon as writing works again;
-the job never notices.
+Secrets are hidden on the way (masking.py). Bytes that cannot be written are counted, and their number is written as
+soon as that works again; the job never notices.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 from collections.abc import Collection
+from typing import Any
 
 from worker_agent.shim.masking import Mask
 
@@ -29,7 +30,7 @@ class PiecewiseLog:
         self._fd: int | None = None
 
     def write(self, data: bytes) -> None:
-        """Add to the stream; what the disk does not take is lost, and said later."""
+        """Add to the stream. What the disk does not take is lost, and its size is written later."""
         if self._lost_bytes:
             note = f"\n[gavel: {self._lost_bytes} bytes of output are missing here: {self._trouble}]\n"
             if not self._append(note.encode()):
@@ -45,13 +46,13 @@ class PiecewiseLog:
             rest = rest[written:]
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the file: the stream has ended."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def _append(self, data: bytes | memoryview) -> int:
-        """Write some of it; 0 when nothing can be written."""
+        """Write some of the data and return its length; 0 when nothing can be written."""
         try:
             if self._size_bytes >= self._piece_bytes_max:
                 self._turn()
@@ -66,7 +67,7 @@ class PiecewiseLog:
         return written
 
     def _turn(self) -> None:
-        """Put the full piece away, and the oldest one out."""
+        """Rename the full piece, and remove the oldest one."""
         self.close()
         both = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
         os.rename(self._name, f"{self._name}.{self._piece}", **both)
@@ -85,11 +86,59 @@ def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> Non
     while open_fds:
         for fd, _ in poll.poll():
             data = os.read(fd, _CHUNK_BYTES)
-            if shown := masks[fd].feed(data):
-                sources[fd].write(shown)
+            if masked := masks[fd].feed(data):
+                sources[fd].write(masked)
             if not data:
                 poll.unregister(fd)
                 os.close(fd)
                 open_fds.discard(fd)
     for log in sources.values():
         log.close()
+
+
+class Output:
+    """The pipes from a run's ranks, and from its shim, to the process that writes their logs."""
+
+    def __init__(self, logs: int, start: dict[str, Any], keep_out: Collection[int]) -> None:
+        """Start the process. `logs`: the directory, which is closed; `keep_out`: descriptors that it must not keep."""
+        # By rank, where its output goes.
+        self.fds: dict[int, int] = {}
+        sources = {}
+        for rank in (int(rank["rank"]) for rank in start["ranks"]):
+            source, self.fds[rank] = os.pipe()
+            sources[source] = PiecewiseLog(
+                logs, f"rank-{rank}.log", int(start["log_bytes_max"]), int(start["log_files_max"])
+            )
+        notes, self._notes = os.pipe()
+        # A stuck disk must not hold up the shim.
+        os.set_blocking(self._notes, False)
+        first = sources[notes] = next(iter(sources.values()))
+        # The pid of the process; 0 once it has ended.
+        self.pump = os.fork()
+        if not self.pump:
+            try:
+                for fd in (*self.fds.values(), self._notes, *keep_out):
+                    os.close(fd)
+                # They are written here, so that no output comes before them.
+                for text in start.get("notes") or ():
+                    first.write(_line(text))
+                names, env = start.get("spec", {}).get("secrets", ()), start["ranks"][0]["env"]
+                pump(sources, [env[name] for name in names])
+            finally:
+                os._exit(0)
+        for fd in (*sources, logs):
+            os.close(fd)
+
+    def note(self, text: str) -> None:
+        """Write a line of Gavel's into the log of the first rank, or lose it where the disk is stuck."""
+        with contextlib.suppress(OSError):
+            os.write(self._notes, _line(text))
+
+    def close(self) -> None:
+        """Close our ends of the pipes: the process ends once the ranks have closed theirs."""
+        for fd in (*self.fds.values(), self._notes):
+            os.close(fd)
+
+
+def _line(note: str) -> bytes:
+    return f"[gavel: {note}]\n".encode()

@@ -1,7 +1,7 @@
-"""Secrets that a job prints are hidden before its output reaches a file. Standard library only: the shim uses it.
+"""Hide the secrets that a job prints before its output reaches a file. Standard library only: the shim uses it.
 
-A value is found however it is cut into writes: the end of what has come is held back while it may be the beginning of
-one. A job that wants to tell a secret can: encoded, backward, or a character at a time with something in between.
+A value is hidden however it is cut into writes: the end of the output is held back while it may be the beginning of
+one. A job can still reveal a secret on purpose: encoded, backward, or with something between its characters.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable
 
 HIDDEN = b"(secret)"
-LENGTH_MIN = 4  # shorter values are in every text
-LINE_LENGTH_MIN = 8  # of a line of a longer value, such as a key
+# Shorter values occur in every text, and are not hidden.
+LENGTH_MIN = 4
+# The shortest line of a longer value, such as a key, that is hidden by itself.
+LINE_LENGTH_MIN = 8
 
 
 class Mask:
@@ -22,27 +24,28 @@ class Mask:
         for value in values:
             lines = [line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN]
             self._values += [text.encode() for text in (value, *lines) if len(text) >= LENGTH_MIN]
-        self._values.sort(key=len, reverse=True)  # of two that begin alike, the longer one is hidden
+        # Of two values with the same beginning, the longer one is hidden.
+        self._values.sort(key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, self._values)))
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be shown of what has come so far; without data, of all that there was."""
+        """Return as much of the output as can be shown now; without data, all that was held back."""
         if not self._values:
             return data
         text, out, at = self._held + data, [], 0
         held_from = self._may_begin(text) if data else len(text)
-        for found in self._pattern.finditer(text):
-            if found.start() >= held_from:
+        for match in self._pattern.finditer(text):
+            if match.start() >= held_from:
                 break
-            out += [text[at : found.start()], HIDDEN]
-            at = found.end()
+            out += [text[at : match.start()], HIDDEN]
+            at = match.end()
         held_from = max(held_from, at)
         self._held = text[held_from:]
         return b"".join((*out, text[at:held_from]))
 
     def _may_begin(self, text: bytes) -> int:
-        """Where the first value begins that may go on in what comes next; the length, where none does."""
+        """Return where the first value begins that may continue in the next output; the length where none does."""
         first = len(text)
         for value in self._values:
             at = text.find(value[:1], max(0, len(text) - len(value) + 1))

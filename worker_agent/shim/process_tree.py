@@ -59,18 +59,18 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    found, todo = [], [root]
+    below, todo = [], [root]
     while todo:
         for pid in children.get(todo.pop(), ()):
             if pid not in without:
                 todo.append(pid)
                 if not stats[pid].dead:
-                    found.append(Process(pid, stats[pid].start_ticks))
-    return found
+                    below.append(Process(pid, stats[pid].start_ticks))
+    return below
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 where it has none that can be seen."""
+    """Return the parent of a process; 0 where none can be seen."""
     stat = _stat(pid)
     return 0 if stat is None else stat.parent
 
@@ -83,18 +83,18 @@ def children_of(pid: int) -> list[int]:
 def started_with(variable: str, value: str) -> list[Process]:
     """All living processes that had this variable of the environment when they were started."""
     wanted = f"{variable}={value}".encode()
-    found = []
+    processes = []
     for pid in _pids():
         process = look_up(pid)
         if process is not None and pid != os.getpid() and wanted in _environ(pid):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def session_leaders(*words: str) -> dict[str, Process]:
     """Living session leaders of our own user whose command line has these words and one more, by that one."""
     wanted = b"\0".join(os.fsencode(word) for word in words) + b"\0"
-    found = {}
+    leaders = {}
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -105,8 +105,8 @@ def session_leaders(*words: str) -> dict[str, Process]:
             continue
         process = look_up(pid)
         if process is not None and before:
-            found[os.fsdecode(after.partition(b"\0")[0])] = process
-    return found
+            leaders[os.fsdecode(after.partition(b"\0")[0])] = process
+    return leaders
 
 
 def send(process: Process, signum: int) -> bool:
@@ -127,22 +127,22 @@ def send(process: Process, signum: int) -> bool:
 
 
 def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lambda: None) -> list[Process]:
-    """Kill what is found, a few times while there is something new; what is still there afterwards.
+    """Kill the processes that `find` returns, again while there are new ones, and return those that are still there.
 
-    One pass is not enough: whoever forks between being listed and being killed leaves a child behind.
+    One pass is not enough: a process that forks between being listed and being killed leaves a child behind.
     """
-    seen: set[Process] = set()
+    killed: set[Process] = set()
     left = find()
     for _ in range(_PASSES_MAX):
-        if seen.issuperset(left):
+        if killed.issuperset(left):
             break
         for process in left:
             send(process, signal.SIGKILL)
-        seen.update(left)
+        killed.update(left)
         reap()
         left = find()
-    # who is dying has no environment any more to be found by, but may still hold its GPU
-    return [*left, *(process for process in seen.difference(left) if alive(process))]
+    # A dying process has no environment to be found by any more, but may still hold its GPU.
+    return [*left, *(process for process in killed.difference(left) if alive(process))]
 
 
 def children() -> list[int]:
@@ -200,8 +200,9 @@ def _stat(pid: int) -> _Stat | None:
             text = file.read()
     except OSError:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()  # the name before may hold spaces and parentheses
-    # a leader that has left while its threads go on is shown as a zombie too
+    # The name that comes first may hold spaces and parentheses.
+    fields = text[text.rindex(b")") + 2 :].split()
+    # A leader that has exited while its threads go on is shown as a zombie, too.
     dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[19]), dead)
 

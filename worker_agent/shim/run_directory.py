@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
-GO = "go.json"  # to a part of a gang: all nodes are ready
+# Written to a part of a gang once all its nodes are ready.
+GO = "go.json"
 LOGS = "logs"
-TOLD = "told"  # an empty file: the scheduler knows of the exit
-_HEEDING = ("heeds-", "progress-")  # files by which ranks show that they read lease.json
+# An empty file, made once the scheduler has the exit.
+TOLD = "told"
+# The prefixes of files by which ranks show that they read lease.json.
+_HEEDING = ("heeds-", "progress-")
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _NAME_LENGTH_MAX = 100
@@ -33,7 +36,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def directory_name(lease: str) -> str:
-    """A name for the directory of a lease: different leases get different ones, and none is a path."""
+    """Return a name for the directory of a lease: different leases get different ones, and none is a path."""
     if not lease:
         raise ValueError("a lease needs an id")
     name = "".join(c if c in _SAFE else "".join(f"%{b:02X}" for b in c.encode()) for c in lease)
@@ -42,13 +45,13 @@ def directory_name(lease: str) -> str:
     if len(name) > _NAME_LENGTH_MAX:
         import hashlib
 
-        # "+" is in no escaped name, so that no other id has this one
+        # No escaped name holds a "+", so no other id gets this name.
         name = f"{name[:60]}+{hashlib.sha256(lease.encode()).hexdigest()[:32]}"
     return name
 
 
 def progress_name(rank: int) -> str:
-    """The file in which a rank says how far it is."""
+    """Return the name of the file in which a rank reports its progress."""
     return f"progress-{rank}.json"
 
 
@@ -62,7 +65,7 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the directory."""
         from pathlib import Path
 
         return Path(self._path)
@@ -81,13 +84,13 @@ class RunDirectory:
     def is_in_place(self) -> bool:
         """Whether the directory is still found by its path: a job can remove its own."""
         try:
-            there = os.stat(self._path, follow_symlinks=False)
+            current = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self.fd))
+        return os.path.samestat(current, os.fstat(self.fd))
 
     def made_again(self) -> RunDirectory:
-        """The directory that is found by the path now, made if there is none; OSError where that is impossible."""
+        """Open the directory that the path names now, and make it if there is none; OSError where that fails."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, 0o700)
         again = RunDirectory(self._path)
@@ -117,7 +120,7 @@ class RunDirectory:
     def read(
         self, name: str, *, owner: int | None = None, size_bytes_max: int = _FILE_BYTES_MAX
     ) -> dict[str, Any] | None:
-        """The object in a JSON file; None when there is none that could be believed."""
+        """Return the object in a JSON file; None when there is none that can be trusted."""
         try:
             fd = os.open(name, _READ, dir_fd=self.fd)
         except OSError:
@@ -161,11 +164,11 @@ class RunDirectory:
             os.close(os.open(name, _CREATE, 0o644, dir_fd=self.fd))
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of this name."""
+        """Tell whether there is anything of this name."""
         return self.version(name) is not None
 
     def version(self, name: str) -> tuple[int, int, int] | None:
-        """Changes whenever the file is replaced; None when there is none."""
+        """Return a value that changes whenever the file is replaced; None when there is none."""
         try:
             about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except OSError:

@@ -183,6 +183,6 @@ def test_taken_covers_all_that_was_said_before():
         await outgoing.get()
         outgoing.report(Report(3, 0))
         await outgoing.get()
-        return [*outgoing.taken(2), *outgoing.taken(2)]
+        return [*outgoing.on_taken(2), *outgoing.on_taken(2)]
 
     assert asyncio.run(told()) == [1, 2, 3]

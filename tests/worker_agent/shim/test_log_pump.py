@@ -75,11 +75,12 @@ def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
     """However late the pump comes to read anything: here, when the job has printed what it has to say."""
     printed = tmp_path / "printed"
     late = (
-        "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nat_once = shim.pump\n"
+        "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nimport worker_agent.shim.log_pump as output\n"
+        "at_once = output.pump\n"
         "def late(*what):\n"
         f"    while not os.path.exists('{printed}'): time.sleep(0.01)\n"
         "    at_once(*what)\n"
-        "shim.pump = late\nshim.main(sys.argv[1])\nos._exit(0)"
+        "output.pump = late\nshim.main(sys.argv[1])\nos._exit(0)"
     )
     code = f"print('output', flush=True); open('{printed}', 'w')"
     run = ShimRun(tmp_path / "runs", python(code), notes=["one", "two"])
@@ -93,8 +94,9 @@ def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
 def test_the_end_of_the_output_is_waited_for_however_long_the_machine_stood_still(tmp_path: Path) -> None:
     """exit.json says that the log is whole: a clock that has jumped is no reason to write it sooner."""
     jumps = (
-        "import itertools, sys, time, types\nimport worker_agent.shim.__main__ as shim\nat_once = shim.pump\n"
-        "shim.pump = lambda *what: (time.sleep(0.3), at_once(*what))\n"
+        "import itertools, sys, time, types\nimport worker_agent.shim.__main__ as shim\n"
+        "import worker_agent.shim.log_pump as output\nat_once = output.pump\n"
+        "output.pump = lambda *what: (time.sleep(0.3), at_once(*what))\n"
         "def finish(self, error, rest=shim.Shim._finish):\n"
         "    clock = itertools.count(time.monotonic(), 100.0)\n"
         "    shim.time = types.SimpleNamespace(monotonic=lambda: next(clock))\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker_agent.shim_runs import PATIENCE_S, ShimRun, gone, python, shim_run, stop, wait_for
-from worker_agent.shim.child import be_no_dearer_than_others
+from worker_agent.shim.child import reset_oom_score
 from worker_agent.shim.exit_file import RETRY_S
 from worker_agent.shim.run_directory import EXIT, START, RunDirectory
 
@@ -228,7 +228,7 @@ def test_a_score_that_keeps_from_the_kernel_is_given_up(tmp_path: Path, before: 
     """Where it is an ordinary one, or an operator made jobs cheaper, it stays."""
     score = tmp_path / "oom_score_adj"
     score.write_text(before)
-    be_no_dearer_than_others(str(score))
+    reset_oom_score(str(score))
     assert score.read_text() == after
 
 
@@ -317,7 +317,7 @@ def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
         second.start()
         assert second.shim is not None
         second.shim.wait()
-        assert "somebody carries it out already" in second.troubles()
+        assert "another shim carries it out already" in second.troubles()
         assert not gone(leader)
 
 
