@@ -5,7 +5,6 @@ Commands import what they need when they run. `fault_of_import` turns a failed i
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
@@ -66,12 +65,14 @@ def foreign_modules() -> dict[str, str]:
 
 def overwritten_modules() -> dict[str, str]:
     """Return, for each of our modules into which another distribution has written, the name of that distribution."""
-    owners = importlib.metadata.packages_distributions()
+    from importlib import metadata
+
+    owners = metadata.packages_distributions()
     return {
         name: other
         for name in OUR_MODULES
         for other in set(owners.get(name, ())) - {DISTRIBUTION}
-        if any(file.parts[0] == name for file in importlib.metadata.files(other) or ())
+        if any(file.parts[0] == name for file in metadata.files(other) or ())
     }
 
 

@@ -157,6 +157,8 @@ def submit(
 
 
 def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:
+    if not any(spec.upload for spec in specs):
+        return client.submit(specs, key)
     from gavel.cli.io.progress import Bar
 
     with Bar("packing") as bar:
