@@ -18,8 +18,6 @@ OWN_DISK = "node:"  # begins the name of the place that only one node sees
 class NodeState(StrEnum):
     """Whether a node can be given work."""
 
-    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
-
     UP = "up"
     DRAINING = "draining"  # finishes its round, gets nothing new
     SILENT = "silent"  # unreachable, which is not dead: its leases run to their end

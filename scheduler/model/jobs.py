@@ -22,8 +22,6 @@ from scheduler.model.launch import Launch
 class JobState(StrEnum):
     """Where a job is in its life."""
 
-    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
-
     QUEUED = "queued"  # waiting, has not run since it was (re)queued
     RUNNING = "running"  # holds a lease
     PREEMPTED = "preempted"  # ran, gave its GPUs up, waits for the next turn
@@ -39,8 +37,6 @@ WAITING = frozenset({JobState.QUEUED, JobState.PREEMPTED})
 
 class Move(StrEnum):
     """What can happen to a job."""
-
-    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
 
     START = "start"
     PREEMPT = "preempt"

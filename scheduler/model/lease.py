@@ -40,8 +40,6 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Phase(StrEnum):
     """Where a lease is in its life."""
 
-    __hash__ = str.__hash__  # Enum's own is written in Python, and these are asked for in every round
-
     WAITING = "waiting"  # planned; its GPUs or its job are still held by leases that are ending
     SENT = "sent"  # given to the node, not confirmed
     RUNNING = "running"
