@@ -79,7 +79,7 @@ def read_json(path: Path, text: str) -> Any:
             f"is not JSON: {fault.msg}", file=str(path), line=fault.lineno, hint="was it cut off?"
         ) from fault
     except TraceError as fault:
-        raise fault.at(str(path), _line_of_fault(text)) from None
+        raise fault.at(str(path), line_of_bad_json(text)) from None
     except (ValueError, RecursionError) as fault:
         raise UnreadableFile(f"is not JSON: {show(str(fault))}", file=str(path), hint="check it") from fault
 
@@ -87,8 +87,8 @@ def read_json(path: Path, text: str) -> Any:
 JSON_TOKEN = re.compile(r"""(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}]|NaN|-?Infinity""")
 
 
-def _line_of_fault(text: str) -> int | None:
-    """Return the line of the first repeated key, NaN or infinity, which `json` itself does not report."""
+def line_of_bad_json(text: str) -> int | None:
+    """Return the line of a key that appears twice in its object, or of a constant that JSON does not have."""
     keys: list[set[str]] = []
     for token in JSON_TOKEN.finditer(text):
         # Two spellings may be one key.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from protos.files.convert import Misfit
+from protos.files.errors import BadInput, literal
 from protos.files.settings import ConfigError, environment, options, read_settings
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError
@@ -68,21 +68,21 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
 
     def checked(self) -> AgentConfig:
-        """Return these settings. Misfit names the field that cannot be right."""
+        """Return these settings. BadInput names the field that cannot be right."""
         if not _ADDRESS.fullmatch(self.scheduler) or int(self.scheduler.rpartition(":")[2]) > 65535:
-            raise _misfit("scheduler", self.scheduler, "must be an address such as head-node:7071")
+            raise _objection("scheduler", self.scheduler, "must be an address such as head-node:7071")
         if not _NAME.fullmatch(self.node_name):
-            raise _misfit("name", self.node_name, "must be at most 63 letters, digits, '.', '_' and '-'")
+            raise _objection("name", self.node_name, "must be at most 63 letters, digits, '.', '_' and '-'")
         if self.gpus:
             try:
                 parse_gpus(self.gpus)
             except InventoryError as error:
-                raise _misfit("gpus", self.gpus, str(error)) from None
+                raise _objection("gpus", self.gpus, str(error)) from None
         for key, value in self.labels.items():
             if not _NAME.fullmatch(key) or len(value) > 256 or not value.isprintable():
-                raise _misfit("labels", f"{key}={value}", "must be a plain name and a printable value")
+                raise _objection("labels", f"{key}={value}", "must be a plain name and a printable value")
         if self.single_user and self.switch_users:
-            raise Misfit(("single_user",), "is on, and switch_users too", "choose one")
+            raise BadInput("is on, and switch_users too", "choose one", place=("single_user",))
         return self
 
     @property
@@ -110,8 +110,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return own if own.is_dir() else None
 
 
-def _misfit(field: str, value: str, advice: str) -> Misfit:
-    return Misfit((field,), f"is '{value}'", advice)
+def _objection(field: str, value: str, advice: str) -> BadInput:
+    return BadInput(f"is {literal(value)}", advice, place=(field,))
 
 
 def agent_config(

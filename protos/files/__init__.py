@@ -1,1 +1,1 @@
-"""Files that users write, YAML 1.2 above all: read by the same code in client, scheduler and agent."""
+"""Files that users write: YAML 1.2, settings, typed values. One code for client, scheduler and agent."""

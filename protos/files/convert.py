@@ -5,32 +5,19 @@ msgspec converts. Where it refuses, we look for the place ourselves: its own pat
 
 from __future__ import annotations
 
-import difflib
 import types
-from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from protos.files.yaml import Place, words
+from protos.files.errors import BadInput, Place, literal, suggest
 
 T = TypeVar("T")
-QUOTED_MAX = 60
-# How many names a message lists where none is similar.
-LISTED_MAX = 12
-
-
-class Misfit(ValueError):
-    """A value that cannot be used: the keys and positions that lead to it, what is wrong with it, what to do."""
-
-    def __init__(self, place: Place, problem: str, advice: str = "", line: int | None = None) -> None:
-        super().__init__(f"{words(place)} {problem}{'; ' if advice else ''}{advice}".strip())
-        self.place, self.problem, self.advice, self.line = place, problem, advice, line
 
 
 def convert(data: Any, kind: type[T]) -> T:
-    """Return plain data as a value of this type. Whole numbers may be written as 2.0. Misfit says what does not fit."""
+    """Return plain data as a value of this type. BadInput says what does not fit; 2.0 is a whole number."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
@@ -40,28 +27,6 @@ def convert(data: Any, kind: type[T]) -> T:
 def expected(kind: Any) -> str:
     """Return what a value of this type has to be, for a message."""
     return _expected(inspect.type_info(kind))
-
-
-def quote(value: Any) -> str:
-    """Return a value for a message: short, printable, of a list or table only its kind."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= QUOTED_MAX else f"{text[: QUOTED_MAX - 1]}…"
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'gpus'?`, or the names there are."""
-    names = list(known)
-    lowered = {known.lower(): known for known in reversed(names)}
-    if near := difflib.get_close_matches(name.lower()[:100], lowered, n=1):
-        return f"did you mean '{lowered[near[0]]}'?"
-    more = len(names) - LISTED_MAX
-    return f"there are {', '.join(names[:LISTED_MAX])}{f' and {more} more' if more > 0 else ''}"
 
 
 def bare(hint: Any) -> Any:
@@ -80,7 +45,7 @@ def is_struct(kind: Any) -> bool:
 
 
 def _fitted(hint: Any, value: Any, place: Place) -> Any:
-    """Return the value with floats as whole numbers where those belong. Misfit for the first that does not fit."""
+    """Return the value with floats as whole numbers where those belong. BadInput for the first that does not fit."""
     kind = bare(hint)
     origin, args = get_origin(kind), get_args(kind)
     if is_struct(kind) and isinstance(value, dict):
@@ -95,8 +60,8 @@ def _fitted(hint: Any, value: Any, place: Place) -> Any:
     try:
         msgspec.convert(whole, hint)
     except msgspec.ValidationError:
-        subject = "" if place else "the file "
-        raise Misfit(place, f"{subject}is {quote(value)}", f"must be {expected(hint)}") from None
+        problem = f"{'' if place else 'the file '}is {literal(value)}"
+        raise BadInput(problem, f"must be {expected(hint)}", place=place) from None
     return whole
 
 
@@ -104,10 +69,11 @@ def _fitted_table(kind: type[msgspec.Struct], value: dict[str, Any], place: Plac
     hints = get_type_hints(kind, include_extras=True)
     for key in value:
         if key not in hints:
-            raise Misfit((*place, key), "is unknown", _advice(key, hints))
+            raise BadInput("is unknown", _advice(key, hints), place=(*place, key))
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in value:
-            raise Misfit((*place, field.name), "is missing", f"must be {expected(hints[field.name])}")
+            advice = f"must be {expected(hints[field.name])}"
+            raise BadInput("is missing", advice, place=(*place, field.name))
     return {key: _fitted(hints[key], item, (*place, key)) for key, item in value.items()}
 
 
@@ -119,7 +85,7 @@ def _advice(key: str, hints: dict[str, Any]) -> str:
         for table, hint in hints.items()
         if is_struct(bare(hint)) and key in bare(hint).__struct_fields__
     ]
-    return f"did you mean '{deeper[0]}.{key}'?" if deeper and advice.startswith("there are") else advice
+    return f'did you mean "{deeper[0]}.{key}"?' if deeper and advice.startswith("there are") else advice
 
 
 def _expected(info: inspect.Type) -> str:
@@ -130,13 +96,13 @@ def _expected(info: inspect.Type) -> str:
             parts = [part for part in info.types if not isinstance(part, inspect.NoneType)]
             return " or ".join(map(_expected, parts))
         case inspect.LiteralType():
-            return " or ".join(f"'{value}'" for value in info.values)
+            return " or ".join(map(literal, info.values))
         case inspect.IntType() | inspect.FloatType():
             number = "a whole number" if isinstance(info, inspect.IntType) else "a number"
-            bounds = {"above": info.gt, "from": info.ge, "to": info.le}
-            return " ".join(
-                [number, *(f"{word} {bound:,}" for word, bound in bounds.items() if bound is not None)]
-            )
+            if info.gt is not None:
+                number += f" above {_number(info.gt)}"
+                return number if info.le is None else f"{number}, at most {_number(info.le)}"
+            return number if info.ge is None else f"{number} from {_number(info.ge)} to {_number(info.le)}"
         case inspect.StrType():
             return "text that is not empty" if info.min_length else "text in quotes"
         case inspect.BoolType():
@@ -146,5 +112,9 @@ def _expected(info: inspect.Type) -> str:
         case inspect.ListType() | inspect.VarTupleType():
             return "a list"
         case inspect.DictType() | inspect.StructType():
-            return "a table of keys and values"
+            return "a mapping that is not empty" if getattr(info, "min_length", None) else "a mapping"
     raise NotImplementedError(f"no words for {info}")
+
+
+def _number(bound: float | None) -> str:
+    return f"{bound:g}" if isinstance(bound, float) and abs(bound) >= 1e9 else f"{int(bound or 0):,}"

@@ -1,7 +1,7 @@
 """Settings from a file (TOML or YAML), over it the environment, over that options. ConfigError says what is wrong.
 
 A model (a msgspec struct) says which settings there are. Two methods that it may have are called here:
-`completed(given)` fills in what follows from other settings where it was not given; `checked()` raises a Misfit, or
+`completed(given)` fills in what follows from other settings where it was not given; `checked()` raises BadInput, or
 another ValueError with `field`, `problem` and `advice`.
 """
 
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from protos.files.convert import Misfit, bare, convert, is_struct
-from protos.files.yaml import BadYaml, Place, plain, read_table, words
+from protos.files.convert import bare, convert, is_struct
+from protos.files.errors import BadInput, Place, words
+from protos.files.yaml import line_of, plain, read_table
 
 M = TypeVar("M", bound=msgspec.Struct)
-Lines = dict[Place, int]
+_Lines = Callable[[Place], int | None]
 SIZE_MAX = 2**20
 
 
@@ -41,10 +43,12 @@ class Override(NamedTuple):
 
 def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Override] = ()) -> M:
     """Return the settings in a file, with these overrides; later ones win. ConfigError otherwise."""
-    lines: Lines = {}
+    data: dict[str, Any] = {}
+    lines: _Lines = _no_line
     sources: dict[Place, str] = {}
     try:
-        data = _read(Path(path), lines) if path is not None else {}
+        if path is not None:
+            data, lines = _read(Path(path))
         for override in overrides:
             place: Place = tuple(override.key.split("."))
             sources[place] = override.source
@@ -52,25 +56,24 @@ def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Ov
         settings = _completed(convert(data, kind), data)
         _check(settings, ())
         return settings
-    except BadYaml as error:
-        misfit = Misfit(error.place, error.problem, line=error.line)
-    except Misfit as error:
-        misfit = error
-    place, advice = misfit.place, misfit.advice
-    line = misfit.line or next(
-        (lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None
-    )
+    except BadInput as error:
+        line = error.line or lines(error.place)
+        source = _source(error.place, sources, line)
+        name = Path(path).name if path is not None else ""
+        where = source or (f"{name}, line {line}" if line else name)
+        error.advice = _nested_variable(kind, source, error.place) or error.advice
+        error.line = None
+        message = f"{where}{': ' if where else ''}{error}"
+        raise ConfigError(message, words(error.place), line) from None
+
+
+def _source(place: Place, sources: Mapping[Place, str], line: int | None) -> str:
+    """Return the option or variable that a value comes from; empty: the file, or a default."""
     source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), "")
-    if not source and line is None:
-        # A table without a line of its own: one of its keys came from elsewhere.
-        source = next((source for key, source in sources.items() if key[: len(place)] == place), "")
-    if len(place) == 1 and source.endswith(str(place[0]).upper()):
-        advice = _nested_variable(kind, source, str(place[0])) or advice
-    name = Path(path).name if path is not None else ""
-    where = source or (f"{name}, line {line}" if line else name)
-    subject = " ".join(part for part in (words(place), misfit.problem) if part)
-    message = f"{where}{': ' if where else ''}{subject}{'; ' if advice else ''}{advice}"
-    raise ConfigError(message, words(place), line)
+    if source or line is not None:
+        return source
+    # A table without a line of its own: one of its keys may come from elsewhere.
+    return next((source for key, source in sources.items() if key[: len(place)] == place), "")
 
 
 def environment(prefix: str, variables: Mapping[str, str]) -> Iterator[Override]:
@@ -92,8 +95,11 @@ def variable(prefix: str, place: Place) -> str:
     return prefix + "__".join(map(str, place)).upper()
 
 
-def _nested_variable(kind: type[msgspec.Struct], name: str, key: str) -> str:
+def _nested_variable(kind: type[msgspec.Struct], name: str, place: Place) -> str:
     """Return advice for a variable that has one underscore too few, or lacks its table; empty: none."""
+    key = str(place[0]) if len(place) == 1 else ""
+    if not key or not name.endswith(key.upper()):
+        return ""
     for table, hint in get_type_hints(kind).items():
         for field in bare(hint).__struct_fields__ if is_struct(bare(hint)) else ():
             if key in (field, f"{table}_{field}"):
@@ -104,7 +110,7 @@ def _nested_variable(kind: type[msgspec.Struct], name: str, key: str) -> str:
 def _put(data: dict[str, Any], place: Place, value: Any, kind: Any) -> None:
     for depth, key in enumerate(place):
         if not isinstance(data, dict):
-            raise Misfit(place, f"is not possible: {words(place[:depth])} is not a table")
+            raise BadInput(f"is not possible: {words(place[:depth])} is not a table", place=place)
         kind = bare(kind)
         if is_struct(kind):
             kind = get_type_hints(kind, include_extras=True).get(str(key), Any)
@@ -140,24 +146,25 @@ def _completed(settings: M, data: Mapping[str, Any]) -> M:
 
 
 def _check(settings: msgspec.Struct, place: Place) -> None:
-    """Raise what the models object to, inner tables first, as a Misfit with the whole place."""
+    """Raise what the models object to, inner tables first, as BadInput with the whole place."""
     for field in settings.__struct_fields__:
         if isinstance(inner := getattr(settings, field), msgspec.Struct):
             _check(inner, (*place, field))
     try:
         if hasattr(settings, "checked"):
             settings.checked()
-    except Misfit as misfit:
-        raise Misfit((*place, *misfit.place), misfit.problem, misfit.advice) from None
+    except BadInput as error:
+        raise BadInput(error.problem, error.advice, place=(*place, *error.place)) from None
     except ValueError as error:
         objection: Any = error
         if not hasattr(error, "field"):
             raise
-        raise Misfit((*place, *objection.field.split(".")), objection.problem, objection.advice) from None
+        inner_place = objection.field.split(".")
+        raise BadInput(objection.problem, objection.advice, place=(*place, *inner_place)) from None
 
 
-def _read(path: Path, lines: Lines) -> dict[str, Any]:
-    """Return the tables in a file; `lines` receives the line of each key."""
+def _read(path: Path) -> tuple[dict[str, Any], _Lines]:
+    """Return the tables in a file, and a function for their lines: YAML where its name says so, else TOML."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
@@ -168,13 +175,19 @@ def _read(path: Path, lines: Lines) -> dict[str, Any]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path.name}, line {line}: not UTF-8 text", line=line) from None
+        raise BadInput("not UTF-8 text", line=content.count(b"\n", 0, error.start) + 1) from None
     if path.suffix.lower() in (".yaml", ".yml"):
-        data: dict[str, Any] = plain(read_table(text), lines)
-        return data
-    lines |= _toml_lines(text)
-    return _toml(text)
+        root = read_table(text)
+        return plain(root), partial(line_of, root)
+    return _toml(text), partial(_nearest_line, _toml_lines(text))
+
+
+def _no_line(place: Place) -> None:
+    return None
+
+
+def _nearest_line(lines: Mapping[Place, int], place: Place) -> int | None:
+    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -187,20 +200,21 @@ def _toml(text: str) -> dict[str, Any]:
             problem = "a key or table appears twice"
         else:
             problem = f"not valid TOML: {problem[0].lower()}{problem[1:]}"
-        raise Misfit((), problem, line=int(line) if line else text.count("\n") + 1) from None
+        raise BadInput(problem, line=int(line) if line else text.count("\n") + 1) from None
     except RecursionError:
-        raise Misfit((), "nested too deeply") from None
+        raise BadInput("nested too deeply") from None
     except ValueError as error:
-        raise Misfit((), f"not valid TOML: {error}") from None
+        # Python refuses to read integers of more than some thousand digits.
+        raise BadInput(f"not valid TOML: {error}") from None
 
 
 _TOML_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 
-def _toml_lines(text: str) -> Lines:
+def _toml_lines(text: str) -> dict[Place, int]:
     """Return the lines of keys that begin a line; tomllib does not say. Keys inside a line have none of their own."""
-    lines, table, counts = Lines(), Place(), dict[Place, int]()
+    lines, table, counts = dict[Place, int](), Place(), dict[Place, int]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _TOML_HEADER.match(line):
             table = _toml_place(header[2])

@@ -5,17 +5,20 @@ knows its line, and a scalar keeps its text as written. What makes a small file 
 nesting, tags, keys that appear twice, and aliases, unless the caller allows them.
 
 libyaml parses. We compose its events ourselves, because the composers of PyYAML recurse once per level, know neither
-tags nor aliases any more when they are done, and take three times as long.
+tags nor aliases any more when they are done, and take three times as long. Nodes are structs that the garbage
+collector passes over: a large file has millions.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
+
+from protos.files.errors import BadInput, Place, literal
 
 DEPTH_MAX = 20
 # How many values the aliases of a file may repeat in all.
@@ -33,19 +36,7 @@ _WORDS: Mapping[str, bool | None] = {
 }
 
 
-Place = tuple[str | int, ...]
-
-
-class BadYaml(ValueError):
-    """A text that is not YAML as we accept it. `line` counts from 1; `place` is the keys leading to the fault."""
-
-    def __init__(self, problem: str, line: int | None = None, place: Place = ()) -> None:
-        super().__init__(problem)
-        self.problem, self.line, self.place = problem, line, place
-
-
-@dataclass(slots=True, eq=False)
-class Scalar:
+class Scalar(msgspec.Struct, gc=False, eq=False):
     """A word or number as it is written. `line` is None where it does not come from a file."""
 
     value: str
@@ -53,16 +44,14 @@ class Scalar:
     is_quoted: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class List:
+class List(msgspec.Struct, gc=False, eq=False):
     """A list."""
 
     value: list[Node]
     line: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Table:
+class Table(msgspec.Struct, gc=False, eq=False):
     """A mapping: the key as a node and the value, by the text of the key."""
 
     value: dict[str, tuple[Scalar, Node]]
@@ -73,20 +62,20 @@ Node = Scalar | List | Table
 
 
 def read_yaml(text: str, *, aliases: bool = False) -> list[Node]:
-    """Return each document that is not empty; BadYaml otherwise. `aliases` allows `*name` and the key `<<`."""
+    """Return each document that is not empty; BadInput otherwise. `aliases` allows `*name` and the key `<<`."""
     try:
         documents = _compose(yaml.parse(text, _LOADER), aliases)
     except UnicodeEncodeError:
-        raise BadYaml("is not Unicode text (half of a surrogate pair)") from None
+        raise BadInput("is not Unicode text (half of a surrogate pair)") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {_problem_of(error, text)}"
-        raise BadYaml(problem, mark.line + 1 if mark else None) from None
+        raise BadInput(problem, line=mark.line + 1 if mark else None) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else None
-        raise BadYaml(f"not valid YAML: {error.reason}", line) from None
+        raise BadInput(f"not valid YAML: {error.reason}", line=line) from None
     except yaml.YAMLError as error:
-        raise BadYaml(f"not valid YAML: {' '.join(str(error).split())}") from None
+        raise BadInput(f"not valid YAML: {' '.join(str(error).split())}") from None
     return [node for node in documents if scalar(node) is not None]
 
 
@@ -94,9 +83,9 @@ def read_table(text: str, *, aliases: bool = False) -> Table:
     """Return the one document of a text, which must be a mapping; an empty text is an empty mapping."""
     first, *rest = read_yaml(text, aliases=aliases) or [Table({})]
     if rest:
-        raise BadYaml("a second document begins", rest[0].line)
+        raise BadInput("a second document begins", line=rest[0].line)
     if not isinstance(first, Table):
-        raise BadYaml(f"must be a mapping, got {quote(first)}", first.line)
+        raise BadInput(f"must be a mapping, got {quote(first)}", line=first.line)
     return first
 
 
@@ -114,34 +103,34 @@ def scalar(node: Node) -> Any:
     return int(text) if _WHOLE.fullmatch(text) else float(text)
 
 
-def plain(node: Node, lines: dict[Place, int] | None = None, place: Place = ()) -> Any:
-    """Return a node as plain data. `lines` receives the line of each value, by the keys and positions leading to it."""
-    if lines is not None and node.line is not None:
-        lines.setdefault(place, node.line)
-    if isinstance(node, Scalar):
-        return scalar(node)
+def plain(node: Node) -> Any:
+    """Return a node as plain data."""
     if isinstance(node, List):
-        return [plain(item, lines, (*place, index)) for index, item in enumerate(node.value)]
-    if lines is not None:
-        lines |= {(*place, name): key.line for name, (key, _) in node.value.items() if key.line}
-    return {name: plain(item, lines, (*place, name)) for name, (_, item) in node.value.items()}
+        return [plain(item) for item in node.value]
+    if isinstance(node, Table):
+        return {name: plain(item) for name, (_, item) in node.value.items()}
+    return scalar(node)
 
 
-def words(place: Place) -> str:
-    """Return `tenants[1].weight`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-    return text.removeprefix(".")
+def line_of(node: Node, place: Place) -> int | None:
+    """Return the line of what stands at a place below a node, or of the nearest thing around it."""
+    line = None
+    for part in place:
+        if isinstance(node, Table) and part in node.value:
+            key, node = node.value[str(part)]
+            line = key.line
+        elif isinstance(node, List) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.line
+        else:
+            break
+    return line
 
 
 def quote(node: Node) -> str:
-    """Return what stands there, for a message."""
-    if not isinstance(node, Scalar):
-        return "a list" if isinstance(node, List) else "a mapping"
-    value = scalar(node)
-    if not isinstance(value, str):
-        return "nothing" if value is None else node.value[:60]
-    text = value if len(value) <= 60 else value[:59] + "…"
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + '"'
+    """Return what stands there, for a message; numbers as they are written."""
+    value = scalar(node) if isinstance(node, Scalar) else node.value
+    return str(node.value)[:60] if type(value) in (int, float) else literal(value)
 
 
 def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
@@ -154,12 +143,14 @@ def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
         line = event.start_mark.line + 1
         match event:
             case yaml.ScalarEvent():
-                _refuse_tag(event)
+                if event.tag is not None:
+                    _refuse_tag(event)
                 node: Node = Scalar(event.value, line, event.style not in (None, ""))
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
-                _refuse_tag(event)
+                if event.tag is not None:
+                    _refuse_tag(event)
                 if len(opened) == DEPTH_MAX:
-                    raise BadYaml("nested too deeply", line)
+                    raise BadInput("nested too deeply", line=line)
                 opened.append(event)
                 parts.append([])
                 continue
@@ -170,7 +161,7 @@ def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
                 event, items = opened.pop(), parts.pop()
                 try:
                     node = _table(items, event.start_mark.line + 1, anchors)
-                except BadYaml as error:
+                except BadInput as error:
                     error.place = (*_place(opened, parts[1:]), *error.place)
                     raise
             case yaml.AliasEvent():
@@ -196,8 +187,8 @@ def _place(opened: Iterable[Any], parts: Iterable[list[Node]]) -> Place:
 
 
 def _refuse_tag(event: Any) -> None:
-    if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
-        raise BadYaml(f"the tag {event.tag} is not supported: leave it out", event.start_mark.line + 1)
+    if event.tag not in ("!", "tag:yaml.org,2002:str"):
+        raise BadInput(f"the tag {event.tag} is not supported: leave it out", line=event.start_mark.line + 1)
 
 
 def _table(parts: list[Node], line: int, anchors: _Anchors) -> Table:
@@ -205,17 +196,17 @@ def _table(parts: list[Node], line: int, anchors: _Anchors) -> Table:
     merged: list[Node] = []
     for key, value in zip(parts[::2], parts[1::2], strict=True):
         if not isinstance(key, Scalar):
-            raise BadYaml("a list or mapping cannot be a key", key.line)
+            raise BadInput("a list or mapping cannot be a key", line=key.line)
         if key.value == "<<" and anchors.allowed and not key.is_quoted:
             merged += value.value if isinstance(value, List) else [value]
         elif key.value in table:
             first = table[key.value][0].line
-            raise BadYaml(f"appears twice (first in line {first})", key.line, (key.value,))
+            raise BadInput(f"appears twice (first in line {first})", line=key.line, place=(key.value,))
         else:
             table[key.value] = key, value
     for mapping in merged:
         if not isinstance(mapping, Table):
-            raise BadYaml("<< takes a mapping or a list of mappings", line)
+            raise BadInput("<< takes a mapping or a list of mappings", line=line)
         anchors.count(len(mapping.value), line)
         for name, pair in mapping.value.items():
             table.setdefault(name, pair)
@@ -235,13 +226,13 @@ class _Anchors:
         """Return the node that an alias stands for."""
         line = event.start_mark.line + 1
         if not self.allowed:
-            raise BadYaml("an alias (*) is not supported here: write its value out", line)
+            raise BadInput("an alias (*) is not supported here: write its value out", line=line)
         if event.anchor not in self.nodes:
-            raise BadYaml(f"alias *{event.anchor} stands for nothing that ends before it", line)
+            raise BadInput(f"alias *{event.anchor} stands for nothing that ends before it", line=line)
         node = self.nodes[event.anchor]
         size, height = self._extent(node)
         if depth + height > DEPTH_MAX:
-            raise BadYaml("nested too deeply", line)
+            raise BadInput("nested too deeply", line=line)
         self.count(size, line)
         return node
 
@@ -249,7 +240,7 @@ class _Anchors:
         """Add to the number of repeated values."""
         self.repeated += values
         if self.repeated > REPEATED_MAX:
-            raise BadYaml(f"aliases repeat more than {REPEATED_MAX:,} values", line)
+            raise BadInput(f"aliases repeat more than {REPEATED_MAX:,} values", line=line)
 
     def _extent(self, node: Node) -> tuple[int, int]:
         """Return how many values a node holds, aliases written out, and how deep it is."""

@@ -58,23 +58,23 @@ def test_yaml_says_the_same_as_toml(tmp_path):
 @pytest.mark.parametrize(
     ("text", "field", "part"),
     [
-        ('scheduler = "nowhere"', "scheduler", "is 'nowhere'; must be an address such as head-node:7071"),
+        ('scheduler = "nowhere"', "scheduler", 'is "nowhere"; must be an address such as head-node:7071'),
         ('scheduler = "a:99999"', "scheduler", "must be an address"),
-        ('name = "a/b"', "name", "is 'a/b'; must be at most 63 letters, digits, '.', '_' and '-'"),
+        ('name = "a/b"', "name", "must be at most 63 letters, digits, '.', '_' and '-'"),
         ('gpus = "v100"', "gpus", "expected TYPE=COUNT"),
         ("ask_s = -1", "ask_s", "is -1; must be a number from 0 to 1,000,000"),
         ("logs_mb = 0", "logs_mb", "is 0; must be a number from 1 to 1,000,000"),
         ("ask_s = nan", "ask_s", "must be a number from 0 to 1,000,000"),
         ("grace_s = 1e300", "grace_s", "is 1e+300; must be"),
-        ('log_level = "loud"', "log_level", "is 'loud'; must be 'debug' or "),
-        ('containment = "none"', "containment", "'subreaper'"),
+        ('log_level = "loud"', "log_level", 'is "loud"; must be "debug" or '),
+        ('containment = "none"', "containment", '"subreaper"'),
         ("single_user = true\nswitch_users = true", "single_user", "choose one"),
-        ('grace = "5"', "grace", "did you mean 'grace_s'?"),
-        ('grace_s = "5"', "grace_s", "is '5'; must be a number"),
+        ('grace = "5"', "grace", 'did you mean "grace_s"?'),
+        ('grace_s = "5"', "grace_s", 'is "5"; must be a number'),
         ('single_user = "yes"', "single_user", "must be true or false"),
         ("gpus = 4", "gpus", "is 4; must be text in quotes"),
-        ("labels = 3", "labels", "must be a table"),
-        ('labels = {"a b" = "c"}', "labels", "is 'a b=c'; must be a plain name"),
+        ("labels = 3", "labels", "must be a mapping"),
+        ('labels = {"a b" = "c"}', "labels", 'is "a b=c"; must be a plain name'),
         ("gpus = ", "", "not valid TOML"),
     ],
 )
@@ -124,7 +124,7 @@ def test_an_error_names_its_source_when_it_was_no_file():
         agent_config(None, {"gpus": "?"})
     with pytest.raises(ConfigError, match=r"^GAVEL_AGENT_GPUS: gpus "):
         agent_config(None, {}, {"GAVEL_AGENT_GPUS": "?"})
-    with pytest.raises(ConfigError, match=r"^GAVEL_AGENT_GPU: gpu is unknown; did you mean 'gpus'"):
+    with pytest.raises(ConfigError, match=r"^GAVEL_AGENT_GPU: gpu is unknown; did you mean .gpus"):
         agent_config(None, {}, {"GAVEL_AGENT_GPU": "?"})
 
 

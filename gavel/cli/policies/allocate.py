@@ -90,11 +90,11 @@ def allocate(
 def _answer(
     problem: str, spec: str, seed: int | None, plot: str | None, time_limit_s: float | None
 ) -> Answer:
-    from gavel.cli.io.document import BadFile
     from gavel.cli.policies.answer import Answer
     from gavel.cli.policies.problem_file import read_problem
     from policies.errors import PolicyError, UnknownPolicy
     from policies.registry import resolve
+    from protos.files.errors import BadInput
 
     try:
         policy = resolve(spec, time_limit_s)
@@ -109,7 +109,7 @@ def _answer(
     try:
         table = read_problem(problem, seed)
         return Answer(table, policy(table))
-    except (BadFile, PolicyError) as error:
+    except (BadInput, PolicyError) as error:
         raise Fault(f"{name}: {printable(str(error))}") from None
 
 

@@ -1,236 +1,246 @@
-"""The file in which people write a problem down: a cluster, its jobs and their rates.
+"""A problem file: a cluster, its jobs and their rates, as users write them. docs/problem-format.md describes it.
 
-docs/problem-format.md is its page. What a `Problem` demands of its arrays is asked here of the file first, so that
-an error names the place in it.
+The types below say what each field may be. What a `Problem` asks of its arrays is asked of the file first, so that an
+error names the place in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
-from gavel.cli.io.document import BadFile, read_document
-from gavel.cli.io.fields import Fields, Path, fault, number, sequence
-from gavel.cli.io.wording import nearest, quoted, shown
+from gavel.cli.io.document import read_document
 from policies.errors import ProblemError
 from policies.problem import ALONE, Columns, Jobs, Problem, Tenant
+from protos.files.convert import convert
+from protos.files.errors import BadInput, Place, literal, suggest
+from protos.gavel.v1.limits import GPUS_MAX
 
-TOP = ("worker_types", "jobs", "pairs", "tenants", "seed", "now_s")
-WORKER_TYPE = ("gpus", "price_per_gpu_hour")
-JOB = (
-    "id",
-    "gpus",
-    "weight",
-    "tenant",
-    "rates",
-    "steps_left",
-    "waited_s",
-    "isolated_s",
-    "deadline_s",
-    "variants",
-)
-VARIANT = ("worker_type", "gpus", "rate", "label")
-PAIR = ("jobs", "rates")
-TENANT = ("name", "weight", "policy")
-
-GPUS_MAX = 1_000_000
+NUMBER_MAX = 1e15
 SEED_MAX = 2**63 - 1
-# YAML aliases can ask for many columns in few bytes.
-COLUMNS_MAX = 5_000_000
+Name = Annotated[str, Meta(min_length=1)]
+Width = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
+Amount = Annotated[float, Meta(ge=0, le=NUMBER_MAX)]
+Factor = Annotated[float, Meta(gt=0, le=NUMBER_MAX)]
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A mapping in the file, in which only these fields may stand."""
+
+
+class WorkerType(_Entry):
+    """An entry of `worker_types`."""
+
+    gpus: Annotated[int, Meta(ge=0, le=GPUS_MAX)]
+    price_per_gpu_hour: Amount | None = None
+
+
+class Variant(_Entry):
+    """One more way of running a job."""
+
+    worker_type: str
+    rate: Amount
+    gpus: Width | None = None
+    label: str = ""
+
+
+class Job(_Entry):
+    """An entry of `jobs`."""
+
+    id: Name
+    gpus: Width = 1
+    weight: Factor = 1.0
+    tenant: str | None = None
+    rates: dict[str, Amount] | None = None
+    variants: list[Variant] | None = None
+    steps_left: Annotated[float, Meta(gt=0)] | Literal["inf"] | None = None
+    waited_s: Amount = 0.0
+    isolated_s: Amount = 0.0
+    deadline_s: float | Literal["inf"] | None = None
+
+
+class Pair(_Entry):
+    """An entry of `pairs`: the rates of two jobs on the same GPUs."""
+
+    jobs: tuple[str, str]
+    rates: dict[str, tuple[Amount, Amount]]
+
+
+class TenantEntry(_Entry):
+    """An entry of `tenants`."""
+
+    name: Name
+    weight: Factor = 1.0
+    policy: Literal["fairness", "fifo"] = "fairness"
+
+
+class ProblemFile(_Entry):
+    """The whole file."""
+
+    worker_types: Annotated[dict[str, WorkerType], Meta(min_length=1)]
+    jobs: list[Job]
+    pairs: list[Pair] = []
+    tenants: list[TenantEntry] = []
+    seed: Annotated[int, Meta(ge=0, le=SEED_MAX)] = 0
+    now_s: Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)] = 0.0
 
 
 def read_problem(name: str, seed: int | None = None) -> Problem:
-    """The problem in a JSON or YAML file (`-`: standard input); raises `BadFile`."""
-    return to_problem(read_document(name), seed)
+    """Return the problem in a JSON or YAML file (`-`: standard input); BadInput otherwise."""
+    document = read_document(name)
+    try:
+        return to_problem(document.data, seed)
+    except BadInput as error:
+        error.line = error.line or document.line_of(error.place)
+        raise
 
 
 def to_problem(data: Any, seed: int | None = None) -> Problem:
-    """The problem that plain data describes; raises `BadFile`."""
-    top = Fields((), data, TOP)
-    types = _worker_types(top)
-    tenants = _tenants(top)
-    jobs = _Jobs(types=list(types), tenants=dict.fromkeys(tenant.name for tenant in tenants))
-    for i, item in enumerate(top.items("jobs")):
-        jobs.add(("jobs", i), item)
-    for i, item in enumerate(top.items("pairs", [])):
-        jobs.add_pair(("pairs", i), item)
-    own_seed = top.whole("seed", 0, least=0, most=SEED_MAX)
+    """Return the problem that plain data describes; BadInput otherwise."""
+    file = convert(data, ProblemFile)
+    tenants = _tenants(file)
+    jobs = _Jobs(file, {tenant.name for tenant in tenants})
+    types = file.worker_types.values()
+    prices = [math.nan if kind.price_per_gpu_hour is None else kind.price_per_gpu_hour for kind in types]
     try:
         return Problem(
-            jobs=Jobs(tuple(jobs.rows), **jobs.facts),
-            columns=jobs.columns.build(),
-            worker_types=tuple(types),
-            capacity=np.array([gpus for gpus, _ in types.values()], dtype=float),
-            price_per_gpu_hour=np.array([price for _, price in types.values()], dtype=float),
+            jobs=jobs.rows(),
+            columns=jobs.columns(),
+            worker_types=tuple(file.worker_types),
+            capacity=np.array([kind.gpus for kind in types], dtype=float),
+            price_per_gpu_hour=np.array(prices, dtype=float),
             tenants=tenants,
-            seed=own_seed if seed is None else seed,
-            now_s=top.number("now_s", 0.0),
+            seed=file.seed if seed is None else seed,
+            now_s=file.now_s,
         )
     except ProblemError as error:
-        raise BadFile(str(error)) from None
+        raise BadInput(str(error)) from None
 
 
-def _worker_types(top: Fields) -> dict[str, tuple[int, float]]:
-    types = {}
-    for path, name, item in top.entries("worker_types"):
-        kind = Fields(path, item, WORKER_TYPE)
-        gpus = kind.whole("gpus", least=0, most=GPUS_MAX)
-        types[name] = (gpus, kind.number_if_known("price_per_gpu_hour", math.nan, least=0.0))
-    if not types:
-        raise fault(("worker_types",), "must name at least one type")
-    return types
-
-
-def _tenants(top: Fields) -> tuple[Tenant, ...]:
+def _tenants(file: ProblemFile) -> tuple[Tenant, ...]:
     tenants: dict[str, Tenant] = {}
-    for i, item in enumerate(top.items("tenants", [])):
-        tenant = Fields(("tenants", i), item, TENANT)
-        name, policy = tenant.name("name"), tenant.text("policy", "fairness")
-        if name in tenants:
-            raise fault((*tenant.path, "name"), f"{quoted(name)} appears twice")
-        if policy not in ("fairness", "fifo"):
-            raise fault((*tenant.path, "policy"), f'must be "fairness" or "fifo", got {quoted(policy)}')
-        tenants[name] = Tenant(name, tenant.number("weight", 1.0, above=0.0), policy)
+    for at, tenant in enumerate(file.tenants):
+        if tenant.name in tenants:
+            raise BadInput(f"is {literal(tenant.name)} again", place=("tenants", at, "name"))
+        tenants[tenant.name] = Tenant(tenant.name, tenant.weight, tenant.policy)
     return tuple(tenants.values())
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Columns under construction."""
+class _Jobs:
+    """The jobs and pairs of a file, checked against each other, as rows and columns of a problem."""
 
-    first: list[int] = field(default_factory=list)
-    second: list[int] = field(default_factory=list)
-    worker_type: list[int] = field(default_factory=list)
-    gpus: list[int] = field(default_factory=list)
-    first_rate: list[float] = field(default_factory=list)
-    second_rate: list[float] = field(default_factory=list)
-    label: list[str] = field(default_factory=list)
+    def __init__(self, file: ProblemFile, tenants: set[str]) -> None:
+        self._jobs = file.jobs
+        self._tenants = tenants
+        self._kinds = {name: at for at, name in enumerate(file.worker_types)}
+        self._rows: dict[str, int] = {}
+        # Of each column: first job, second job, worker type, GPUs, the rates of both jobs, label.
+        self._columns: list[tuple[int, int, int, int, float, float, str]] = []
+        for at, job in enumerate(file.jobs):
+            self._add(("jobs", at), at, job)
+        known: dict[tuple[int, int, int], int] = {}
+        for at, pair in enumerate(file.pairs):
+            self._add_pair(("pairs", at), at, pair, known)
 
-    def add(
-        self, path: Path, first: int, kind: int, gpus: int, rate: float, *,
-        label: str = "", second: int = ALONE, second_rate: float = 0.0,
-    ) -> None:  # fmt: skip
-        if len(self.first) >= COLUMNS_MAX:
-            raise fault(path, f"more than {COLUMNS_MAX:,} ways of running jobs in one file")
-        self.first.append(first)
-        self.second.append(second)
-        self.worker_type.append(kind)
-        self.gpus.append(gpus)
-        self.first_rate.append(rate)
-        self.second_rate.append(second_rate)
-        self.label.append(label)
-
-    def build(self) -> Columns:
-        return Columns(
-            first=np.array(self.first, dtype=np.int64),
-            second=np.array(self.second, dtype=np.int64),
-            worker_type=np.array(self.worker_type, dtype=np.int64),
-            gpus=np.array(self.gpus, dtype=np.int64),
-            first_rate=np.array(self.first_rate, dtype=float),
-            second_rate=np.array(self.second_rate, dtype=float),
-            label=tuple(self.label),
+    def rows(self) -> Jobs:
+        """Return the facts of the jobs."""
+        jobs = self._jobs
+        steps = [_or_inf(job.steps_left, ("jobs", at, "steps_left")) for at, job in enumerate(jobs)]
+        deadlines = [_or_inf(job.deadline_s, ("jobs", at, "deadline_s")) for at, job in enumerate(jobs)]
+        return Jobs(
+            tuple(self._rows),
+            gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
+            weight=np.array([job.weight for job in jobs], dtype=float),
+            tenant=tuple(job.tenant or "" for job in jobs),
+            waited_s=np.array([job.waited_s for job in jobs], dtype=float),
+            steps_left=np.array(steps, dtype=float),
+            isolated_s=np.array([job.isolated_s for job in jobs], dtype=float),
+            deadline_s=np.array(deadlines, dtype=float),
         )
 
+    def columns(self) -> Columns:
+        """Return the ways of running the jobs."""
+        parts = zip(*self._columns, strict=True) if self._columns else [()] * 7
+        first, second, worker_type, gpus, first_rate, second_rate, label = parts
+        return Columns(
+            first=np.array(first, dtype=np.int64),
+            second=np.array(second, dtype=np.int64),
+            worker_type=np.array(worker_type, dtype=np.int64),
+            gpus=np.array(gpus, dtype=np.int64),
+            first_rate=np.array(first_rate, dtype=float),
+            second_rate=np.array(second_rate, dtype=float),
+            label=tuple(label),
+        )
 
-class _Jobs:
-    """Jobs and pairs as they are read, in the order of the file."""
-
-    def __init__(self, types: list[str], tenants: Collection[str]) -> None:
-        self.kinds = {name: i for i, name in enumerate(types)}
-        self.tenants = tenants
-        self.rows: dict[str, int] = {}
-        self.facts: dict[str, Any] = {
-            name: []
-            for name in ("gpus", "weight", "tenant", "waited_s", "steps_left", "isolated_s", "deadline_s")
-        }
-        self.columns = _Columns()
-        self.pairs: dict[tuple[int, int, int], Path] = {}
-
-    def add(self, path: Path, item: Any) -> None:
-        """One entry of `jobs`."""
-        job = Fields(path, item, JOB)
-        name = job.name("id")
-        if name in self.rows:
-            raise fault((*path, "id"), f"{quoted(name)} is the id of jobs[{self.rows[name]}] already")
-        row = self.rows[name] = len(self.rows)
-        gpus = job.whole("gpus", 1, least=1, most=GPUS_MAX)
-        for fact, value in (
-            ("gpus", gpus),
-            ("weight", job.number("weight", 1.0, above=0.0)),
-            ("tenant", self._tenant(job)),
-            ("waited_s", job.number("waited_s", 0.0, least=0.0)),
-            ("steps_left", job.number_if_known("steps_left", math.inf, above=0.0)),
-            ("isolated_s", job.number("isolated_s", 0.0, least=0.0)),
-            ("deadline_s", job.number_if_known("deadline_s", math.inf)),
-        ):
-            self.facts[fact].append(value)
-        if "rates" not in job.data and "variants" not in job.data:
-            raise fault(path, 'must have "rates" or "variants": how fast the job runs where')
+    def _add(self, place: Place, row: int, job: Job) -> None:
+        if job.id in self._rows:
+            problem = f"is {literal(job.id)}, the id of jobs[{self._rows[job.id]}]"
+            raise BadInput(problem, "each job needs an id of its own", place=(*place, "id"))
+        self._rows[job.id] = row
+        if (job.tenant or self._tenants) and (job.tenant or "") not in self._tenants:
+            problem = (
+                "is missing" if job.tenant is None else f"is {literal(job.tenant)}, not among the tenants"
+            )
+            raise BadInput(problem, suggest(job.tenant or "", self._tenants), place=(*place, "tenant"))
+        if job.rates is None and job.variants is None:
+            raise BadInput("has neither rates nor variants", "say how fast the job runs where", place=place)
         ways = set()
-        for where, type_name, rate in job.entries("rates", {}):
-            kind = self._kind(where, type_name)
-            ways.add((kind, gpus, ""))
-            self.columns.add(where, row, kind, gpus, number(where, rate, least=0.0))
-        for i, variant in enumerate(job.items("variants", [])):
-            self._add_variant(Fields((*path, "variants", i), variant, VARIANT), row, gpus, ways)
+        for name, rate in (job.rates or {}).items():
+            kind = self._kind(name, place, "rates", name)
+            ways.add((kind, job.gpus, ""))
+            self._columns.append((row, ALONE, kind, job.gpus, rate, 0.0, ""))
+        for at, variant in enumerate(job.variants or ()):
+            kind = self._kind(variant.worker_type, place, "variants", at, "worker_type")
+            gpus = job.gpus if variant.gpus is None else variant.gpus
+            if (kind, gpus, variant.label) in ways:
+                problem = "is a way of running the job that is there already"
+                advice = "worker type, GPUs and label are the same"
+                raise BadInput(problem, advice, place=(*place, "variants", at))
+            ways.add((kind, gpus, variant.label))
+            self._columns.append((row, ALONE, kind, gpus, variant.rate, 0.0, variant.label))
 
-    def _add_variant(self, variant: Fields, row: int, gpus: int, ways: set[tuple[int, int, str]]) -> None:
-        kind = self._kind((*variant.path, "worker_type"), variant.text("worker_type"))
-        gpus = variant.whole("gpus", gpus, least=1, most=GPUS_MAX)
-        label = variant.text("label", "")
-        if (kind, gpus, label) in ways:
-            raise fault(variant.path, "repeats a way of running the job: same worker type, GPUs and label")
-        ways.add((kind, gpus, label))
-        rate = variant.number("rate", least=0.0)
-        self.columns.add(variant.path, row, kind, gpus, rate, label=label)
-
-    def add_pair(self, path: Path, item: Any) -> None:
-        """One entry of `pairs`."""
-        pair = Fields(path, item, PAIR)
-        names = pair.items("jobs")
-        if len(names) != 2:
-            raise fault((*path, "jobs"), f"must name two jobs, got {len(names)}")
-        a, b = (self._row((*path, "jobs", i), name) for i, name in enumerate(names))
+    def _add_pair(
+        self, place: Place, number: int, pair: Pair, known: dict[tuple[int, int, int], int]
+    ) -> None:
+        where = (*place, "jobs")
+        for at, name in enumerate(pair.jobs):
+            if name not in self._rows:
+                problem = f"is {literal(name)}, the id of no job"
+                raise BadInput(problem, suggest(name, self._rows), place=(*where, at))
+        a, b = (self._rows[name] for name in pair.jobs)
+        gpus, other_gpus = self._jobs[a].gpus, self._jobs[b].gpus
         if a == b:
-            raise fault((*path, "jobs"), f"pairs {quoted(names[0])} with itself")
-        gpus = self.facts["gpus"]
-        if gpus[a] != gpus[b]:
-            widths = f"{quoted(names[0])} wants {gpus[a]}, {quoted(names[1])} {gpus[b]}"
-            raise fault((*path, "jobs"), f"only jobs of as many GPUs can share them: {widths}")
-        for where, type_name, both in pair.entries("rates"):
-            kind = self._kind(where, type_name)
-            rates = sequence(where, both)
-            if len(rates) != 2:
-                raise fault(where, f"must be two rates, one for each job, got {len(rates)}")
-            known = self.pairs.setdefault((min(a, b), max(a, b), kind), path)
-            if known is not path:
-                raise fault(where, f"pairs[{known[1]}] gives rates of these two jobs on this type already")
-            first, second = (number((*where, i), rate, least=0.0) for i, rate in enumerate(rates))
-            self.columns.add(where, a, kind, gpus[a], first, second=b, second_rate=second)
+            raise BadInput(f"pairs {literal(pair.jobs[0])} with itself", place=where)
+        if gpus != other_gpus:
+            problem = f"pairs a job of {gpus} GPUs with one of {other_gpus}"
+            raise BadInput(problem, "only jobs of as many GPUs can share them", place=where)
+        for name, (rate, other_rate) in pair.rates.items():
+            kind = self._kind(name, place, "rates", name)
+            earlier = known.setdefault((min(a, b), max(a, b), kind), number)
+            if earlier != number:
+                problem = f"is known from pairs[{earlier}]: the same jobs on the same type"
+                raise BadInput(problem, place=(*place, "rates", name))
+            self._columns.append((a, b, kind, gpus, rate, other_rate, ""))
 
-    def _kind(self, path: Path, name: str) -> int:
-        if name not in self.kinds:
-            raise fault(path, f"unknown worker type {quoted(name)}{nearest(name, self.kinds)}")
-        return self.kinds[name]
+    def _kind(self, name: str, *place: Any) -> int:
+        if name not in self._kinds:
+            (*outer,), *inner = place
+            problem = f"is {literal(name)}, an unknown worker type"
+            raise BadInput(problem, suggest(name, self._kinds), place=(*outer, *inner))
+        return self._kinds[name]
 
-    def _row(self, path: Path, name: Any) -> int:
-        if type(name) is not str:
-            raise fault(path, f"must be the id of a job, got {shown(name)}")
-        if name not in self.rows:
-            raise fault(path, f"no job has the id {quoted(name)}{nearest(name, self.rows)}")
-        return self.rows[name]
 
-    def _tenant(self, job: Fields) -> str:
-        name = job.text("tenant", "")
-        if (name or self.tenants) and name not in self.tenants:
-            path = (*job.path, "tenant")
-            if "tenant" not in job.data:
-                raise fault(
-                    job.path, f'"tenant" is missing, and the file lists tenants{nearest("", self.tenants)}'
-                )
-            raise fault(path, f"{quoted(name)} is not among the tenants{nearest(name, self.tenants)}")
-        return name
+def _or_inf(value: float | str | None, place: Place) -> float:
+    """Return a number; infinity for "inf" and for what is not known."""
+    if value is None or value == "inf":
+        return math.inf
+    number = float(value)
+    if math.isnan(number) or NUMBER_MAX < abs(number) < math.inf or number == -math.inf:
+        raise BadInput(
+            f"is {literal(number)}", f'must be a number of at most {NUMBER_MAX:g}, or "inf"', place=place
+        )
+    return number

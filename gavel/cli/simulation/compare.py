@@ -54,13 +54,14 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
 def read_figures(name: str) -> dict[str, Any]:
     """Read the figures in a file, checked as far as the table needs it."""
-    from gavel.cli.io.document import BadFile, read_document
+    from gavel.cli.io.document import read_document
+    from protos.files.errors import BadInput
     from scheduler.sim.figures.summary import INTERRUPTED, KEYS
 
     file = "standard input" if name == "-" else printable(name)
     try:
-        data = read_document(name)
-    except BadFile as error:
+        data = read_document(name).data
+    except BadInput as error:
         raise Fault(f"{file}: {printable(str(error))}") from None
     if type(data) is dict and type(data.get("figures")) is dict:
         # A finished run of a sweep.

@@ -172,22 +172,23 @@ def _jobs_of_spec(path: str, spec: WorkloadSpec, table: Throughputs, seed: int) 
 
 
 def _read_spec(path: str, rate_per_h: float | None) -> WorkloadSpec:
-    from gavel.cli.io.document import BadFile, read_document
+    from gavel.cli.io.document import read_document
+    from protos.files.errors import BadInput, suggest
 
     try:
-        data: Any = read_document(path)
+        data: Any = read_document(path).data
         if type(data) is not dict:
-            raise BadFile("must be a mapping of the fields of a workload")
+            raise BadInput("must be a mapping of the fields of a workload")
         fields = [field.name for field in dataclasses.fields(WorkloadSpec)]
         for field in data:
             if field not in fields:
-                raise BadFile(f"{shown(field)} is no field of a workload{nearest(str(field), fields)}")
+                raise BadInput("is no field of a workload", suggest(field, fields), place=(field,))
         if rate_per_h is not None:
             data = {**data, "rate_per_h": rate_per_h}
         if "rate_per_h" not in data:
-            raise BadFile("rate_per_h is missing; it can be given as --rate, too")
+            raise BadInput("rate_per_h is missing; it can be given as --rate, too")
         return msgspec.convert(data, WorkloadSpec, strict=False)
-    except (BadFile, msgspec.ValidationError) as error:
+    except (BadInput, msgspec.ValidationError) as error:
         raise Fault(f"{_name(path)}: {printable(_readable(str(error)))}") from None
     except TraceError as error:
         raise Fault(f"{_name(path)}: {printable(str(error))}") from None

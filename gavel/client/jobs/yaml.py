@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protos.files.yaml import BadYaml, Node, Scalar, Table, quote, read_yaml, words
+from protos.files.errors import BadInput, words
+from protos.files.yaml import Node, Scalar, Table, quote, read_yaml
 
 Pair = tuple[Scalar, Node]
 
@@ -32,7 +33,7 @@ def documents(text: str) -> list[Node]:
     """Return each document that is not empty. Wrong where it is not YAML as Gavel reads it."""
     try:
         return read_yaml(text)
-    except BadYaml as error:
+    except BadInput as error:
         wrong = Wrong(None, error.problem, words(error.place))
         wrong.line = error.line
         raise wrong from None

@@ -358,7 +358,7 @@ def test_as_a_process(small: Any) -> None:
     done = process(*command, "--json", input=json.dumps(small))
     assert (done.returncode, done.stderr, json.loads(done.stdout)["policy"]) == (0, "", "las")
     bad = process(*command, input="[]")
-    line = "gavel allocate: standard input: must be a mapping, got a list\n"
+    line = "gavel allocate: standard input: the file is a list of 0; must be a mapping\n"
     assert (bad.returncode, bad.stdout, bad.stderr) == (2, "", line)
 
 

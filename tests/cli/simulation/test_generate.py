@@ -105,7 +105,7 @@ def test_the_rate_of_a_spec_is_limited_too(gavel: Gavel, tmp_path: Path) -> None
     ("text", "words"),
     [
         ("[1]", "must be a mapping of the fields of a workload"),
-        ("rate: 3", '"rate" is no field of a workload; did you mean "rate_per_h"?'),
+        ("rate: 3", 'rate is no field of a workload; did you mean "rate_per_h"?'),
         ("widths: {1: 1}", "rate_per_h is missing; it can be given as --rate, too"),
         ("{rate_per_h: 2, durations: []}", "durations: is empty"),
         ("{rate_per_h: 2, widths: wide}", "expected `object`, got `str` - at `widths`"),

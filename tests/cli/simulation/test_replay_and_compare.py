@@ -160,14 +160,14 @@ def test_compare_what_is_not_known(gavel: Gavel, problem_file) -> None:
     [
         ("{}", "is no result of `gavel simulate --json`"),
         ("[1]", "is no result of `gavel simulate --json`"),
-        ("{", "line 1, column 2: not valid JSON"),
+        ("{", "line 1: not valid JSON"),
         ('{"jobs": 3, "means": 4}', '"means" is no figure'),
         ('{"jobs": "three"}', "jobs: is not what `gavel simulate --json` writes there"),
         ('{"jobs": true}', "jobs: is not what `gavel simulate --json` writes there"),
         ('{"jobs": 1e400}', "jobs: is not what `gavel simulate --json` writes there"),
         ('{"jobs": 1, "interrupted": 1}', "interrupted: is not what `gavel simulate --json` writes there"),
         ('{"jobs": 1%s}' % ("0" * 5000), "a number has thousands of digits"),
-        ('{"jobs": NaN}', "jobs: is not what `gavel simulate --json` writes there"),
+        ('{"jobs": NaN}', "line 1: NaN is not a number in JSON"),
         ('{"utilization": {"a": []}}', "utilization: is not what `gavel simulate --json` writes there"),
     ],
 )

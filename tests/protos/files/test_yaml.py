@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protos.files.yaml import DEPTH_MAX, REPEATED_MAX, BadYaml, Place, plain, read_table, read_yaml
+from protos.files.errors import BadInput, Place
+from protos.files.yaml import DEPTH_MAX, REPEATED_MAX, line_of, plain, read_table, read_yaml
 
 
 def data(text: str, *, aliases: bool = False) -> object:
@@ -12,9 +13,9 @@ def data(text: str, *, aliases: bool = False) -> object:
     return plain(read_table(text, aliases=aliases))
 
 
-def refusal(text: str, *, aliases: bool = False) -> BadYaml:
+def refusal(text: str, *, aliases: bool = False) -> BadInput:
     """The error for a text."""
-    with pytest.raises(BadYaml) as caught:
+    with pytest.raises(BadInput) as caught:
         read_yaml(text, aliases=aliases)
     return caught.value
 
@@ -56,19 +57,23 @@ def test_numbers_keep_their_text() -> None:
     assert table.value["version"][1].value == "1.10"
 
 
-def test_every_value_knows_its_line() -> None:
-    """By the keys and positions that lead to it."""
-    lines: dict[Place, int] = {}
-    plain(read_table("a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n"), lines)
-    assert lines == {
-        (): 1,
-        ("a",): 1,
-        ("b",): 2,
-        ("b", 0): 3,
-        ("b", 1): 4,
-        ("b", 1, "c"): 4,
-        ("b", 1, "d"): 5,
-    }
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (("a",), 1),
+        (("b",), 2),
+        (("b", 0), 3),
+        (("b", 1, "c"), 4),
+        (("b", 1, "d"), 5),
+        (("b", 1, "missing"), 4),
+        (("b", 7), 2),
+        (("missing",), None),
+        ((), None),
+    ],
+)
+def test_every_value_knows_its_line(place: Place, line: int | None) -> None:
+    """By the keys and positions that lead to it; what is missing has the line of what is around it."""
+    assert line_of(read_table("a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n"), place) == line
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_half_a_character_is_refused() -> None:
 
 def test_a_second_document_is_refused_where_one_is_meant() -> None:
     """With the line of what follows; several are read where several are meant, and empty ones left out."""
-    with pytest.raises(BadYaml) as caught:
+    with pytest.raises(BadInput) as caught:
         read_table("a: 1\n---\nb: 2")
     assert caught.value.line == 3
     assert [plain(node) for node in read_yaml("a: 1\n---\n---\nb: 2")] == [{"a": 1}, {"b": 2}]
