@@ -1,6 +1,6 @@
-"""What happened, in the scheduler's own log: a line for each end of a job, each change by a person, each slow answer.
+"""Events in the scheduler's own log: a line for each end of a job, each change by a user, each slow answer.
 
-Links have lines of their own in `links.py`, and so has the solver when it fails.
+`scheduler.live.agents` logs links itself, and the solver its failures.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class EventLines:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._policy = state.settings.policy
-        self._asked_s: tuple[int, float] = (0, 0.0)  # The newest question to the solver, and when it was put.
+        # Number and time of the newest question to the solver.
+        self._asked_s: tuple[int, float] = (0, 0.0)
 
     def listen(self, now_s: float, facts: Sequence[f.Fact]) -> None:
-        """Log what these facts tell."""
+        """Log the events among these facts."""
         for fact in facts:
             match fact:
                 case f.NodeMoved() if fact.state is not NodeState.SILENT:
@@ -61,7 +62,7 @@ class EventLines:
         log.info(f"{text}: %(why)s" if job.why else text, named)
 
     def _ran_s(self, job: Job) -> float:
-        """How long it ran, with the attempt that is still being stopped."""
+        """Return how long a job ran, including an attempt that is still being stopped."""
         holding = self._state.leases.get(job.lease or job.leaving or "")
         if holding is None or holding.started_s is None or job.ended_s is None:
             return job.run_s
@@ -76,7 +77,7 @@ class EventLines:
             log.info("settings were changed by %(by)s", named)
 
     def _answered(self, fact: f.AllocationAdopted, now_s: float) -> None:
-        """A solver that takes longer than its lead answers too late for the round that it was asked for."""
+        """Log an answer that took longer than the solver's lead: it is too late for its round."""
         number, asked_s = self._asked_s
         took_s, lead_s = now_s - asked_s, self._state.settings.solve_lead_s
         if number == fact.number and took_s > lead_s:

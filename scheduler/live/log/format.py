@@ -1,6 +1,6 @@
 """The daemon's own log on standard error: lines for people, or a JSON object per line for programs.
 
-What a line is about is named where it is written, and so stands in the sentence and as a field of the object:
+Arguments are passed by name, so that each appears in the sentence and as a field of the JSON object:
 
     log.warning("node %(node)s is silent", {"node": name})
 """
@@ -20,10 +20,10 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """One object per record: time, level, logger, message, what the message names, `extra`, and a traceback if any."""
+    """One object per record: time, level, logger, message, its named arguments, `extra`, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
+        """Return the record as a line of JSON."""
         line: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, level: str, as_json: bool) -> None:
-    """From now on, everything goes there."""
+    """Write the log of the whole process to this stream from now on; to standard error if it is None."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if as_json else plain)

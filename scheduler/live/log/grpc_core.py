@@ -1,11 +1,11 @@
-"""What gRPC has to say, as lines of our log: its C++ core writes to standard error by itself, in a form of its own.
+"""Messages of gRPC as lines of our log: its C++ core writes to standard error by itself, in its own format.
 
-Standard error becomes a pipe. A thread turns the lines of the core into records of the logger `grpc.core` and hands all
-other lines on as they are; our own log writes to where standard error was. A failed TLS handshake is said in words,
-with the addresses that it may have come from: the core does not tell whose it was, but a connection that the server
-ended is in the kernel's table for a minute.
+Standard error becomes a pipe. A thread turns the lines of the core into records of the logger `grpc.core` and passes
+all other lines on unchanged; our own log writes to the original standard error. A failed TLS handshake is explained in
+words, with the addresses that it may have come from: the core does not name the peer, but a connection that the
+server closed stays in the kernel's table for a minute.
 
-Nobody can fill the log: of each kind of line from gRPC one is written per minute, with the number of those left out.
+No client can fill the log: of each kind of line from gRPC, one per minute is written, with the number left out.
 """
 
 from __future__ import annotations
@@ -29,57 +29,58 @@ HOSTS_MAX = 3
 # How often the kernel's table is read: a flood of refused connections makes it long, and must not hold up their lines.
 TABLE_EVERY_S = 1.0
 TABLE_CHARACTERS_MAX = 1_000_000
-# The core writes its line before it ends the connection: how often, and how long apart, we look for it.
+# The core writes its line before it closes the connection. How often, and how far apart, we look for the connection.
 LOOKS = 10
 LOOK_EVERY_S = 0.05
 _LINE = re.compile(r"([IWEF])\d{4} [\d:.]+\s+\d+ (?P<place>[\w./]+:\d+)\] (?P<text>.*)")
 _LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
-_ENDED_BY_US = ("04", "05", "06", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING
+# FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING.
+_CLOSED_BY_US = ("04", "05", "06", "0B")
 
 _HANDSHAKES = (
     (
         ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"),
-        "it does not speak TLS, which this port asks for: a client needs GAVEL_CA, an agent its certificate",
+        "it does not use TLS, which this port requires: a client needs GAVEL_CA, an agent its certificate",
     ),
     (
         ("PEER_DID_NOT_RETURN_A_CERTIFICATE",),
-        "it shows no certificate: this is the port of agents, and people have another (`listen`)",
+        "it has no certificate: this port is for agents, and users connect to another (`listen`)",
     ),
     (
         ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE"),
         "it does not trust our certificate: it needs a copy of tls/ca.pem (GAVEL_CA)",
     ),
-    (("CERTIFICATE_VERIFY_FAILED",), "its certificate is not of our authority: have the node join again"),
+    (("CERTIFICATE_VERIFY_FAILED",), "our authority did not sign its certificate: have the node join again"),
 )
 
 
 def record_of(line: str) -> tuple[int, str] | None:
-    """Level and words of a line of the core; None for the line of anybody else."""
-    found = _LINE.match(line)
-    if found is None:
+    """Return level and text of a line that the core wrote; None for any other line."""
+    parts = _LINE.match(line)
+    if parts is None:
         return None
-    text = found["text"]
+    text = parts["text"]
     if "Handshake failed" not in text:
-        return _LEVELS[found[1]], f"{text} ({found['place']})"
+        return _LEVELS[parts[1]], f"{text} ({parts['place']})"
     for signs, words in _HANDSHAKES:
         if any(sign in text for sign in signs):
             return logging.WARNING, f"a connection was refused: {words}"
-    return logging.WARNING, f"a connection was refused, its TLS handshake failed: {text}"
+    return logging.WARNING, f"a connection was refused because its TLS handshake failed: {text}"
 
 
-def ended_lately(ports: Iterable[int], tables: Iterable[str]) -> list[str]:
-    """Hosts whose connections to these ports we have ended within the last minute, by the tables in /proc/net."""
+def closed_lately(ports: Iterable[int], tables: Iterable[str]) -> list[str]:
+    """Return the hosts whose connections to these ports we closed in the last minute, by tables of /proc/net."""
     wanted, hosts = {f"{port:04X}" for port in ports}, dict[str, None]()
     for table in tables:
         for line in table.splitlines()[1:]:
             _, local, remote, state = line.split()[:4]
-            if local.rpartition(":")[2] in wanted and state in _ENDED_BY_US:
+            if local.rpartition(":")[2] in wanted and state in _CLOSED_BY_US:
                 hosts[_host(remote.rpartition(":")[0])] = None
     return list(hosts)
 
 
 def _host(words: str) -> str:
-    """An address as the kernel writes it: words of 32 bits in the byte order of the machine."""
+    """Return an address that the kernel wrote as words of 32 bits in the byte order of the machine."""
     packed = b"".join(
         int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8)
     )
@@ -88,11 +89,12 @@ def _host(words: str) -> str:
 
 
 class CoreLines:
-    """Takes standard error over. `stream`: where it was. `ports`: ours, as soon as they are known."""
+    """Takes over standard error. `stream` is the original; set `ports` to ours as soon as they are open."""
 
     def __init__(self) -> None:
         kept, (reading, writing) = os.dup(2), os.pipe()
-        os.set_blocking(writing, False)  # a line is lost rather than that the core waits for us
+        # Rather lose a line than have the core wait for us.
+        os.set_blocking(writing, False)
         self.stream: TextIO = os.fdopen(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         self.ports: tuple[int, ...] = ()
         self._table_read_s = -TABLE_EVERY_S
@@ -104,11 +106,11 @@ class CoreLines:
     def _pump(self, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                found = record_of(line)
-                if found is None:
+                record = record_of(line)
+                if record is None:
                     self.stream.write(line)
                     continue
-                level, text = found
+                level, text = record
                 hosts = self._hosts() if text.startswith("a connection was refused") else []
                 if hosts:
                     some = ", ".join(hosts[:HOSTS_MAX])
@@ -121,18 +123,18 @@ class CoreLines:
         if time.monotonic() - self._table_read_s < TABLE_EVERY_S:
             return []
         hosts: list[str] = []
-        # The peer is a guess: the line is worth more than it, whatever the tables hold.
+        # The peer is only a guess: the line is written without it if the tables cannot be read.
         with suppress(OSError, ValueError):
             for _ in range(LOOKS):
                 time.sleep(LOOK_EVERY_S)
-                if hosts := ended_lately(self.ports, _tables()):
+                if hosts := closed_lately(self.ports, _tables()):
                     break
         self._table_read_s = time.monotonic()
         return hosts
 
 
 def _tables() -> list[str]:
-    """Return the kernel's tables of TCP connections, or as much of each as a line of the log is worth."""
+    """Return the kernel's tables of TCP connections, up to a bound: they can be long."""
     tables = []
     for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(FileNotFoundError), path.open() as rows:
@@ -141,15 +143,16 @@ def _tables() -> list[str]:
 
 
 class Sparing(logging.Filter):
-    """Of each kind of record from gRPC one per minute; tracebacks of texts that are not UTF-8 say nothing more."""
+    """Passes one record per minute of each kind from gRPC, and drops tracebacks about texts that are not UTF-8."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now_s = now_s
-        self._kinds: dict[str, tuple[float, int]] = {}  # → when one was written, and how many were not since
+        # For each kind, when a record was last written, and how many were left out since.
+        self._kinds: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write it."""
+        """Return whether to write a record."""
         if record.name != "grpc" and not record.name.startswith("grpc."):
             return True
         if record.exc_info and record.exc_info[0] is UnicodeDecodeError:
@@ -168,6 +171,6 @@ class Sparing(logging.Filter):
 
 
 def _kind(record: logging.LogRecord) -> str:
-    """What records have in common that differ in names and numbers only."""
+    """Return a key that is equal for records that differ in names and numbers only."""
     text = re.sub(r"b?'[^']*'|perhaps from .*|[0-9a-fA-F:.]*\d[0-9a-fA-F:.]*", "", record.getMessage())
     return f"{record.name} {record.levelno} {text[:60]}"

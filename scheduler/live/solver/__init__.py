@@ -1,1 +1,1 @@
-"""The process that solves: its protocol, its child, its restarts. Imports the policies only in the child."""
+"""The solver's process: its protocol, its child, its restarts. Imports the policies only in the child."""

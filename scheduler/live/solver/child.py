@@ -2,8 +2,9 @@
 
     python -m scheduler.live.solver.child
 
-Each is a length (8 bytes, big-endian) and so many bytes. It ends with its input: a scheduler that is gone needs
-no answers. A solver that is in the middle of one does not read; the kernel ends it when the scheduler dies.
+Each message is a length (8 bytes, big-endian) followed by that many bytes. The process ends when its input ends: a
+scheduler that is gone needs no answers. While a policy solves, nothing is read, so the kernel kills the process when
+the scheduler dies.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _SET_DEATH_SIGNAL = 1
 
 
 def main() -> int:
-    """Answer until there is nobody to ask."""
+    """Answer questions until the input ends."""
     _die_with_scheduler()
     questions = sys.stdin.buffer
-    # Solvers print; what they print must not get between the answers.
+    # Solver libraries print to standard output; their text must not get between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while (data := _read(questions)) is not None:
@@ -39,7 +40,7 @@ def main() -> int:
 def _die_with_scheduler() -> None:
     """Have the kernel kill this process when the scheduler dies, even during a long solve.
 
-    If the scheduler is dead already, the input has ended and nothing is solved.
+    If the scheduler is dead already, the input has ended, and so does this process.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))

@@ -1,6 +1,6 @@
-"""A question for the solver and its answer as bytes: MessagePack, arrays as they lie in memory.
+"""A question for the solver and its answer as bytes: MessagePack, with arrays as they lie in memory.
 
-Both ends are the same program, so there is no version; nothing of this is ever kept.
+Both ends are the same program and nothing is stored, so the format has no version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SOLVED = msgspec.msgpack.Decoder(Solved)
 
 
 def encode_question(question: Solve, time_limit_s: float) -> bytes:
-    """A question, and how long it may take."""
+    """Encode a question and its time limit."""
     parts = {
         "number": question.number,
         "policy": question.policy,
@@ -33,34 +33,35 @@ def encode_question(question: Solve, time_limit_s: float) -> bytes:
 
 
 def decode_question(data: bytes) -> tuple[Solve, float]:
-    """What `encode_question` was given."""
+    """Decode a question and its time limit."""
     parts = msgspec.msgpack.decode(data)
-    given = parts["problem"]
+    values = parts["problem"]
     problem = Problem(
         **{
-            **{name: _array(value) for name, value in given.items() if name not in _NESTED},
-            "jobs": _made(Jobs, given["jobs"]),
-            "columns": _made(Columns, given["columns"]),
-            "tenants": tuple(Tenant(**tenant) for tenant in given["tenants"]),
+            **{name: _array(value) for name, value in values.items() if name not in _NESTED},
+            "jobs": _built(Jobs, values["jobs"]),
+            "columns": _built(Columns, values["columns"]),
+            "tenants": tuple(Tenant(**tenant) for tenant in values["tenants"]),
         }
     )
-    pairs = None if parts["pairs"] is None else _made(Pairs, parts["pairs"])
+    pairs = None if parts["pairs"] is None else _built(Pairs, parts["pairs"])
     question = Solve(parts["number"], parts["policy"], problem, pairs, _array(parts["at"]))
     return question, parts["time_limit_s"]
 
 
 def encode_answer(answer: Solved) -> bytes:
-    """An answer."""
+    """Encode an answer."""
     return msgspec.msgpack.encode(answer)
 
 
 def decode_answer(data: bytes) -> Solved:
-    """What `encode_answer` was given."""
+    """Decode an answer."""
     return _SOLVED.decode(data)
 
 
 _NESTED = frozenset({"jobs", "columns", "tenants"})
-_LEFT_OUT = frozenset({"merged_from"})  # of merged problems only, and a question is never merged
+# Merged problems alone have this, and a question is never merged.
+_LEFT_OUT = frozenset({"merged_from"})
 
 
 def _plain(value: Any) -> Any:
@@ -80,5 +81,5 @@ def _array(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _made(kind: type[T], values: dict[str, Any]) -> T:
+def _built(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**{name: _array(value) for name, value in values.items()})

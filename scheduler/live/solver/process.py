@@ -1,10 +1,10 @@
 """The solver, in a process of its own: it may be slow, run out of memory or crash, and scheduling goes on.
 
 Rules:
-- one question at a time; a newer one waits for the present answer, and makes those void that waited before it;
-- an answer that has not come HARD_FACTOR × the time limit after its question does not come: the process is killed;
-- for every question told to `ask` the world is told one Solved, unless a newer question made it void: by the policy,
-  or else first come first served, worked out here in a thread, and why.
+- one question at a time; a newer question waits for the current answer and replaces any question that was waiting;
+- if there is no answer HARD_FACTOR × the time limit after the question, the process is killed;
+- the world receives one Solved for every question passed to `ask`, unless a newer question replaced it. It comes from
+  the policy, or else it is first come, first served, computed in a thread of this process, with the reason.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "scheduler.live.solver.child")
 HARD_FACTOR = 2.0
-START_S = 30.0  # that a fresh process may take on top: it imports solvers first
+# How much longer the first answer of a new process may take: the process imports solvers first.
+START_S = 30.0
 ANSWER_BYTES_MAX = 2**31
 
 
 class SolverProcess:
-    """Answers questions through `tell`. `run` has to be running."""
+    """Passes the answer to each question to `tell`, as long as `run` is running."""
 
     def __init__(
         self, tell: Callable[[Solved], None], time_limit_s: float, command: Sequence[str] = COMMAND
@@ -45,19 +46,22 @@ class SolverProcess:
         self._question: Solve | None = None
         self._asked = asyncio.Event()
         self._process: Process | None = None
-        self._fresh = True  # the process has not answered yet
-        self.failures = 0  # how often it was no help, since the start
+        # Whether the process has not answered yet.
+        self._fresh = True
+        # How many questions it left without an answer since the start.
+        self.failures = 0
 
     def ask(self, question: Solve) -> None:
-        """Answer this, some time."""
+        """Queue this question, in place of one that is still waiting."""
         self._question = question
         self._asked.set()
 
     async def run(self) -> None:
         """Answer until cancelled; then end the process."""
         try:
-            with suppress(OSError):  # told when somebody asks
-                await self._started()  # so that the first answer does not wait for imports
+            # Start early, so that the first answer does not wait for imports. An error is reported with a question.
+            with suppress(OSError):
+                await self._started()
             while True:
                 await self._asked.wait()
                 self._asked.clear()
@@ -66,8 +70,9 @@ class SolverProcess:
                     continue
                 try:
                     self._tell(await self._answer(question))
-                except Exception:  # one question without an answer is better than none with one
-                    log.exception("question %(question)d has no answer", {"question": question.number})
+                except Exception:
+                    # Later questions can still be answered.
+                    log.exception("question %(question)d was not answered", {"question": question.number})
         finally:
             await self._end()
 
@@ -77,7 +82,7 @@ class SolverProcess:
             async with asyncio.timeout(limit_s):
                 solved = await self._exchange(encode_question(question, self._time_limit_s))
                 if solved.number != question.number:
-                    raise ValueError(f"question {question.number} was answered as {solved.number}")
+                    raise ValueError(f"question {question.number} got the answer to {solved.number}")
                 self._fresh = False
                 return solved
         except TimeoutError:
@@ -85,8 +90,8 @@ class SolverProcess:
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             why = f"the solver's process ended without an answer ({error or type(error).__name__})"
         except Exception as error:
-            log.exception("a question could not be put")
-            why = f"the solver could not be asked ({type(error).__name__}: {error})"
+            log.exception("a question could not be sent to the solver")
+            why = f"the question could not be sent to the solver ({type(error).__name__}: {error})"
         self.failures += 1
         log.warning("%s; first come, first served until the next answer", why)
         await self._end()
@@ -101,7 +106,7 @@ class SolverProcess:
         await process.stdin.drain()
         size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
         if size > ANSWER_BYTES_MAX:
-            raise ValueError(f"an answer of {size} bytes")
+            raise ValueError(f"an answer of {size} bytes is too large")
         return decode_answer(await process.stdout.readexactly(size))
 
     async def _started(self) -> Process:
@@ -115,12 +120,13 @@ class SolverProcess:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):  # it has ended in this moment
+            # The process may end at this moment.
+            with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
 
 def _in_turn(question: Solve, why: str) -> Solved:
-    """First come, first served, said as what it is."""
+    """Answer first come, first served, and name the policy that failed and why."""
     solved = answer(replace(question, policy=FALLBACK, pairs=None))
     return msgspec.structs.replace(solved, failed=f"{question.policy}: {why}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.log.grpc_core import EVERY_S, Sparing, ended_lately, record_of
+from scheduler.live.log.grpc_core import EVERY_S, Sparing, closed_lately, record_of
 from tests.support.served import Served
 
 TIMEOUT_S = 60.0
@@ -57,7 +57,7 @@ def test_hosts_come_from_the_table_of_the_kernel() -> None:
         row.format("1F90", "0800000A", "C350", "06"),
         row.format("1B9E", "0000000000000000FFFF00000900000A", "C350", "05"),
     ]
-    assert ended_lately([7070], ["header\n" + "\n".join(rows)]) == ["10.0.0.5", "10.0.0.9"]
+    assert closed_lately([7070], ["header\n" + "\n".join(rows)]) == ["10.0.0.5", "10.0.0.9"]
 
 
 def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
