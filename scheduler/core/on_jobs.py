@@ -181,7 +181,7 @@ def on_command(out: Outcome, message: JobCommand) -> None:
         move = _MOVES.get(message.action)
         if move is None:
             raise InvalidSpec(
-                "action", f"is {bounds.shown(message.action)}, must be one of {listed([*_MOVES])}"
+                "action", f"is {bounds.readable(message.action)}, must be one of {listed([*_MOVES])}"
             )
         bounds.check_text("user", message.user)
         members = state.arrays.get(message.job)

@@ -17,7 +17,7 @@ from scheduler.model.errors import InvalidSpec
 
 
 class Bound(NamedTuple):
-    """The least and the greatest value of a number. `zero`: 0 is possible as well."""
+    """The least and the greatest value of a number. `zero`: 0 is allowed as well."""
 
     least: float
     most: float
@@ -25,18 +25,18 @@ class Bound(NamedTuple):
     zero: bool = False
 
     def admits(self, value: float) -> bool:
-        """Whether a value is possible. NaN and the infinities never are."""
+        """Whether a value is allowed. NaN and the infinities never are."""
         return self.least <= value <= self.most or (self.zero and value == 0)
 
     def nearest(self, value: float) -> float:
-        """The possible value that is nearest; the least one for NaN. For values that were never checked."""
+        """Return the nearest allowed value; the least one for NaN. For values that were never checked."""
         if self.least <= value <= self.most:
             return value
         return self.most if value > self.most else 0.0 if self.zero and not value > 0 else self.least
 
     def __str__(self) -> str:
         """`0 or between 0.001 and 1,000,000 GB`."""
-        words = f"between {shown(self.least)} and {shown(self.most)}"
+        words = f"between {readable(self.least)} and {readable(self.most)}"
         return f"{'0 or ' if self.zero else ''}{words}{f' {self.unit}' if self.unit else ''}"
 
 
@@ -47,10 +47,12 @@ GPUS = Bound(1, 1_000_000)
 COUNT = Bound(0, COUNT_MAX)
 CPUS = Bound(1e-3, 1e6, zero=True)
 MEMORY_GB = Bound(1e-3, 1e7, "GB", zero=True)
-SPEED = Bound(1e-3, 1e6, zero=True)  # of emulated GPUs; 0: they are real
+# The speed of emulated GPUs; 0 for real ones.
+SPEED = Bound(1e-3, 1e6, zero=True)
 STEPS = Bound(1e-3, 1e15, "steps")
 RATE = Bound(1e-9, 1e9, "steps/s")
-TABLE_RATE = Bound(1e-9, 1e9, "steps/s", zero=True)  # 0: the job does not fit there
+# A rate of 0 says that the job does not fit there.
+TABLE_RATE = Bound(1e-9, 1e9, "steps/s", zero=True)
 TIME_S = Bound(0, 1e10, "s")  # 300 years
 LENGTH_S = Bound(1e-3, 1e10, "s")
 WEIGHT = Bound(1e-6, 1e6)
@@ -110,21 +112,23 @@ KEEPING: Table = {
 REPORT_STEPS = Bound(0, 1e15, "steps")
 REPORT_S = TIME_S
 EXIT_CODE = Bound(-(2**31), 2**31 - 1)
-# What sums over the life of a job may come to: far beyond any number above, and far from where floats end.
+# The limit of sums over the life of a job: far beyond any number above, and far below the largest float.
 SUM_MAX = 1e24
 
 NAME_CHARS_MAX = 256
-KEY_CHARS_MAX = 1024  # of an idempotency key, the user's name before it
+# The length of an idempotency key, with the user's name in front of it.
+KEY_CHARS_MAX = 1024
 POLICY_CHARS_MAX = 1000
 LAST_LINES_CHARS_MAX = 8192  # kept with the job
-ENTRIES_MAX = 10_000  # of one list or map
+# The entries of one list or map.
+ENTRIES_MAX = 10_000
 NODE_LABELS_MAX = 64
 ARRAY_MAX = 100_000  # jobs in one submission
 RATE_ROWS_MAX = 1_000_000
 
 
-def shown(value: object) -> str:
-    """A number as people write it, or anything else as it is; never more than a few words of it."""
+def readable(value: object) -> str:
+    """Format a number for people, or anything else as its repr; long values are shortened."""
     if isinstance(value, int) and abs(value) < 2**64:
         return f"{value:,}"
     if isinstance(value, float):
@@ -138,13 +142,13 @@ def shown(value: object) -> str:
 
 
 def check(field: str, value: Any, bound: Bound) -> None:
-    """InvalidSpec unless the value is a number within its limits."""
+    """Raise InvalidSpec unless the value is a number within its limits."""
     if not bound.admits(value):
-        raise InvalidSpec(field, f"is {shown(value)}, must be {bound}")
+        raise InvalidSpec(field, f"is {readable(value)}, must be {bound}")
 
 
 def check_all(thing: object, table: Table) -> None:
-    """Check every field of a thing that its table names; a field that is None was left out."""
+    """Check every field of `thing` that the table names. A field that is None was left out."""
     for field, (least, most, _, zero) in table.items():
         value = getattr(thing, field)
         if value is None or least <= value <= most or (zero and value == 0):
@@ -153,7 +157,7 @@ def check_all(thing: object, table: Table) -> None:
 
 
 def check_each(field: str, values: Mapping[str, float], bound: Bound, most: int = ENTRIES_MAX) -> None:
-    """Check a map of names to numbers."""
+    """Check a map from names to numbers."""
     check_count(field, values, most)
     for name, value in values.items():
         check_name(field, name)
@@ -161,21 +165,21 @@ def check_each(field: str, values: Mapping[str, float], bound: Bound, most: int 
 
 
 def check_text(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
-    """InvalidSpec for text that is too long for its place, or that cannot be printed on a line."""
+    """Raise InvalidSpec for text that is too long or that cannot be printed on one line."""
     if len(text) > most:
         raise InvalidSpec(field, f"has {len(text):,} characters; the limit is {most:,}")
     if not text.isprintable():
-        raise InvalidSpec(field, "has control characters or line breaks in it")
+        raise InvalidSpec(field, "contains control characters or line breaks")
 
 
 def check_name(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
-    """The same for text that has to be there."""
+    """Check text as `check_text` does; here it must not be empty either."""
     if not text:
         raise InvalidSpec(field, "is empty")
     check_text(field, text, most)
 
 
 def check_count(field: str, entries: Collection[object], most: int) -> None:
-    """InvalidSpec for a list or map with more entries than anybody needs."""
+    """Raise InvalidSpec for a list or map with too many entries."""
     if len(entries) > most:
         raise InvalidSpec(field, f"has {len(entries):,} entries; the limit is {most:,}")

@@ -1,4 +1,4 @@
-"""Nodes: GPUs of one type in one box, and whether they can be used."""
+"""Nodes: GPUs of one type in one machine, and whether they can be used."""
 
 from __future__ import annotations
 
@@ -12,57 +12,61 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import GpuId
 
-OWN_DISK = "node:"  # begins the name of the place that only one node sees
+# Where a node's own disk is the only store for checkpoints, the name of that store begins with this.
+OWN_DISK = "node:"
 
 
 class NodeState(StrEnum):
     """Whether a node can be given work."""
 
     UP = "up"
-    DRAINING = "draining"  # finishes its round, gets nothing new
-    SILENT = "silent"  # unreachable, which is not dead: its leases run to their end
+    # It finishes its round and gets nothing new.
+    DRAINING = "draining"
+    # It cannot be reached, but may well be alive: its leases run to their end.
+    SILENT = "silent"
     LOST = "lost"  # its leases have lapsed
-    FAULTY = "faulty"  # starts keep failing there, or its agent reports trouble: it gets nothing new for now
+    # Starts keep failing there, or its agent reported trouble. It gets nothing new for now.
+    FAULTY = "faulty"
 
 
+# Looking a member up in its Enum takes five times as long, and every round asks for these.
 UP, SILENT, FAULTY = (
     NodeState.UP,
     NodeState.SILENT,
     NodeState.FAULTY,
-)  # by names of their own, for what is asked of every node
+)
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a node says of itself when it joins."""
+    """A node's description of itself, sent when it joins."""
 
     name: str
     worker_type: str
     gpus: int
     labels: dict[str, str] = {}
-    cpus: float | None = None  # None: not limited by CPUs
+    cpus: float | None = None  # None: no limit
     memory_gb: float | None = None
     gpu_memory_gb: float | None = None
-    storage: str = (
-        ""  # the store for checkpoints that it sees, by a name; empty: its own disk, which nobody else sees
-    )
+    # The name of the checkpoint store that this node can reach. Empty: its own disk, which no other node sees.
+    storage: str = ""
 
     @property
     def place(self) -> str:
-        """Where a job that runs here saves its checkpoints."""
+        """The store in which jobs on this node save their checkpoints."""
         return self.storage or OWN_DISK + self.name
 
     def checked(self) -> NodeSpec:
-        """This spec, or InvalidSpec naming the first field that cannot be right."""
+        """Return this spec, or raise InvalidSpec naming the first field that is wrong."""
         for field in ("name", "worker_type"):
             value = getattr(self, field)
             if not value or not _is_plain(value):
                 raise InvalidSpec(
-                    field, f"is {bounds.shown(value)}, must be a plain name without ':', '/' or spaces"
+                    field, f"is {bounds.readable(value)}, must be a plain name without ':', '/' or spaces"
                 )
         if not _is_plain(self.storage):
             raise InvalidSpec(
                 "storage",
-                f"is {bounds.shown(self.storage)}, must be empty or a plain name without ':', '/' or spaces",
+                f"is {bounds.readable(self.storage)}, must be empty or a plain name without ':', '/' or spaces",
             )
         bounds.check_all(self, bounds.NODE)
         bounds.check_count("labels", self.labels, bounds.NODE_LABELS_MAX)
@@ -77,26 +81,32 @@ def _is_plain(name: str) -> bool:
 
 
 class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A node as the scheduler keeps it."""
+    """A node in the scheduler's state."""
 
     spec: NodeSpec
     state: NodeState = NodeState.UP
     why: str = ""
     since_s: float = 0.0
-    generation: int = 0  # of its set of leases; an older one is refused by the agent
-    broken: set[int] = msgspec.field(default_factory=set)  # GPUs that reported a fatal error
-    # GPUs on which an ended job may have left processes.
+    # The number of its current set of leases. Its agent refuses sets with a lower one.
+    generation: int = 0
+    # GPUs that reported a fatal error.
+    broken: set[int] = msgspec.field(default_factory=set)
+    # GPUs on which a job that ended may have left processes.
     withheld: set[int] = msgspec.field(default_factory=set)
-    drained: bool = False  # somebody wants it empty, whatever else becomes of it
-    left: bool = False  # it was its own agent, which stopped: the next one undoes that
-    # The jobs of the starts in a row that failed here.
+    # An operator, or its agent as it stopped, wants it empty, whatever else becomes of its state.
+    drained: bool = False
+    # The agent drained it as it stopped. The next agent to join from there undoes that.
+    left: bool = False
+    # The jobs of the latest starts here, all of which failed.
     failed_starts: list[str] = msgspec.field(default_factory=list)
-    pauses: int = 0  # how often in a row it was taken out of use for them
-    back_s: float | None = None  # when it is tried again; None where its agent has to report first
+    # How many times in a row it was taken out of use for failed starts.
+    pauses: int = 0
+    # When it is tried again. None: only once its agent reports that all is well.
+    back_s: float | None = None
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
-        """GPUs that can be used when the node can."""
+        """The GPUs that can be used whenever the node can."""
         name = self.spec.name
         return tuple(
             f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken and i not in self.withheld
@@ -104,26 +114,26 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def every_gpu(self) -> tuple[GpuId, ...]:
-        """All GPUs, broken ones too."""
+        """All GPUs, including broken ones."""
         return tuple(f"{self.spec.name}:{i}" for i in range(self.spec.gpus))
 
     def fits(self, spec: JobSpec) -> bool:
-        """Whether one GPU's worth of the job fits an empty node of this kind, whatever runs there now."""
-        mine = self.spec
-        if not spec.may_use(mine.worker_type) or (spec.nodes and mine.name not in spec.nodes):
+        """Whether this node, if it were empty, could take one GPU's worth of the job."""
+        own = self.spec
+        if not spec.may_use(own.worker_type) or (spec.nodes and own.name not in spec.nodes):
             return False
-        if any(mine.labels.get(key) != value for key, value in spec.labels.items()):
+        if any(own.labels.get(key) != value for key, value in spec.labels.items()):
             return False
-        if mine.gpu_memory_gb is not None and spec.gpu_memory_gb > mine.gpu_memory_gb:
+        if own.gpu_memory_gb is not None and spec.gpu_memory_gb > own.gpu_memory_gb:
             return False
         part = 1.0 / spec.gpus
-        if mine.cpus is not None and spec.cpus * part > mine.cpus:
+        if own.cpus is not None and spec.cpus * part > own.cpus:
             return False
-        return mine.memory_gb is None or spec.memory_gb * part <= mine.memory_gb
+        return own.memory_gb is None or spec.memory_gb * part <= own.memory_gb
 
 
 def gpus_for(node: Node, spec: JobSpec) -> int:
-    """How many GPUs' worth of the job an empty node takes: all that fit its CPUs and memory too."""
+    """Return for how many of its GPUs this node, if it were empty, has the CPUs and memory that the job needs."""
     if not node.fits(spec):
         return 0
     most = len(node.gpu_ids)
@@ -135,5 +145,5 @@ def gpus_for(node: Node, spec: JobSpec) -> int:
 
 
 def _times(amount: float, each: float, most: int) -> int:
-    """How often `each` fits into an amount, at most `most`. Compared first: the quotient may be beyond any number."""
+    """Return how many times `each` fits into `amount`, up to `most`. Compared first, as the quotient may overflow."""
     return most if amount >= each * most else math.floor(amount / each + 1e-9)

@@ -1,22 +1,22 @@
-"""What can be wrong with something that was handed to the scheduler.
+"""Errors that the scheduler raises about the input it gets, and about its own state.
 
 SchedulerError
-├── InvalidSpec          a job or node description that cannot be right; names the field
-├── Refused              a request that is well-formed but may not be granted now
+├── InvalidSpec          a job or node description is wrong; the error names the field
+├── Refused              a request is well-formed but cannot be granted now
 │   ├── NotFound         there is no such job, node or lease
 │   └── KeyReused        the same idempotency key came with a different request
-└── InvariantBroken      the state contradicts itself: a bug, told with its story
+└── InvariantBroken      the state contradicts itself: a bug, reported with its history
 """
 
 from __future__ import annotations
 
 
 class SchedulerError(Exception):
-    """Anything that the scheduler objects to."""
+    """Base of all errors of the scheduler."""
 
 
 class InvalidSpec(SchedulerError, ValueError):
-    """A description that cannot be right. `field` is the one to mend, `advice` what may help."""
+    """A description is wrong. `field` is the one to correct, `advice` says what may help."""
 
     def __init__(self, field: str, problem: str, advice: str = "") -> None:
         super().__init__(f"{field}: {problem}{'; ' if advice else ''}{advice}")
@@ -26,7 +26,7 @@ class InvalidSpec(SchedulerError, ValueError):
 
 
 class Refused(SchedulerError):
-    """A request that cannot be granted as things stand. `code` is stable, for programs."""
+    """A request cannot be granted as things stand. `code` is stable, for programs."""
 
     code = "refused"
 

@@ -1,9 +1,9 @@
-"""Jobs: what was asked for, and the life of it as a table.
+"""Jobs: their specification, and their life cycle as a table of transitions.
 
-Rules that the table keeps:
+The table obeys three rules:
 - a terminal state never changes;
 - only the scheduler starts, preempts, retries and fails a job; only an agent's report completes one;
-- a held job keeps what it has done, and waits for a person.
+- a held job keeps its progress and waits until a user releases it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from scheduler.model.launch import Launch
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job in its life cycle."""
 
-    QUEUED = "queued"  # waiting, has not run since it was (re)queued
+    # Waiting, and has not run since it was submitted or requeued.
+    QUEUED = "queued"
     RUNNING = "running"  # holds a lease
-    PREEMPTED = "preempted"  # ran, gave its GPUs up, waits for the next turn
+    # It ran, gave up its GPUs, and waits for its next turn.
+    PREEMPTED = "preempted"
     HELD = "held"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -36,7 +38,7 @@ WAITING = frozenset({JobState.QUEUED, JobState.PREEMPTED})
 
 
 class Move(StrEnum):
-    """What can happen to a job."""
+    """An event that moves a job from one state to another."""
 
     START = "start"
     PREEMPT = "preempt"
@@ -49,13 +51,13 @@ class Move(StrEnum):
     CANCEL = "cancel"
 
 
-# by names of their own, for what happens with every lease: to find a member in its Enum takes five times as long
+# Looking a member up in its Enum takes five times as long, and every lease asks for these.
 RUNS, PREEMPTED = JobState.RUNNING, JobState.PREEMPTED
 START, PREEMPT = Move.START, Move.PREEMPT
 
 
 class Rule(NamedTuple):
-    """One row of the table."""
+    """A row of the table: the next state, the party that may cause the move, and a reason to show to users."""
 
     to: JobState
     who: Literal["scheduler", "agent", "user"]
@@ -67,22 +69,22 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
     (_S.QUEUED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs"),
     (_S.PREEMPTED, _M.START): Rule(_S.RUNNING, "scheduler", "it was given GPUs again"),
     (_S.RUNNING, _M.PREEMPT): Rule(_S.PREEMPTED, "scheduler", "its turn is over, or its node is gone"),
-    (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "scheduler", "the attempt failed and another one is allowed"),
-    (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it did all its steps"),
-    (_S.QUEUED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
-    (_S.PREEMPTED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
-    (_S.HELD, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it was done before it could be stopped"),
+    (_S.RUNNING, _M.RETRY): Rule(_S.QUEUED, "scheduler", "the attempt failed and retries are left"),
+    (_S.RUNNING, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it completed all its steps"),
+    (_S.QUEUED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it finished before it could be stopped"),
+    (_S.PREEMPTED, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it finished before it could be stopped"),
+    (_S.HELD, _M.COMPLETE): Rule(_S.COMPLETED, "agent", "it finished before it could be stopped"),
     (_S.RUNNING, _M.FAIL): Rule(
-        _S.FAILED, "scheduler", "the attempt failed and none is left, or a limit was reached"
+        _S.FAILED, "scheduler", "the attempt failed and no retries are left, or a limit was reached"
     ),
-    (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
+    (_S.QUEUED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on can no longer succeed"),
     (_S.PREEMPTED, _M.FAIL): Rule(_S.FAILED, "scheduler", "a limit was reached while it waited"),
-    (_S.HELD, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on cannot succeed any more"),
-    (_S.QUEUED, _M.HOLD): Rule(_S.HELD, "user", "hold; or nothing comes of its starts"),
-    (_S.PREEMPTED, _M.HOLD): Rule(_S.HELD, "user", "hold; or nothing comes of its starts"),
-    (_S.RUNNING, _M.HOLD): Rule(_S.HELD, "user", "hold: it checkpoints and gives its GPUs up"),
+    (_S.HELD, _M.FAIL): Rule(_S.FAILED, "scheduler", "a job it depends on can no longer succeed"),
+    (_S.QUEUED, _M.HOLD): Rule(_S.HELD, "user", "hold, or its starts keep failing"),
+    (_S.PREEMPTED, _M.HOLD): Rule(_S.HELD, "user", "hold, or its starts keep failing"),
+    (_S.RUNNING, _M.HOLD): Rule(_S.HELD, "user", "hold: it checkpoints and gives up its GPUs"),
     (_S.HELD, _M.RELEASE): Rule(_S.QUEUED, "user", "release"),
-    (_S.RUNNING, _M.REQUEUE): Rule(_S.QUEUED, "user", "requeue: stop it and wait for another turn"),
+    (_S.RUNNING, _M.REQUEUE): Rule(_S.QUEUED, "user", "requeue: it stops and waits for another turn"),
     (_S.QUEUED, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
     (_S.PREEMPTED, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
     (_S.HELD, _M.CANCEL): Rule(_S.CANCELLED, "user", "cancel"),
@@ -91,7 +93,7 @@ TRANSITIONS: dict[tuple[JobState, Move], Rule] = {
 
 
 def after(state: JobState, move: Move) -> JobState:
-    """The state a move leads to; Refused where the table has no such row."""
+    """Return the state that a move leads to, or raise Refused if the table has no such row."""
     rule = TRANSITIONS.get((state, move))
     if rule is None:
         raise Refused(f"a job that is {state} cannot {move}")
@@ -99,19 +101,21 @@ def after(state: JobState, move: Move) -> JobState:
 
 
 class Dependency(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Wait for another job: until it succeeded, or until it ended one way or another."""
+    """A job to wait for: until it has succeeded, or until it has ended in any way."""
 
     job: str = ""
     when: Literal["succeeded", "ended"] = "succeeded"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a user asks for. Times are seconds, and count from the submission unless the name says otherwise."""
+    """A job as its user submits it. Times are in seconds since the submission unless the name says otherwise."""
 
     name: str = ""
-    job_type: str = ""  # jobs of one type share their measured rates
+    # Jobs of the same type share their measured rates.
+    job_type: str = ""
     gpus: int = 1
-    gpus_min: int | None = None  # an elastic job may run on any width between these for which a rate is known
+    # An elastic job may run at any width in this range for which a rate is known.
+    gpus_min: int | None = None
     gpus_max: int | None = None
     steps: float | None = None  # None: unknown
     weight: float = 1.0
@@ -119,41 +123,50 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     user: str = ""
     deadline_s: float | None = None
     earliest_start_s: float = 0.0
-    time_limit_s: float | None = None  # of running, over all attempts
-    min_run_s: float = 0.0  # once started, not preempted before
-    worker_types: tuple[str, ...] = ()  # any of these; empty: any
+    # Time with running processes, over all attempts.
+    time_limit_s: float | None = None
+    # Once started, the job is not preempted before this time has passed.
+    min_run_s: float = 0.0
+    worker_types: tuple[str, ...] = ()  # empty: any
     excluded_worker_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # only on these
-    labels: dict[str, str] = {}  # only on nodes that carry all of these
-    cpus: float = 0.0  # of the whole job; a gang over several nodes splits them by GPUs
+    # Only nodes that carry all of these labels.
+    labels: dict[str, str] = {}
+    # For the whole job. A gang on several nodes splits them in proportion to its GPUs.
+    cpus: float = 0.0
     memory_gb: float = 0.0
-    gpu_memory_gb: float = 0.0  # each GPU has at least this
-    retries: int = 0  # after failures of its own
-    retries_node: int | None = None  # after failures of nodes; None: without limit
+    # The least memory that each GPU must have.
+    gpu_memory_gb: float = 0.0
+    # Retries after failures of the job itself.
+    retries: int = 0
+    # Retries after failures of nodes. None: no limit.
+    retries_node: int | None = None
     retries_preemption: int | None = None
     preemptible: bool = True
     packable: bool = True
     reports_steps: bool = True
-    restart_cost_s: float | None = None  # None: what the settings say
-    rates: dict[str, float] = {}  # steps/s by worker type at the requested width, instead of the table's
+    restart_cost_s: float | None = None  # None: as in `Settings`
+    # Steps/s by worker type at the requested width; they replace the table's rates.
+    rates: dict[str, float] = {}
     after: tuple[Dependency, ...] = ()
-    array: tuple[int, ...] = ()  # one job per index; of such a job: its own index alone
+    # A submission makes one job per index; each of these jobs keeps only its own index.
+    array: tuple[int, ...] = ()
     max_cost: float | None = None
     launch: Launch | None = None
 
     @property
     def narrowest(self) -> int:
-        """The least width it may run at."""
+        """The smallest number of GPUs that the job may run on."""
         return self.gpus if self.gpus_min is None else self.gpus_min
 
     @property
     def widest(self) -> int:
-        """The greatest width it may run at."""
+        """The largest number of GPUs that the job may run on."""
         return self.gpus if self.gpus_max is None else self.gpus_max
 
     @property
     def is_picky(self) -> bool:
-        """Whether it matters to the job which nodes it gets, beside their number of GPUs."""
+        """Whether the job cares which nodes it gets, beyond their number of GPUs."""
         return bool(
             self.worker_types
             or self.excluded_worker_types
@@ -166,17 +179,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def is_limited(self) -> bool:
-        """Whether time or other jobs decide about it, beside the policy."""
+        """Whether a point in time, a limit or other jobs affect this job, besides the policy."""
         return bool(self.after or self.earliest_start_s) or not (self.time_limit_s is self.max_cost is None)
 
     def may_use(self, worker_type: str) -> bool:
-        """Whether the user admits this worker type."""
+        """Whether the user allows this worker type."""
         if self.worker_types and worker_type not in self.worker_types:
             return False
         return worker_type not in self.excluded_worker_types
 
     def checked(self) -> JobSpec:
-        """This spec, or InvalidSpec naming the first field that cannot be right."""
+        """Return this spec, or raise InvalidSpec naming the first field that is wrong."""
         bounds.check_all(self, bounds.JOB)
         if not self.narrowest <= self.gpus <= self.widest:
             raise InvalidSpec(
@@ -230,60 +243,77 @@ def _check_array(array: tuple[int, ...]) -> None:
 
 
 class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A job as the scheduler keeps it."""
+    """A job in the scheduler's state."""
 
     id: str
     spec: JobSpec
     submitted_s: float
-    order: int  # of submission; with `submitted_s` the order of arrival
+    # The number of its submission. `submitted_s`, then `order`, is the order of arrival.
+    order: int
     state: JobState = JobState.QUEUED
-    why: str = ""  # the reason for the last move
-    lease: str | None = None  # what it runs on, or will as soon as its GPUs are free
-    leaving: str | None = None  # the lease that is ending; may outlive a terminal state
-    attempt: int = 0  # how often it was given a lease
+    # The reason for its last change of state.
+    why: str = ""
+    # The lease it runs on, or will run on as soon as the GPUs are free.
+    lease: str | None = None
+    # The lease that is ending. A terminal job may still have one.
+    leaving: str | None = None
+    # How many leases it has been given.
+    attempt: int = 0
     steps_done: float = 0.0  # as last reported
-    steps_saved: float = 0.0  # in a checkpoint: what survives a crash
-    isolated_s: float = 0.0  # time the finished part would have taken at the isolated share
-    run_s: float = 0.0  # with processes, over closed leases
+    # Steps saved in a checkpoint, which survive a crash.
+    steps_saved: float = 0.0
+    # How long the finished part would have taken at the isolated share.
+    isolated_s: float = 0.0
+    # Time with running processes, over all closed leases.
+    run_s: float = 0.0
     started_s: float | None = None  # first start
     ended_s: float | None = None
-    failures: int = 0  # of its own
+    failures: int = 0  # of the job itself
     node_failures: int = 0
     preemptions: int = 0
-    unstarted: int = 0  # starts in a row of which nothing came
-    fruitless: int = 0  # turns that were over before it had done a step, though it tells steps
+    # How many of its latest starts in a row came to nothing.
+    unstarted: int = 0
+    # Turns that ended before its first step, though it reports steps.
+    fruitless: int = 0
     cost_usd: float = 0.0
-    checkpoint_at: str = ""  # the place of its last checkpoint (`NodeSpec.place`); empty: none, or anywhere
-    checkpoint_beside: tuple[
-        str, ...
-    ] = ()  # of a gang wider than that place: those of its other ranks, in order
-    blocked_by: set[str] = msgspec.field(default_factory=set)  # dependencies that are still open
+    # The store of its last checkpoint (`NodeSpec.place`). Empty: none yet, or a store that all nodes reach.
+    checkpoint_at: str = ""
+    # For a gang that spans several stores: those of its other ranks, in order.
+    checkpoint_beside: tuple[str, ...] = ()
+    # Dependencies that are not fulfilled yet.
+    blocked_by: set[str] = msgspec.field(default_factory=set)
     time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
-    gpu_s: dict[str, float] = msgspec.field(default_factory=dict)  # the same times the GPUs it held
-    last_exit: int | None = None  # of the last attempt that failed
-    last_lines: str = ""  # of what it printed
-    failed_on: tuple[str, ...] = ()  # nodes of starts in a row that failed, each once
-    pauses: int = 0  # failed attempts in a row, none of which ran for long
-    again_s: float = 0.0  # not to be started before, after a failed attempt
+    # `run_s` times the GPUs it held, by worker type.
+    gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
+    # The exit code of the last attempt that failed.
+    last_exit: int | None = None
+    # The last lines that this attempt printed.
+    last_lines: str = ""
+    # The nodes on which its latest starts failed, without duplicates.
+    failed_on: tuple[str, ...] = ()
+    # Failed attempts in a row, each of which ran only briefly.
+    pauses: int = 0
+    # After a failed attempt: it is not started again before this time.
+    again_s: float = 0.0
 
     @property
     def is_terminal(self) -> bool:
-        """Whether its life is over."""
+        """Whether the job has ended for good."""
         return self.state in TERMINAL
 
     @property
     def is_watched(self) -> bool:
-        """Whether time or other jobs decide about it, or did after a failed attempt."""
+        """Whether a point in time or other jobs affect this job, or it waits after a failed attempt."""
         return self.spec.is_limited or self.again_s > 0
 
     @property
     def clings(self) -> bool:
-        """Whether it may keep its GPUs when its turn is over."""
+        """Whether the job may keep its GPUs when its turn is over."""
         return bool(self.spec.min_run_s or self.fruitless) or not self.spec.preemptible
 
     @property
     def steps_left(self) -> float:
-        """What remains by the last report; inf when the total is unknown."""
+        """The steps that remained at the last report; inf if the total is unknown."""
         if self.spec.steps is None:
             return math.inf
         return max(self.spec.steps - self.steps_done, 0.0)

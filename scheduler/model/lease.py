@@ -1,4 +1,4 @@
-"""A lease: one job may use these GPUs until then. Nothing is left to choose when it is carried out."""
+"""A lease: the right of one job to use certain GPUs until a certain time. It leaves agents nothing to choose."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ GpuId = str  # "node:index"
 
 
 class Bundle(NamedTuple):
-    """What runs together on the same GPUs: a column of the problem, by name."""
+    """The jobs that run together on the same GPUs: a column of the problem, by name."""
 
-    jobs: tuple[str, ...]  # one, or two that are packed, in order of id
+    # One job, or two packed ones in order of their ids.
+    jobs: tuple[str, ...]
     worker_type: str
     gpus: int
     label: str = ""
@@ -32,29 +33,33 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     gpus: tuple[GpuId, ...]
     round_number: int
-    ends_s: float  # scheduler time; what goes to a node is the time that is left
-    steps_max: float | None = None  # the job's total, so that it knows when it is done
-    rendezvous: str = ""  # where the ranks of a gang meet; the first node, filled in by the link
+    # In the scheduler's time. Agents receive the time that is left instead.
+    ends_s: float
+    # The job's total number of steps, so that it can tell when it is done.
+    steps_max: float | None = None
+    # The address at which the ranks of a gang meet: its first node, filled in when the lease is sent.
+    rendezvous: str = ""
 
 
 class Phase(StrEnum):
-    """Where a lease is in its life."""
+    """The phase of a lease in its life cycle."""
 
-    WAITING = "waiting"  # planned; its GPUs or its job are still held by leases that are ending
-    SENT = "sent"  # given to the node, not confirmed
+    # Planned, while leases that are ending still hold its GPUs or its job.
+    WAITING = "waiting"
+    # Sent to the node, not confirmed yet.
+    SENT = "sent"
     RUNNING = "running"
-    STOPPING = (
-        "stopping"  # told to stop; the GPUs stay taken until the exit is confirmed or the lease has lapsed
-    )
+    # Asked to stop. Its GPUs stay taken until the exit is confirmed or the lease has lapsed.
+    STOPPING = "stopping"
 
 
-# by names of their own, for what is asked of every lease: to find a member in its Enum takes five times as long
+# Looking a member up in its Enum takes five times as long, and every lease asks for these.
 WAITING, SENT, RUNNING, STOPPING = Phase.WAITING, Phase.SENT, Phase.RUNNING, Phase.STOPPING
 HOLDING = frozenset({SENT, RUNNING, STOPPING})
 
 
 class LeadExit(msgspec.Struct, frozen=True, array_like=True):
-    """How the ranks on the first node of a gang ended: rank 0 is among them, which knows what was saved."""
+    """How the ranks on the first node of a gang ended. Rank 0, which knows what was saved, is one of them."""
 
     outcome: Literal["finished", "yielded", "failed", "node_failed"]
     steps: float
@@ -64,42 +69,57 @@ class LeadExit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Holding(msgspec.Struct, kw_only=True):
-    """A lease as the scheduler keeps it. Gone from the state once it is closed."""
+    """A lease in the scheduler's state. It is removed once it is closed."""
 
     lease: Lease
     phase: Phase
     granted_s: float
-    ends_s: float | None = None  # None: with the round, as renewed leases do
-    bundle: Bundle  # of now: it changes when a packed partner comes or goes
-    waits_for: set[str] = msgspec.field(default_factory=set)  # leases that must close first
+    # None: with the round, as all renewed leases.
+    ends_s: float | None = None
+    # The current bundle: it changes when a packed partner comes or goes.
+    bundle: Bundle
+    # Leases that must be closed first.
+    waits_for: set[str] = msgspec.field(default_factory=set)
     started_s: float | None = None
-    reported_s: float = 0.0  # when `steps` was true
-    steps: float = 0.0  # absolute step of the job at `reported_s`
+    # When `steps` was measured.
+    reported_s: float = 0.0
+    # The job's total progress at `reported_s`.
+    steps: float = 0.0
     ran_s: float = 0.0
-    stop_by_s: float | None = None  # when stopping: the lease has lapsed for certain after this
+    # When stopping: the lease has certainly lapsed after this.
+    stop_by_s: float | None = None
     why: str = ""  # when stopping: the reason
-    before: tuple[JobState, str] | None = None  # what its job was, and why, if the grant is what made it run
-    unasked: bool = True  # when stopping: no person asked for it, so that its job is preempted
-    exited: set[str] = msgspec.field(default_factory=set)  # nodes of a gang that are done already
-    died: Literal["failed", "node_failed", ""] = ""  # how the first rank of a gang died, if one did
-    died_on: str = ""  # the node of that rank
+    # The job's state before this lease, and the reason for it, if the grant moved it to running.
+    before: tuple[JobState, str] | None = None
+    # When stopping: no user asked for it, so the job counts as preempted.
+    unasked: bool = True
+    # Nodes of a gang on which all ranks have exited.
+    exited: set[str] = msgspec.field(default_factory=set)
+    # How the first rank of a gang to die did so.
+    died: Literal["failed", "node_failed", ""] = ""
+    # The node on which it died.
+    died_on: str = ""
     code: int = 0  # its exit code
-    last_lines: str = ""  # of what it printed
-    lead: LeadExit | None = None  # of a gang whose first node is done before others are
-    credit_s: float = 0.0  # its bundle is credited with received time until then
-    charged_s: float = 0.0  # of its time with processes, what `cost_usd` is for
+    # Its last lines of output.
+    last_lines: str = ""
+    # Set while the first node of a gang is done and others are not.
+    lead: LeadExit | None = None
+    # Its bundle has been credited with received time up to here.
+    credit_s: float = 0.0
+    # The part of its time with processes that `cost_usd` covers.
+    charged_s: float = 0.0
     cost_usd: float = 0.0
-    mixed: bool = (
-        False  # its company changed since the last report, or nobody heard of it: no measure of a rate
-    )
+    # Its partner changed since the last report, or its node was silent: no rate can be measured.
+    mixed: bool = False
 
 
 def node_of(gpu: GpuId) -> str:
-    """The node a GPU is in."""
+    """Return the node that a GPU is in."""
     return gpu.rpartition(":")[0]
 
 
-@lru_cache(maxsize=65536)  # asked some ten times in the life of a lease, and GPUs come again
+# Each lease asks some ten times, and the same GPUs come again.
+@lru_cache(maxsize=65536)
 def nodes_of(gpus: tuple[GpuId, ...]) -> tuple[str, ...]:
-    """The nodes of a gang, each once, in the order of its ranks."""
+    """Return the nodes of a gang without duplicates, in the order of its ranks."""
     return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in gpus))

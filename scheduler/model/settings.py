@@ -1,4 +1,4 @@
-"""How the scheduler behaves. One frozen model; changing it is a fact."""
+"""Settings of the scheduler as one frozen struct. Changing them is a fact."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-NEXT_LOOK_ROUNDS = (
-    0.6  # how much further behind one is, at most, when turns are taken the next time (measured)
-)
-# Of what is entitled and received, at least so much fades in a round. Old settings may name any half-life.
+# How many rounds a job may fall further behind before turns are taken again. Measured.
+NEXT_LOOK_ROUNDS = 0.6
+# The least part of entitled and received time that fades in a round. Old journals may hold any half-life.
 LEAST_DECAY = 1e-9
 
 
@@ -28,9 +27,9 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator can turn. Defaults suit a live cluster.
+    """Everything an operator can adjust. The defaults suit a live cluster.
 
-    Written out in full in the journal, so that a default may change without changing what old journals mean.
+    The journal holds every field, so that a default may change without changing the meaning of old journals.
     """
 
     policy: Annotated[str, "Who gets how much; `gavel policies` lists all policies."] = "max_min_fairness"
@@ -78,35 +77,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def decay(self) -> float:
-        """What is left of entitled and received time after a round."""
-        faded: float = 0.5 ** (1.0 / self.half_life_rounds)
-        return faded
+        """The part of entitled and received time that remains after a round."""
+        remaining: float = 0.5 ** (1.0 / self.half_life_rounds)
+        return remaining
 
     @property
     def stay_s(self) -> float:
-        """Behind its due by so much a job has the next turn, so that few are ever `stay_rounds` behind."""
+        """How far a job may fall behind its due before it gets the next turn; few ever are `stay_rounds` behind."""
         return max(self.stay_rounds - NEXT_LOOK_ROUNDS, 0.0) * self.round_s
 
     @property
     def full_s(self) -> float:
-        """What a share of all the time ever comes to."""
+        """The sum that a share of 1 converges to, as older rounds fade."""
         return self.round_s / max(1.0 - self.decay, LEAST_DECAY)
 
-    def completed(self, given: Container[str]) -> Settings:
-        """These settings, with leads that fit a short round in place of defaults that do not. `given`: fields that
-        somebody set, which stay as they are.
+    def completed(self, explicit: Container[str]) -> Settings:
+        """Return these settings with default leads shortened to fit a short round.
+
+        `explicit` names the fields that were set by a user; those stay as they are.
         """
         solve_lead_s, plan_lead_s = self.solve_lead_s, self.plan_lead_s
-        if "solve_lead_s" not in given and not solve_lead_s < self.round_s:
+        if "solve_lead_s" not in explicit and not solve_lead_s < self.round_s:
             solve_lead_s = self.round_s / 4
-            if "plan_lead_s" in given:
+            if "plan_lead_s" in explicit:
                 solve_lead_s = max(solve_lead_s, plan_lead_s)
-        if "plan_lead_s" not in given and plan_lead_s > solve_lead_s:
+        if "plan_lead_s" not in explicit and plan_lead_s > solve_lead_s:
             plan_lead_s = solve_lead_s / 2
         return msgspec.structs.replace(self, solve_lead_s=solve_lead_s, plan_lead_s=plan_lead_s)
 
     def checked(self) -> Settings:
-        """These settings, or InvalidSpec naming the first field that cannot be right."""
+        """Return these settings, or raise InvalidSpec naming the first field that is wrong."""
         bounds.check_all(self, bounds.SETTINGS)
         bounds.check_name("policy", self.policy, bounds.POLICY_CHARS_MAX)
         if not self.plan_lead_s <= self.solve_lead_s < self.round_s:
@@ -121,18 +121,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for tenant in self.tenants:
             bounds.check_text("tenants", tenant.name)
             if not tenant.name or tenant.name in names:
-                raise InvalidSpec("tenants", f"the name '{tenant.name}' is empty or there twice")
+                raise InvalidSpec("tenants", f"the name '{tenant.name}' is empty or appears twice")
             names.add(tenant.name)
             bounds.check(f"tenants.{tenant.name}.weight", tenant.weight, bounds.WEIGHT)
             if tenant.policy not in ("fairness", "fifo"):
                 raise InvalidSpec(
                     f"tenants.{tenant.name}.policy",
-                    f"is {bounds.shown(tenant.policy)}, must be 'fairness' or 'fifo'",
+                    f"is {bounds.readable(tenant.policy)}, must be 'fairness' or 'fifo'",
                 )
         return self
 
 
-# How the published figures were made: answers at once, everything at the boundary, restarts free, rates known.
+# The assumptions behind the published figures: immediate answers, changes only at the boundary, free restarts,
+# known rates.
 COMPARISON = Settings(
     min_reallocation_s=1920.0,
     solve_lead_s=0.0,

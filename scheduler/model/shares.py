@@ -1,8 +1,7 @@
-"""The allocation in force as arrays: one row per column, with the time each was due and the time it got.
+"""The allocation in force as arrays: one row per column, with the time it was entitled to and the time it received.
 
-Both sums fade with every round, and both live on when a new allocation comes: a column that is in it again goes
-on from where it stood. Columns for jobs that came after the allocation are added with a share of nothing; they
-may still fill idle GPUs.
+Both sums decay every round and survive a new allocation: a column that appears in it again continues with its sums.
+Columns of jobs that arrive after the allocation are added with a share of zero; they may still fill idle GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scheduler.model.lease import Bundle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-WORD = 2**64 - 1  # numbers of 64 bits
+WORD = 2**64 - 1
 
 
 class ShareRows(msgspec.Struct, array_like=True):
@@ -37,7 +36,7 @@ class ShareRows(msgspec.Struct, array_like=True):
 
 
 class ShareTable:
-    """Columns by name, and what is known of each. Rows never move while a table lives."""
+    """Columns by name, with the arrays of their shares and sums. A row keeps its number while the table lives."""
 
     __slots__ = (
         *("bundles", "row_of", "jobs", "job_row", "types", "type_row"),
@@ -46,7 +45,7 @@ class ShareTable:
     )
 
     def __init__(self, bundles: Sequence[Bundle] = (), types: Sequence[str] = ()) -> None:
-        """`types`: worker types in the order in which they are to be numbered."""
+        """Make a table of these columns. `types`: worker types in the order in which they are numbered."""
         self.bundles: list[Bundle] = []
         self.row_of: dict[Bundle, int] = {}
         self.jobs: list[str] = []
@@ -70,7 +69,7 @@ class ShareTable:
         return len(self.bundles)
 
     def extend(self, bundles: Iterable[Bundle], share: Sequence[float] = (), backfill: bool = True) -> None:
-        """Add columns that are not there yet, with nothing received."""
+        """Add those columns that the table lacks, with nothing received."""
         row_of = self.row_of
         new = [bundle for bundle in bundles if bundle not in row_of]
         if new:
@@ -111,38 +110,39 @@ class ShareTable:
         columns: Sequence[tuple[tuple[str, ...], str, int, str]],
         types: Sequence[str] = (),
     ) -> ShareTable:
-        """The table of these bundles; those that stood in the old one, nearly all, go on from where they were.
+        """Make the table of a new allocation. Columns that the old table has, nearly all, continue with its sums.
 
-        They are the very same objects as there, which are found much faster than equal ones.
+        Their bundles are the same objects as in the old table: dicts find those much faster than equal ones.
         """
         table = cls((), types)
-        row_of: dict[Any, int] = old.row_of  # a bundle equals the tuple of its fields
+        # A bundle equals the tuple of its fields.
+        row_of: dict[Any, int] = old.row_of
         rows = list(map(row_of.get, columns, repeat(-1)))
         known = old.bundles
         bundles = [
             known[row] if row >= 0 else Bundle(*column) for row, column in zip(rows, columns, strict=True)
         ]
         at = np.array(rows, np.int64)
-        mine, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
-        theirs = at[mine]
+        kept_rows, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
+        old_rows = at[kept_rows]
         tie = np.empty(len(at), np.uint64)
-        tie[mine] = old.tie[theirs]
+        tie[kept_rows] = old.tie[old_rows]
         if len(new):
             tie[new] = ties([bundles[row] for row in new.tolist()])
         if len(at):
             table._add(bundles, tie)
-        table.entitled_s[mine] = old.entitled_s[theirs]
-        table.received_s[mine] = old.received_s[theirs]
-        table.skipped[mine] = old.skipped[theirs]
+        table.entitled_s[kept_rows] = old.entitled_s[old_rows]
+        table.received_s[kept_rows] = old.received_s[old_rows]
+        table.skipped[kept_rows] = old.skipped[old_rows]
         return table
 
     def pass_round(self, round_s: float, decay: float) -> None:
-        """A round begins: sums fade, and each column is due its share of it."""
+        """Begin a round: the sums decay, and each column becomes entitled to its share of the round."""
         self.entitled_s = self.entitled_s * decay + self.share * round_s
         self.received_s = self.received_s * decay
 
     def receive_one(self, bundle: Bundle, time_s: float) -> None:
-        """This column runs for so long, as for every lease that starts in the middle of a round."""
+        """Credit one column with time received, as for a lease that starts in the middle of a round."""
         row = self.row_of.get(bundle)
         if row is None:
             self.receive((bundle,), time_s)
@@ -150,7 +150,7 @@ class ShareTable:
             self.received_s[row] += time_s
 
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
-        """These columns run for so long; those that nobody has allocated yet are added."""
+        """Credit columns with time received. Those that no allocation has named yet are added."""
         row_of = self.row_of
         try:
             rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
@@ -161,13 +161,13 @@ class ShareTable:
         self.received_s[rows] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
-        """A column did not run for so long after all. One that the allocation has dropped has nothing to give."""
+        """Take back time that a column did not run after all. A column that the table has dropped is ignored."""
         row = self.row_of.get(bundle)
         if row is not None:
             self.received_s[row] = max(self.received_s[row] - time_s, 0.0)
 
     def note_skipped(self, bundles: Sequence[Bundle]) -> None:
-        """These were due and did not fit; the others start counting anew."""
+        """Count a skipped round for these columns, which were due but did not fit; reset the count of all others."""
         if not bundles and not np.count_nonzero(self.skipped):
             return
         rows = [self.row_of[b] for b in bundles if b in self.row_of]
@@ -176,7 +176,7 @@ class ShareTable:
         self.skipped[rows] = counts
 
     def rows(self) -> ShareRows:
-        """This table in plain lists."""
+        """Return this table as plain lists."""
         return ShareRows(
             list(self.bundles),
             self.share.tolist(),
@@ -188,7 +188,7 @@ class ShareTable:
 
     @classmethod
     def from_rows(cls, rows: ShareRows) -> ShareTable:
-        """The table that `rows` was made of."""
+        """Make the table from which `rows` was made."""
         table = cls(rows.bundles)
         table.share = np.array(rows.share, float)
         table.entitled_s = np.array(rows.entitled_s, float)
@@ -199,7 +199,7 @@ class ShareTable:
 
 
 def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> Ints:
-    """The row of each name; one that has none yet gets the next."""
+    """Return the row of each name. Names without a row get the next ones."""
     new = [name for name in dict.fromkeys(names) if name not in rows]
     rows.update(zip(new, range(len(known), len(known) + len(new)), strict=True))
     known.extend(new)
@@ -207,11 +207,12 @@ def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> I
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
-    """Numbers that have nothing to do with the order of ids, and are the same in every process."""
+    """Return a hash of each bundle: unrelated to the order of ids, and the same in every process."""
     return np.array(list(map(_tie, bundles)), np.uint64)
 
 
-@lru_cache(maxsize=4096)  # a newcomer's are asked for as it waits, as it starts, and with the next allocation
+# A newcomer's is asked for while it waits, when it starts, and at the next allocation.
+@lru_cache(maxsize=4096)
 def _tie(bundle: Bundle) -> int:
     jobs, worker_type, gpus, label = bundle
     partner = _word(jobs[1]) + 1 if len(jobs) > 1 else 0

@@ -1,8 +1,8 @@
-"""Rates: what the table says, what was measured, and what to assume of a job type nobody has seen.
+"""Rates: from the throughput table, from measurements, and assumed ones for unknown job types.
 
-A rate is looked up by (job type, GPUs, worker type, consolidated?). In order: the job's own override, then what
-was measured, blended in as the measurement grows longer, then the table, then a stated prior. Measurements are
-pooled over all jobs of a type.
+A rate is looked up by (job type, GPUs, worker type, consolidated?). The job's own override comes first; then the
+measured rate, whose weight grows with the length of the measurement; then the table; then the prior from the settings.
+Measurements are pooled over all jobs of a type.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import msgspec
 
 from scheduler.model.bounds import STEPS, TABLE_RATE
 
-Key = tuple[str, int, str]  # job type, GPUs, worker type
-PairKey = tuple[str, str, str, int]  # worker type, job type, its partner's, GPUs of each
-DRIFT = 0.1  # a rate that has come so far from what the last allocation was asked with wants another one
-LOOK_S = 1e-6  # a look that is shorter measures nothing, and makes a rate of any size out of any steps
-SAME = 0.01  # a measurement this close to what was believed changes nothing: noise decides nothing
+Key = tuple[str, int, str]  # type, GPUs, worker type
+# Worker type, job type, the partner's job type, GPUs of each.
+PairKey = tuple[str, str, str, int]
+# A measured rate that moves this far from the one behind the last allocation calls for a new allocation.
+DRIFT = 0.1
+# Shorter observations measure nothing: any number of steps over almost no time is a rate of any size.
+LOOK_S = 1e-6
+# Measurements this close to the current estimate change nothing, so that noise decides nothing.
+SAME = 0.01
 
 
 class Measured(msgspec.Struct):
@@ -26,18 +30,21 @@ class Measured(msgspec.Struct):
 
     rate: float
     observed_s: float
-    believed: float  # what lookups say: follows `rate` in steps that are worth noticing
-    asked: float = 0.0  # what they said when an allocation was last asked for; 0: not since it was measured
+    # The rate that lookups return: it follows `rate` in steps large enough to matter.
+    believed: float
+    # The value of `believed` at the last allocation. 0: measured after it.
+    asked: float = 0.0
 
 
 class RateKey(NamedTuple):
-    """What a measurement is of."""
+    """The key of a measurement: the way of running that was measured."""
 
     job_type: str
     gpus: int
     worker_type: str
-    partner: str = ""  # the packed partner's job type
-    spread: bool = False  # over more nodes than the gang needs
+    partner: str = ""  # the partner's job type
+    # On more nodes than the gang needs.
+    spread: bool = False
 
 
 class RateRows(msgspec.Struct, array_like=True):
@@ -51,17 +58,19 @@ class RateRows(msgspec.Struct, array_like=True):
 
 
 class RateBook(msgspec.Struct):
-    """All rates the scheduler knows."""
+    """All rates that the scheduler knows."""
 
     solo: dict[Key, float] = msgspec.field(default_factory=dict)
     unconsolidated: dict[Key, float] = msgspec.field(default_factory=dict)
     pairs: dict[PairKey, tuple[float, float]] = msgspec.field(default_factory=dict)
     measured: dict[RateKey, Measured] = msgspec.field(default_factory=dict)
-    known: set[str] = msgspec.field(default_factory=set)  # job types of the table
-    version: int = 0  # grows when a lookup may answer differently
+    # The job types of the table.
+    known: set[str] = msgspec.field(default_factory=set)
+    # Increases whenever a lookup may return something else.
+    version: int = 0
 
     def put(self, solo: list[tuple[str, int, str, float]], spread: bool = False) -> None:
-        """Take rows of the table in."""
+        """Add rows of a throughput table."""
         table = self.unconsolidated if spread else self.solo
         for job_type, gpus, worker_type, rate in solo:
             table[job_type, gpus, worker_type] = rate
@@ -69,14 +78,14 @@ class RateBook(msgspec.Struct):
         self.version += 1
 
     def put_pairs(self, rows: list[tuple[str, str, str, int, float, float]]) -> None:
-        """Take pair rates in; each is known both ways round."""
+        """Add rates of packed pairs, each under both orders of its members."""
         for worker_type, a, b, gpus, rate_a, rate_b in rows:
             self.pairs[worker_type, a, b, gpus] = (rate_a, rate_b)
             self.pairs[worker_type, b, a, gpus] = (rate_b, rate_a)
         self.version += 1
 
-    def told(self, job_type: str, gpus: int, worker_type: str, spread: bool = False) -> float | None:
-        """What the table says; None where it says nothing. A table without spread rates means: no difference."""
+    def from_table(self, job_type: str, gpus: int, worker_type: str, spread: bool = False) -> float | None:
+        """Return the table's rate, or None. For a spread gang the consolidated rate stands in for a missing one."""
         key = (job_type, gpus, worker_type)
         if spread:
             rate = self.unconsolidated.get(key)
@@ -85,58 +94,58 @@ class RateBook(msgspec.Struct):
         return self.solo.get(key)
 
     def rate(self, key: RateKey, prior: float | None, trust_after_s: float) -> float:
-        """The best present estimate, starting from `prior` (the table's or an assumed rate)."""
-        seen = self.measured.get(key)
-        if seen is None:
+        """Return the current best estimate. `prior` is the table's rate or an assumed one."""
+        measured = self.measured.get(key)
+        if measured is None:
             return prior or 0.0
         if not prior:
-            return seen.believed
-        confidence = min(seen.observed_s / trust_after_s, 1.0)
-        if abs(seen.believed - prior) <= SAME * prior:
+            return measured.believed
+        confidence = min(measured.observed_s / trust_after_s, 1.0)
+        if abs(measured.believed - prior) <= SAME * prior:
             return prior
-        return confidence * seen.believed + (1.0 - confidence) * prior
+        return confidence * measured.believed + (1.0 - confidence) * prior
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
-        """Pool one measurement; True when it moved an estimate enough to matter for an allocation."""
+        """Pool one measurement. Return whether the estimate moved enough to call for a new allocation."""
         if not (stepping_s >= LOOK_S and 0 <= steps <= STEPS.most):
             return False
         rate = steps / stepping_s
         if not TABLE_RATE.admits(rate):
             return False
-        seen = self.measured.get(key)
-        if seen is None:
+        measured = self.measured.get(key)
+        if measured is None:
             self.measured[key] = Measured(rate, stepping_s, rate)
             self.version += 1
             return True
-        sure = seen.observed_s >= trust_after_s
-        # a longer look weighs more; what is old fades, so that a changed job type is noticed
-        weight = stepping_s / (stepping_s + min(seen.observed_s, 10.0 * trust_after_s))
-        seen.rate += weight * (rate - seen.rate)
-        seen.observed_s += stepping_s
-        before = seen.believed
-        if sure and abs(seen.rate - before) <= SAME * before:
+        sure = measured.observed_s >= trust_after_s
+        # A longer observation weighs more. Old ones fade, so that a job type that has changed is noticed.
+        weight = stepping_s / (stepping_s + min(measured.observed_s, 10.0 * trust_after_s))
+        measured.rate += weight * (rate - measured.rate)
+        measured.observed_s += stepping_s
+        before = measured.believed
+        if sure and abs(measured.rate - before) <= SAME * before:
             return False
-        seen.believed = seen.rate
+        measured.believed = measured.rate
         self.version += 1
-        drifted = seen.asked > 0 and abs(seen.rate - seen.asked) > DRIFT * seen.asked
-        return not sure or drifted or abs(seen.rate - before) > 5 * SAME * before
+        drifted = measured.asked > 0 and abs(measured.rate - measured.asked) > DRIFT * measured.asked
+        return not sure or drifted or abs(measured.rate - before) > 5 * SAME * before
 
     def note_asked(self) -> None:
-        """The next allocation is worked out with what lookups say now."""
-        for seen in self.measured.values():
-            seen.asked = seen.believed
+        """Remember the current estimates as those behind the next allocation."""
+        for measured in self.measured.values():
+            measured.asked = measured.believed
 
     def forget(self, job_types: Container[str]) -> None:
-        """Drop what was measured of these types, alone or as partners."""
+        """Drop all measurements of these job types, alone or as partners."""
         self.measured = {
-            key: seen
-            for key, seen in self.measured.items()
+            key: measured
+            for key, measured in self.measured.items()
             if key.job_type not in job_types and key.partner not in job_types
         }
         self.version += 1
 
     def rows(self) -> RateRows:
-        """This book in plain lists."""
+        """Return this book as plain lists."""
         return RateRows(
             sorted(self.solo.items()),
             sorted(self.unconsolidated.items()),
@@ -147,7 +156,7 @@ class RateBook(msgspec.Struct):
 
     @classmethod
     def from_rows(cls, rows: RateRows) -> RateBook:
-        """The book that `rows` was made of."""
+        """Make the book from which `rows` was made."""
         return cls(
             dict(rows.solo), dict(rows.unconsolidated), dict(rows.pairs), dict(rows.measured), rows.known
         )

@@ -20,10 +20,10 @@ def test_the_table_is_what_it_was_told() -> None:
     """A row is known by type, width and worker type; without spread rates, spreading makes no difference."""
     book = RateBook()
     book.put([("cnn", 2, "v100", 16.0)])
-    assert (book.told("cnn", 2, "v100"), book.told("cnn", 2, "v100", True)) == (16.0, 16.0)
-    assert (book.told("cnn", 1, "v100"), book.told("lm", 2, "v100")) == (None, None)
+    assert (book.from_table("cnn", 2, "v100"), book.from_table("cnn", 2, "v100", True)) == (16.0, 16.0)
+    assert (book.from_table("cnn", 1, "v100"), book.from_table("lm", 2, "v100")) == (None, None)
     book.put([("cnn", 2, "v100", 9.0)], spread=True)
-    assert (book.told("cnn", 2, "v100"), book.told("cnn", 2, "v100", True)) == (16.0, 9.0)
+    assert (book.from_table("cnn", 2, "v100"), book.from_table("cnn", 2, "v100", True)) == (16.0, 9.0)
     assert book.known == {"cnn"}
 
 

@@ -173,7 +173,7 @@ def _rate_of(
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings
-    told = book.told(spec.job_type, gpus, worker_type, spread)
+    told = book.from_table(spec.job_type, gpus, worker_type, spread)
     if told is not None and not (settings.learn_rates and spec.reports_steps):
         return told, False
     key = RateKey(spec.job_type, gpus, worker_type)  # no gang here is on more nodes than it needs
