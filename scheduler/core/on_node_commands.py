@@ -18,7 +18,9 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     state = out.state
     try:
         if message.action not in ("drain", "resume", "remove"):
-            raise InvalidSpec("action", f"is {bounds.readable(message.action)}, must be drain, resume or remove")
+            raise InvalidSpec(
+                "action", f"is {bounds.readable(message.action)}, must be drain, resume or remove"
+            )
         bounds.check_text("user", message.user)
         node = state.node(message.node)
         taken = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)

@@ -94,7 +94,7 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
         tie=table.tie[rows],
     )
     candidates = Candidates(
-        what=columns,
+        columns=columns,
         terms=Terms(share, table.backfill[rows]),
         entitled_s=entitled_s,
         received_s=received_s,

@@ -90,7 +90,9 @@ def _nowhere(scene: Scene) -> Finding:
     if most is not None and not rated:
         name = f"jobs of type {spec.job_type}" if spec.job_type else "it"
         text = f"No rate is known of {name} with {width} on {names}: as far as is known, it cannot run there."
-        if any(scene.state.rates.from_table(spec.job_type, spec.gpus, pool.worker_type) == 0 for pool in allowed):
+        if any(
+            scene.state.rates.from_table(spec.job_type, spec.gpus, pool.worker_type) == 0 for pool in allowed
+        ):
             text = f"The rates say that {name} cannot run with {width} on {names}: they are 0."
         return Finding(Reason.NO_RATE, text, (), (*remedies.rates(scene), *wider))
     if most is None or not any(pool.total for pool in mine):

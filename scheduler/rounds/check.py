@@ -1,6 +1,6 @@
-"""An audit of a plan that trusts none of what made it: it shares no code with rank, select, place, limit or fill.
+"""An independent audit of a plan: it shares no code with rank, select, place, limit or fill.
 
-Each rule is a function from what it sees to what it finds wrong, in words that name the job or the GPU.
+Each rule is a function from an audit to the faults it finds, as text that names the job or the GPU.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.audit_order import Turn, parts_given, turn_of
 from scheduler.rounds.inputs import ANYWHERE, Held, NodeView, RoundInputs, RoundPlan
 
-SLACK = 1e-6  # of a CPU, of a GB
+# In CPUs, and in GB.
+SLACK = 1e-6
 
 
 def check_plan(inputs: RoundInputs, plan: RoundPlan) -> list[str]:
-    """What is wrong with the plan; empty when nothing is."""
-    seen = Seen(inputs, plan)
-    return [fault for rule in RULES for fault in rule(seen)]
+    """Return the faults of the plan; empty if there are none."""
+    audit = Audit(inputs, plan)
+    return [fault for rule in RULES for fault in rule(audit)]
 
 
-class Seen:
-    """The plan, looked at from the sides that the rules need."""
+class Audit:
+    """A plan and its inputs, indexed as the rules need them."""
 
     def __init__(self, inputs: RoundInputs, plan: RoundPlan) -> None:
         self.inputs = inputs
@@ -37,39 +38,39 @@ class Seen:
         self.shares = inputs.candidates.share.tolist()
 
     def stays(self, job: str) -> bool:
-        """Whether the job runs on as it did: same GPUs, same type, width and label."""
+        """Whether the job continues unchanged: same GPUs, same type, width and label."""
         now, then = self.inputs.held.get(job), self.place_of.get(job)
         return now is not None and then is not None and then[1] == now.gpus and then[0][1:] == now.bundle[1:]
 
     def is_pinned(self, job: str) -> bool:
-        """Whether the job has to keep its GPUs."""
+        """Whether the job must keep its GPUs."""
         return job in self.inputs.held and self.inputs.held[job].pinned
 
     def goes_on(self, bundle: Bundle) -> bool:
-        """Whether the column is there because one of its jobs has a right to its GPUs, whatever its share."""
+        """Whether the column may run without a share, because one of its jobs has a right to keep its GPUs."""
         limited = self.inputs.preemptions_max is not None
         return any(self.stays(job) and (limited or self.is_pinned(job)) for job in bundle.jobs)
 
     def turn(self, bundle: Bundle) -> Turn:
-        """When it is the column's turn: smaller is earlier. Last of all when it is no candidate."""
+        """Return the column's place in the order; a column that is no candidate comes last."""
         row = self.row_of.get(bundle)
-        return (math.inf,) if row is None else turn_of(self.inputs, row, self.given)
+        return (math.inf,) if row is None else turn_of(self.inputs, row, self.parts_given)
 
     def turn_of_holder(self, bundle: Bundle) -> Turn:
-        """The turn of a column that runs; of jobs that stay, the earliest of all columns they could stay with."""
+        """Return the turn of a running column: the earliest of all columns in which its jobs could stay."""
         staying = {job for job in bundle.jobs if self.stays(job)}
         rows = self.rows_by_way.get(bundle[1:], ()) if staying else ()
         turns = [self.turn(other) for other in rows if staying & set(other.jobs)]
         return min([self.turn(bundle), *turns])
 
     @cached_property
-    def given(self) -> list[float]:
-        """By worker type: the part of what was promised that is given out."""
+    def parts_given(self) -> list[float]:
+        """The part of the promised GPU time that was given, by worker type."""
         return parts_given(self.inputs)
 
     @cached_property
     def rows_by_way(self) -> dict[tuple[str, int, str], list[Bundle]]:
-        """The candidates by type, width and label."""
+        """All candidates by type, width and label."""
         ways: dict[tuple[str, int, str], list[Bundle]] = {}
         for bundle in self.inputs.candidates.bundles:
             ways.setdefault(bundle[1:], []).append(bundle)
@@ -77,44 +78,44 @@ class Seen:
 
     @cached_property
     def idle(self) -> dict[str, list[GpuId]]:
-        """GPUs that nobody is given, nor keeps, by node."""
+        """The GPUs that no job gets or keeps, by node."""
         busy = {gpu for gpus in self.plan.placements.values() for gpu in gpus}
         busy |= {gpu for now in self.inputs.held.values() if now.pinned for gpu in now.gpus}
         return {node.name: [gpu for gpu in node.gpus if gpu not in busy] for node in self.inputs.nodes}
 
     @cached_property
     def sharing(self) -> dict[tuple[GpuId, ...], list[str]]:
-        """The jobs that hold the same GPUs, without those that are to leave."""
+        """The jobs that share each set of GPUs, without those that have to leave."""
         known = set(self.inputs.jobs)
         sharing: dict[tuple[GpuId, ...], list[str]] = {}
         for job, now in self.inputs.held.items():
-            mine = sharing.setdefault(now.gpus, [])
+            holders = sharing.setdefault(now.gpus, [])
             if job in known or now.pinned:
-                mine.append(job)
+                holders.append(job)
         return sharing
 
     @cached_property
-    def asked(self) -> Mapping[tuple[str, str], float]:
-        """CPUs and memory that the plan uses, by node and resource."""
+    def used(self) -> Mapping[tuple[str, str], float]:
+        """The CPUs and memory that the plan uses, by node and resource."""
         return self._sum({job: gpus for job, (_, gpus) in self.place_of.items()})
 
     @cached_property
-    def asked_before(self) -> Mapping[tuple[str, str], float]:
-        """CPUs and memory that are used as the round is planned."""
+    def used_before(self) -> Mapping[tuple[str, str], float]:
+        """The CPUs and memory in use when the round is planned, by node and resource."""
         return self._sum({job: now.gpus for job, now in self.inputs.held.items()})
 
     def _sum(self, gpus_of: Mapping[str, tuple[GpuId, ...]]) -> Mapping[tuple[str, str], float]:
-        asked: defaultdict[tuple[str, str], float] = defaultdict(float)
+        used: defaultdict[tuple[str, str], float] = defaultdict(float)
         for job, need in self.inputs.needs.items():
             for gpu in gpus_of.get(job, ()):
                 if gpu in self.node_of:
                     name = self.node_of[gpu].name
-                    asked[name, "CPUs"] += need.cpus_per_gpu
-                    asked[name, "GB"] += need.memory_gb_per_gpu
-        return asked
+                    used[name, "CPUs"] += need.cpus_per_gpu
+                    used[name, "GB"] += need.memory_gb_per_gpu
+        return used
 
     def room(self, node: NodeView, bundle: Bundle) -> int:
-        """How many more GPUs' worth of the column the node takes."""
+        """Return for how many more GPUs of the column the node has room."""
         room = len(self.idle[node.name])
         needs = [self.inputs.needs[job] for job in bundle.jobs if job in self.inputs.needs]
         if any(need.nodes is not None and node.name not in need.nodes for need in needs):
@@ -123,12 +124,12 @@ class Seen:
             ("CPUs", node.cpus, sum(need.cpus_per_gpu for need in needs)),
             ("GB", node.memory_gb, sum(need.memory_gb_per_gpu for need in needs)),
         ):
-            while room and each > 0 and self.asked[node.name, resource] + each * room > limit + SLACK / 1000:
+            while room and each > 0 and self.used[node.name, resource] + each * room > limit + SLACK / 1000:
                 room -= 1
         return room
 
     def held_back(self, worker_type: str) -> set[str]:
-        """The nodes on which GPUs are held back."""
+        """Return the nodes of this type on which GPUs are held back."""
         bundle = self.plan.reserved.get(worker_type)
         if bundle is None:
             return set()
@@ -141,211 +142,219 @@ class Seen:
         }
 
 
-Rule = Callable[[Seen], Iterator[str]]
+Rule = Callable[[Audit], Iterator[str]]
 
 
-def _is_of_this_round(seen: Seen) -> Iterator[str]:
-    if seen.plan.number != seen.inputs.number:
-        yield f"the plan is for round {seen.plan.number}, asked was round {seen.inputs.number}"
+def _is_of_this_round(audit: Audit) -> Iterator[str]:
+    if audit.plan.number != audit.inputs.number:
+        yield f"the plan is for round {audit.plan.number} instead of round {audit.inputs.number}"
 
 
-def _jobs_once(seen: Seen) -> Iterator[str]:
-    for job, count in Counter(job for bundle in seen.plan.placements for job in bundle.jobs).items():
+def _jobs_once(audit: Audit) -> Iterator[str]:
+    for job, count in Counter(job for bundle in audit.plan.placements for job in bundle.jobs).items():
         if count > 1:
             yield f"job {job} is in {count} columns"
 
 
-def _gpus_once(seen: Seen) -> Iterator[str]:
+def _gpus_once(audit: Audit) -> Iterator[str]:
     holder: dict[GpuId, Bundle] = {}
-    for bundle, gpus in seen.plan.placements.items():
+    for bundle, gpus in audit.plan.placements.items():
         for gpu in gpus:
             if gpu in holder:
                 yield f"GPU {gpu} is given to {' + '.join(holder[gpu].jobs)} and to {' + '.join(bundle.jobs)}"
             holder[gpu] = bundle
 
 
-def _gangs_whole(seen: Seen) -> Iterator[str]:
-    for bundle, gpus in seen.plan.placements.items():
+def _gangs_whole(audit: Audit) -> Iterator[str]:
+    for bundle, gpus in audit.plan.placements.items():
         if len(gpus) != bundle.gpus:
-            yield f"{' + '.join(bundle.jobs)} is given {len(gpus)} GPUs, its column has {bundle.gpus}"
+            yield f"{' + '.join(bundle.jobs)} is given {len(gpus)} GPUs instead of {bundle.gpus}"
 
 
-def _gpus_usable(seen: Seen) -> Iterator[str]:
-    for bundle, gpus in seen.plan.placements.items():
-        kept = {job for job in bundle.jobs if seen.is_pinned(job) and seen.stays(job)}
-        if kept and all(job in kept or seen.stays(job) for job in bundle.jobs):
-            continue  # runs on where nothing new may start
+def _gpus_usable(audit: Audit) -> Iterator[str]:
+    for bundle, gpus in audit.plan.placements.items():
+        kept = {job for job in bundle.jobs if audit.is_pinned(job) and audit.stays(job)}
+        if kept and all(job in kept or audit.stays(job) for job in bundle.jobs):
+            # A pinned job may continue on GPUs where nothing new may start.
+            continue
         for gpu in gpus:
-            node = seen.node_of.get(gpu)
+            node = audit.node_of.get(gpu)
             if node is None:
                 yield f"{' + '.join(bundle.jobs)} is given GPU {gpu}, which cannot be used"
-            elif (kind := seen.inputs.worker_types[node.worker_type]) != bundle.worker_type:
-                wanted = bundle.worker_type
-                yield f"{' + '.join(bundle.jobs)} is given GPU {gpu} of type {kind}, its column is for {wanted}"
+            elif (kind := audit.inputs.worker_types[node.worker_type]) != bundle.worker_type:
+                column_type = bundle.worker_type
+                yield f"{' + '.join(bundle.jobs)} is given GPU {gpu} of type {kind} instead of {column_type}"
 
 
-def _only_candidates(seen: Seen) -> Iterator[str]:
-    for bundle in seen.plan.placements:
-        pinned = [job for job in bundle.jobs if seen.is_pinned(job) and seen.stays(job)]
-        if bundle not in seen.row_of and len(pinned) < len(bundle.jobs):
+def _only_candidates(audit: Audit) -> Iterator[str]:
+    for bundle in audit.plan.placements:
+        pinned = [job for job in bundle.jobs if audit.is_pinned(job) and audit.stays(job)]
+        if bundle not in audit.row_of and len(pinned) < len(bundle.jobs):
             yield f"{' + '.join(bundle.jobs)} runs as {bundle}, which is no candidate"
 
 
-def _pinned_keep_gpus(seen: Seen) -> Iterator[str]:
-    for job, now in seen.inputs.held.items():
-        if now.pinned and not seen.stays(job):
-            then = seen.place_of.get(job)
+def _pinned_keep_gpus(audit: Audit) -> Iterator[str]:
+    for job, now in audit.inputs.held.items():
+        if now.pinned and not audit.stays(job):
+            then = audit.place_of.get(job)
             yield f"pinned job {job} loses GPUs {', '.join(now.gpus)}" + (
                 f" for {', '.join(then[1])}" if then else ""
             )
 
 
-def _needs_met(seen: Seen) -> Iterator[str]:
-    for job, (_, gpus) in seen.place_of.items():
-        need = seen.inputs.needs.get(job, ANYWHERE)
-        if seen.is_pinned(job):
+def _needs_met(audit: Audit) -> Iterator[str]:
+    for job, (_, gpus) in audit.place_of.items():
+        need = audit.inputs.needs.get(job, ANYWHERE)
+        if audit.is_pinned(job):
             continue
         for node in {
-            seen.node_of[gpu].name: seen.node_of[gpu] for gpu in gpus if gpu in seen.node_of
+            audit.node_of[gpu].name: audit.node_of[gpu] for gpu in gpus if gpu in audit.node_of
         }.values():
             if need.nodes is not None and node.name not in need.nodes:
-                yield f"job {job} is put on node {node.name}, which it may not use"
+                yield f"job {job} is placed on node {node.name}, which it may not use"
             for resource, limit, each in (
                 ("CPUs", node.cpus, need.cpus_per_gpu),
                 ("GB", node.memory_gb, need.memory_gb_per_gpu),
             ):
-                if each > 0 and seen.asked[node.name, resource] > limit + SLACK:
+                if each > 0 and audit.used[node.name, resource] > limit + SLACK:
                     yield (
-                        f"job {job} is on node {node.name}, where {seen.asked[node.name, resource]:g} {resource} "
-                        f"are asked for and {limit:g} are there"
+                        f"job {job} is on node {node.name}, where jobs need {audit.used[node.name, resource]:g} "
+                        f"{resource} and {limit:g} are there"
                     )
 
 
-def _zero_shares_do_not_run(seen: Seen) -> Iterator[str]:
-    for bundle in seen.plan.placements:
-        row = seen.row_of.get(bundle)
+def _zero_shares_do_not_run(audit: Audit) -> Iterator[str]:
+    for bundle in audit.plan.placements:
+        row = audit.row_of.get(bundle)
         if (
             row is None
-            or seen.shares[row] > 0
-            or seen.inputs.candidates.backfill[row]
-            or seen.goes_on(bundle)
+            or audit.shares[row] > 0
+            or audit.inputs.candidates.backfill[row]
+            or audit.goes_on(bundle)
         ):
             continue
         yield f"{' + '.join(bundle.jobs)} runs on {bundle.worker_type} with share 0 and may not fill idle GPUs"
 
 
-def _reservations_are_due(seen: Seen) -> Iterator[str]:
-    columns = seen.inputs.candidates
-    for worker_type, bundle in seen.plan.reserved.items():
+def _reservations_are_due(audit: Audit) -> Iterator[str]:
+    candidates = audit.inputs.candidates
+    for worker_type, bundle in audit.plan.reserved.items():
         name = f"the reservation of {worker_type} for {' + '.join(bundle.jobs)}"
-        row = seen.row_of.get(bundle)
+        row = audit.row_of.get(bundle)
         if row is None or bundle.worker_type != worker_type:
             yield f"{name} is for no candidate of this type"
-        elif bundle.gpus < 2 or seen.shares[row] == 0 or columns.skipped[row] < seen.inputs.reserve_after:
-            share, skipped = seen.shares[row], columns.skipped[row]
+        elif (
+            bundle.gpus < 2 or audit.shares[row] == 0 or candidates.skipped[row] < audit.inputs.reserve_after
+        ):
+            share, skipped = audit.shares[row], candidates.skipped[row]
             yield f"{name} is not due: {bundle.gpus} GPUs, share {share}, skipped {skipped} times"
-        elif bundle in seen.plan.placements:
-            yield f"{name} is for what runs already"
+        elif bundle in audit.plan.placements:
+            yield f"{name} is for a column that runs already"
 
 
-def _reservations_respected(seen: Seen) -> Iterator[str]:
-    for worker_type, reserved in seen.plan.reserved.items():
-        shut, turn = seen.held_back(worker_type), seen.turn(reserved)
-        for bundle, gpus in seen.plan.placements.items():
-            taken = [gpu for gpu in gpus if gpu in seen.node_of and seen.node_of[gpu].name in shut]
-            if taken and not any(seen.stays(job) for job in bundle.jobs) and seen.turn(bundle) > turn:
-                yield f"{' + '.join(bundle.jobs)} takes GPU {taken[0]}, held back for {' + '.join(reserved.jobs)}"
+def _reservations_respected(audit: Audit) -> Iterator[str]:
+    for worker_type, reserved in audit.plan.reserved.items():
+        shut, turn = audit.held_back(worker_type), audit.turn(reserved)
+        for bundle, gpus in audit.plan.placements.items():
+            overlap = [gpu for gpu in gpus if gpu in audit.node_of and audit.node_of[gpu].name in shut]
+            if overlap and not any(audit.stays(job) for job in bundle.jobs) and audit.turn(bundle) > turn:
+                yield f"{' + '.join(bundle.jobs)} takes GPU {overlap[0]}, held back for {' + '.join(reserved.jobs)}"
 
 
-def _waiting_gangs_have_reservations(seen: Seen) -> Iterator[str]:
-    """Where only GPUs count: a gang that waited long enough, and had GPUs enough but for pinned jobs behind it."""
-    columns = seen.inputs.candidates
-    if any(need != ANYWHERE for need in seen.inputs.needs.values()):
+def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
+    """Find gangs that waited long enough and could have had enough GPUs, yet got no reservation.
+
+    Only where no job needs more than GPUs: counting them is enough there.
+    """
+    candidates = audit.inputs.candidates
+    if any(need != ANYWHERE for need in audit.inputs.needs.values()):
         return
-    for row in (columns.skipped >= seen.inputs.reserve_after).nonzero()[0].tolist():
-        bundle = columns.bundles[row]
-        if bundle.gpus < 2 or seen.shares[row] == 0 or bundle.worker_type in seen.plan.reserved:
+    for row in (candidates.skipped >= audit.inputs.reserve_after).nonzero()[0].tolist():
+        bundle = candidates.bundles[row]
+        if bundle.gpus < 2 or audit.shares[row] == 0 or bundle.worker_type in audit.plan.reserved:
             continue
-        if any(job in seen.place_of for job in bundle.jobs):
+        if any(job in audit.place_of for job in bundle.jobs):
             continue
-        turn = seen.turn(bundle)
-        mine = [
-            (one, gpus) for one, gpus in seen.plan.placements.items() if one.worker_type == bundle.worker_type
-        ]
-        behind = {gpu for one, gpus in mine if seen.turn_of_holder(one) > turn for gpu in gpus}
+        turn = audit.turn(bundle)
+        behind = {
+            gpu
+            for other, gpus in audit.plan.placements.items()
+            if other.worker_type == bundle.worker_type and audit.turn_of_holder(other) > turn
+            for gpu in gpus
+        }
         idle = sum(
-            len(seen.idle[node.name])
-            for node in seen.inputs.nodes
-            if seen.inputs.worker_types[node.worker_type] == bundle.worker_type
+            len(audit.idle[node.name])
+            for node in audit.inputs.nodes
+            if audit.inputs.worker_types[node.worker_type] == bundle.worker_type
         )
         if len(behind) + idle >= bundle.gpus:
             yield f"{' + '.join(bundle.jobs)} waits for {bundle.gpus} GPUs of {bundle.worker_type}; none are held back"
 
 
-def _skipped_are_gangs(seen: Seen) -> Iterator[str]:
-    for bundle in seen.plan.skipped:
-        row = seen.row_of.get(bundle)
-        if row is None or bundle.gpus < 2 or seen.shares[row] == 0:
-            yield f"{' + '.join(bundle.jobs)} is called skipped, but is no gang with a share"
-        elif bundle in seen.plan.placements:
-            yield f"{' + '.join(bundle.jobs)} is called skipped, but runs"
+def _skipped_are_gangs(audit: Audit) -> Iterator[str]:
+    for bundle in audit.plan.skipped:
+        row = audit.row_of.get(bundle)
+        if row is None or bundle.gpus < 2 or audit.shares[row] == 0:
+            yield f"{' + '.join(bundle.jobs)} is listed as skipped, but is no gang with a share"
+        elif bundle in audit.plan.placements:
+            yield f"{' + '.join(bundle.jobs)} is listed as skipped, but runs"
 
 
-def _preemptions_limited(seen: Seen) -> Iterator[str]:
-    most = seen.inputs.preemptions_max
+def _preemptions_limited(audit: Audit) -> Iterator[str]:
+    most = audit.inputs.preemptions_max
     if most is not None:
         lost = sorted(
             job
-            for job, now in seen.inputs.held.items()
-            if _could_stay(seen, job, now) and not seen.stays(job)
+            for job, now in audit.inputs.held.items()
+            if _could_stay(audit, job, now) and not audit.stays(job)
         )
         if len(lost) > most:
-            yield f"{len(lost)} running jobs lose their GPUs, {most} may: {', '.join(lost)}"
+            yield f"{len(lost)} running jobs lose their GPUs; the limit is {most}: {', '.join(lost)}"
 
 
-def _could_stay(seen: Seen, job: str, now: Held) -> bool:
-    """Whether an unpinned job could go on as it is: its GPUs, its column, and what it needs are all there."""
-    inputs = seen.inputs
-    sharing = seen.sharing[now.gpus]
+def _could_stay(audit: Audit, job: str, now: Held) -> bool:
+    """Whether an unpinned job could continue as it is, with its GPUs, its column and its other needs."""
+    inputs = audit.inputs
+    sharing = audit.sharing[now.gpus]
     bundle = now.bundle._replace(jobs=tuple(sorted(sharing)))
-    if now.pinned or job not in sharing or bundle not in seen.row_of:
+    if now.pinned or job not in sharing or bundle not in audit.row_of:
         return False
     for gpu in now.gpus:
-        node = seen.node_of.get(gpu)
+        node = audit.node_of.get(gpu)
         if node is None or inputs.worker_types[node.worker_type] != bundle.worker_type:
             return False
-        allowed = [inputs.needs.get(one, ANYWHERE).nodes for one in sharing]
+        allowed = [inputs.needs.get(other, ANYWHERE).nodes for other in sharing]
         if any(names is not None and node.name not in names for names in allowed):
             return False
         if (
-            seen.asked_before[node.name, "CPUs"] > node.cpus
-            or seen.asked_before[node.name, "GB"] > node.memory_gb
+            audit.used_before[node.name, "CPUs"] > node.cpus
+            or audit.used_before[node.name, "GB"] > node.memory_gb
         ):
             return False
     return True
 
 
-def _nothing_idles_in_vain(seen: Seen) -> Iterator[str]:
-    """No idle GPUs that a column could use as they are: it may run, its jobs do not, and nobody has to move."""
-    inputs = seen.inputs
+def _nothing_idles_in_vain(audit: Audit) -> Iterator[str]:
+    """Find idle GPUs that a waiting column could use without moving any other job."""
+    inputs = audit.inputs
     by_type: dict[str, list[NodeView]] = {}
     for node in inputs.nodes:
-        if seen.idle[node.name]:
+        if audit.idle[node.name]:
             by_type.setdefault(inputs.worker_types[node.worker_type], []).append(node)
-    idle = {kind: sum(len(seen.idle[node.name]) for node in there) for kind, there in by_type.items()}
+    idle = {kind: sum(len(audit.idle[node.name]) for node in nodes) for kind, nodes in by_type.items()}
     for row, bundle in enumerate(inputs.candidates.bundles):
-        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(job in seen.place_of for job in bundle.jobs):
+        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(job in audit.place_of for job in bundle.jobs):
             continue
-        if seen.shares[row] == 0 and not inputs.candidates.backfill[row]:
+        if audit.shares[row] == 0 and not inputs.candidates.backfill[row]:
             continue
-        shut = seen.held_back(bundle.worker_type)
-        if shut and seen.turn(bundle) <= seen.turn(seen.plan.reserved[bundle.worker_type]):
+        shut = audit.held_back(bundle.worker_type)
+        if shut and audit.turn(bundle) <= audit.turn(audit.plan.reserved[bundle.worker_type]):
             shut = set()
-        there = [
-            node for node in by_type[bundle.worker_type] if node.name not in shut and seen.room(node, bundle)
+        roomy = [
+            node for node in by_type[bundle.worker_type] if node.name not in shut and audit.room(node, bundle)
         ]
-        if sum(seen.room(node, bundle) for node in there) >= bundle.gpus:
-            yield f"{' + '.join(bundle.jobs)} could run on idle GPUs, such as {seen.idle[there[0].name][0]}"
+        if sum(audit.room(node, bundle) for node in roomy) >= bundle.gpus:
+            yield f"{' + '.join(bundle.jobs)} could run on idle GPUs, such as {audit.idle[roomy[0].name][0]}"
 
 
 RULES: tuple[Rule, ...] = (

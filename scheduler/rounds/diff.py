@@ -1,4 +1,4 @@
-"""From who holds what and who shall run where: which leases end, go on, and are new."""
+"""Compare the leases that jobs hold with a plan: which end, which continue, which are new."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from scheduler.rounds.inputs import Held, RoundPlan
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanges:
-    """What a plan changes. Who holds something and is neither in `ended` nor in `rebundled` goes on just so."""
+    """The changes that a plan makes. A lease that is neither ended nor rebundled continues as it is."""
 
-    ended: tuple[str, ...]  # jobs that leave their GPUs; those that come back on others are in `granted`, too
-    rebundled: tuple[tuple[str, Bundle], ...]  # same GPUs, another partner, or none
+    # Jobs that leave their GPUs. Those that move to others are in `granted` as well.
+    ended: tuple[str, ...]
+    # Jobs that keep their GPUs with another partner, or without one.
+    rebundled: tuple[tuple[str, Bundle], ...]
     granted: tuple[tuple[str, Bundle, tuple[GpuId, ...]], ...]
 
 
 def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
-    """What has to happen to the leases, each list in order of the jobs' ids.
+    """Return the changes that the plan makes to the leases, each list in order of the jobs' ids.
 
-    A job goes on only where its GPUs, in their order, and the way it runs on them (type, width, label) stay the same.
+    A lease continues only if its GPUs, their order and the way of running (type, width, label) stay the same.
     """
     kept: list[str] = []
     rebundled: list[tuple[str, Bundle]] = []

@@ -1,4 +1,4 @@
-"""The nodes of one worker type: what is free on each, and who may be moved."""
+"""The free GPUs of one worker type, by node."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scheduler.rounds.lookup import Site
 from scheduler.rounds.resources import Demand, Stock
 
 
-class Floor:
-    """Free GPUs by node, and nodes by how many are free."""
+class FreeGpus:
+    """Free GPUs by node, and nodes by their number of free GPUs."""
 
-    def __init__(self, site: Site, taken: set[GpuId]) -> None:
+    def __init__(self, site: Site, busy: set[GpuId]) -> None:
         self.nodes = site.nodes
         self.free: list[list[GpuId]] = [[] for _ in site.nodes]
-        for gpu in filterfalse(taken.__contains__, site.node_of):
+        for gpu in filterfalse(busy.__contains__, site.node_of):
             self.free[site.node_of[gpu]].append(gpu)
         self._node_of = site.node_of
         self._by_free: list[dict[int, None]] | None = None
 
     def best(self, width: int) -> int | None:
-        """The node with the fewest free GPUs that are enough."""
+        """Return the node with the fewest free GPUs that are still enough, or None."""
         by_free = self._index()
         for count in range(width, len(by_free)):
             if by_free[count]:
@@ -30,7 +30,7 @@ class Floor:
         return None
 
     def take(self, node: int, width: int) -> tuple[GpuId, ...]:
-        """Give out GPUs of a node."""
+        """Take so many GPUs from a node."""
         free = self.free[node]
         gpus = tuple(free[:width])
         self._recount(node, len(free), len(free) - width)
@@ -38,7 +38,7 @@ class Floor:
         return gpus
 
     def give_back(self, gpus: Iterable[GpuId]) -> None:
-        """GPUs that somebody leaves."""
+        """Add GPUs that have become free."""
         for gpu in gpus:
             node = self.node_of(gpu)
             free = self.free[node]
@@ -46,7 +46,7 @@ class Floor:
             free.append(gpu)
 
     def spread(self, width: int) -> tuple[GpuId, ...] | None:
-        """GPUs on as few nodes as will do: the emptiest first, the rest where it fits best; None: not enough."""
+        """Take GPUs from as few nodes as possible: the emptiest first, then the best fit; None if there are too few."""
         by_free = self._index()
         gpus: tuple[GpuId, ...] = ()
         if sum(map(len, self.free)) < width:
@@ -59,7 +59,7 @@ class Floor:
         return gpus
 
     def singles(self, count: int) -> list[GpuId]:
-        """So many single GPUs (or all there are), from the nodes with the fewest free ones; nothing is taken yet."""
+        """Pick up to `count` single GPUs from the nodes with the fewest free ones, without taking them."""
         gpus: list[GpuId] = []
         for free in sorted(filter(None, self.free), key=len):
             if len(gpus) >= count:
@@ -70,7 +70,7 @@ class Floor:
     def find(
         self, width: int, demand: Demand, stock: Stock | None, shut: Set[str] = frozenset()
     ) -> tuple[GpuId, ...] | None:
-        """Free GPUs whose nodes have what is asked, on as few nodes as will do; nothing is taken yet."""
+        """Pick free GPUs on as few nodes as possible that have the resources asked for, without taking them."""
         room = [
             0
             if node.name in shut
@@ -89,7 +89,7 @@ class Floor:
         return tuple(gpus) if len(gpus) == width else None
 
     def take_these(self, gpus: Iterable[GpuId]) -> None:
-        """Give out these GPUs."""
+        """Take these GPUs."""
         for gpu in gpus:
             node = self.node_of(gpu)
             free = self.free[node]
@@ -102,15 +102,15 @@ class Floor:
         return all(gpu in index and gpu in self.free[index[gpu]] for gpu in gpus)
 
     def node_of(self, gpu: GpuId) -> int:
-        """The node a GPU is in."""
+        """Return the row of the node that a GPU is in."""
         return self._node_of[gpu]
 
     def name_of(self, gpu: GpuId) -> str:
-        """The name of the node a GPU is in."""
+        """Return the name of the node that a GPU is in."""
         return self.nodes[self._node_of[gpu]].name
 
     def knows(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of these nodes, not in one that takes no newcomers."""
+        """Whether the GPU is in one of these nodes, rather than in one that takes no newcomers."""
         return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:

@@ -1,6 +1,6 @@
-"""What one round is decided from, and what it decides: arrays and names, no state, no clock.
+"""The inputs of one round and its plan: arrays and names, no state, no clock.
 
-RoundInputs → rank → select → place → RoundPlan       check_plan audits the outcome without trusting any of them
+RoundInputs → rank → select → place → RoundPlan       check_plan audits the plan independently of them
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What could run, one row each: the same from round to round, until an allocation or a newcomer changes it."""
+    """Every way in which jobs could run, one row each. It changes only with an allocation or a newcomer."""
 
     bundles: tuple[Bundle, ...]
-    row_of: Mapping[Bundle, int]  # the same the other way round
+    # The row of each bundle.
+    row_of: Mapping[Bundle, int]
     first: Ints  # rows of RoundInputs.jobs
     second: Ints  # NOBODY when alone
     worker_type: Ints  # rows of RoundInputs.worker_types
     gpus: Ints
-    restart_s: Floats  # time lost when this column starts or moves
-    tie: NDArray[np.uint64]  # hash of the bundle: the last word
+    # The time lost when this column starts or moves.
+    restart_s: Floats
+    # A hash of the bundle, which breaks ties.
+    tie: NDArray[np.uint64]
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -42,35 +45,35 @@ class Columns:
 
     @cached_property
     def any_pair(self) -> bool:
-        """Whether there is any with two jobs."""
+        """Whether any column has two jobs."""
         return bool(self.second.max(initial=NOBODY) != NOBODY)
 
     @cached_property
     def any_gang(self) -> bool:
-        """Whether any asks for several GPUs."""
+        """Whether any column has several GPUs."""
         return bool(self.gpus.max(initial=1) > 1)
 
     @cached_property
     def any_restart(self) -> bool:
-        """Whether any job loses time as it starts or moves."""
+        """Whether any column loses time when it starts or moves."""
         return bool(np.count_nonzero(self.restart_s))
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What the allocation in force grants each column. Those with neither a share nor `backfill` do not run."""
+    """The terms that the allocation in force grants each column. One with neither share nor `backfill` does not run."""
 
     share: Floats  # quantised
-    backfill: Bools  # may take GPUs that would be left idle
+    backfill: Bools  # may fill idle GPUs
 
     @cached_property
     def due(self) -> Bools:
-        """By column: whether it has a share."""
+        """Whether each column has a share."""
         return self.share > 0
 
     @cached_property
     def may_run(self) -> Bools:
-        """By column: whether it has a share, or may at least fill idle GPUs."""
+        """Whether each column has a share, or may at least fill idle GPUs."""
         return self.due | self.backfill
 
     @cached_property
@@ -82,58 +85,63 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """How each column stands in this round."""
+    """The standing of each column in this round."""
 
-    what: Columns
+    columns: Columns
     terms: Terms
-    entitled_s: Floats  # decayed sums over rounds, this round's share × round_s included
-    received_s: Floats  # before this round
-    skipped: Ints  # rounds in a row in which it was due and its GPUs were not there
-    explore: Bools  # its rate is a guess: try it once, before others
+    # The decayed sum over rounds, including this round's share × round_s.
+    entitled_s: Floats
+    # The decayed sum before this round.
+    received_s: Floats
+    # How many rounds in a row the column was due and its GPUs were not free.
+    skipped: Ints
+    # The rate is a guess: the column runs once before others, to be measured.
+    explore: Bools
 
     def __len__(self) -> int:
         return len(self.explore)
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What each row is."""
-        return self.what.bundles
+        """The bundle of each row."""
+        return self.columns.bundles
 
     @property
     def worker_type(self) -> Ints:
-        """Rows of RoundInputs.worker_types."""
-        return self.what.worker_type
+        """The worker type of each row, as a row of RoundInputs.worker_types."""
+        return self.columns.worker_type
 
     @property
     def gpus(self) -> Ints:
-        """The width of each."""
-        return self.what.gpus
+        """The number of GPUs of each row."""
+        return self.columns.gpus
 
     @property
     def share(self) -> Floats:
-        """Of the allocation in force."""
+        """The share of each row in the allocation in force."""
         return self.terms.share
 
     @property
     def backfill(self) -> Bools:
-        """Whether it may take GPUs that would be left idle."""
+        """Whether each row may fill idle GPUs."""
         return self.terms.backfill
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """A node that may be given work in this round. Nearly always the very same one as in the last."""
+    """A node that may get work in this round. Nearly always the same object as in the last round."""
 
     name: str
     worker_type: int
-    gpus: tuple[GpuId, ...]  # healthy ones that nobody is stuck on
+    # Healthy GPUs without leftover processes.
+    gpus: tuple[GpuId, ...]
     cpus: float = np.inf
     memory_gb: float = np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job asks of its nodes, beside GPUs of the right type. Jobs that ask the same share one Need."""
+    """The needs of a job on its nodes, beyond GPUs of the right type. Jobs with equal needs share one Need."""
 
     cpus_per_gpu: float = 0.0
     memory_gb_per_gpu: float = 0.0
@@ -144,11 +152,12 @@ ANYWHERE = Need()
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """What a job holds as the round is planned."""
+    """The GPUs that a job holds when the round is planned, and how it runs on them."""
 
     bundle: Bundle
     gpus: tuple[GpuId, ...]
-    pinned: bool = False  # keeps its GPUs: in its minimum run time, not preemptible, or not at a boundary
+    # It keeps its GPUs: within its minimum run time, not preemptible, or between boundaries.
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,17 +172,22 @@ class RoundInputs:
     nodes: tuple[NodeView, ...]
     held: Mapping[str, Held]  # by job
     needs: Mapping[str, Need] = field(default_factory=dict)  # by job; absent: ANYWHERE
-    stay_s: float = 0.0  # how far ahead of its due a turn may take a column, or leave others behind
-    full_s: float = math.inf  # what a share of all the time ever comes to, as dues fade
-    reserve_after: int = 2  # rounds; a gang skipped as often has GPUs held back for it as they free up
-    preemptions_max: int | None = None  # running jobs that may lose their GPUs in one round
+    # How far a turn may take a column ahead of its due, or leave others behind theirs.
+    stay_s: float = 0.0
+    # The sum that a share of 1 converges to, as older rounds fade.
+    full_s: float = math.inf
+    # After how many rounds of being skipped GPUs are held back for a gang as they become free.
+    reserve_after: int = 2
+    # How many running jobs may lose their GPUs in one round.
+    preemptions_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundPlan:
-    """Who runs where. A job that is not in it gives its GPUs up."""
+    """The placement of every job that runs in the round. Any other job gives up its GPUs."""
 
     number: int
     placements: Mapping[Bundle, tuple[GpuId, ...]]
     reserved: Mapping[str, Bundle] = field(default_factory=dict)  # by worker type
-    skipped: tuple[Bundle, ...] = ()  # due, but their GPUs were not there
+    # Gangs that were due, but whose GPUs were not free.
+    skipped: tuple[Bundle, ...] = ()

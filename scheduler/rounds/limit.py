@@ -1,4 +1,4 @@
-"""How many running jobs may lose their GPUs in one round: beyond that, the best ranked incumbents keep theirs."""
+"""A limit on the running jobs that lose their GPUs in one round: beyond it, the best ranked incumbents keep theirs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduler.rounds.resources import Stock, demand_of
 def spared(
     board: Board, order: Sequence[int], placements: Mapping[Bundle, tuple[GpuId, ...]]
 ) -> dict[str, Held]:
-    """Incumbents that have to keep their GPUs, when these placements would cost too many theirs; else nobody.
+    """Return the incumbents that must keep their GPUs, because these placements would take them from too many.
 
-    All but the allowed number of losers keep them, the losers with the worst rank lose; a pair counts as two.
-    What cannot go on as it is (its node, its column or its room is gone) does not count.
+    The allowed number of losers are those with the worst rank; a pair counts as two. An incumbent that cannot continue
+    as it is (its node, its column or its room is gone) does not count.
     """
     most = board.inputs.preemptions_max
     if most is None:
@@ -38,11 +38,11 @@ def _stays(now: Held, then: tuple[Bundle, tuple[GpuId, ...]] | None) -> bool:
 
 
 def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
-    """The unpinned jobs that could go on as they are, by the GPUs they share, best rank first."""
+    """Return the unpinned jobs that could continue as they are, one dict per set of GPUs, best rank first."""
     inputs = board.inputs
     held = inputs.held
     kind_of = {name: kind for kind, name in enumerate(inputs.worker_types)}
-    bundles = inputs.candidates.what.row_of
+    bundles = inputs.candidates.columns.row_of
     known = set(inputs.jobs)
     sharing: dict[tuple[GpuId, ...], list[str]] = {}
     for job, now in held.items():
@@ -64,7 +64,7 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
 def _with_room(
     board: Board, units: list[tuple[int, list[str], list[str], tuple[GpuId, ...]]]
 ) -> list[tuple[int, list[str], list[str], tuple[GpuId, ...]]]:
-    """Those for which their nodes have what they need, the pinned ones and the better ranked served first."""
+    """Return the units whose nodes have room for them, when pinned jobs and better ranked units are served first."""
     if not board.picky:
         return units
     inputs = board.inputs

@@ -1,4 +1,4 @@
-"""The inputs as plain lists and sets: what select and place read row by row, turned around once per round."""
+"""The inputs as plain lists and sets, converted once per round for select and place to read row by row."""
 
 from __future__ import annotations
 
@@ -17,39 +17,44 @@ class Site:
 
     nodes: tuple[NodeView, ...]
     gpus: frozenset[GpuId]
-    node_of: Mapping[GpuId, int]  # its GPUs, node by node: which of the nodes each is in
+    # The row of the node that each GPU is in; GPUs in order of their nodes.
+    node_of: Mapping[GpuId, int]
 
     @classmethod
     def of(cls, nodes: Iterable[NodeView]) -> Site:
-        """The site that these nodes make up."""
-        mine = tuple(nodes)
-        node_of = {gpu: number for number, node in enumerate(mine) for gpu in node.gpus}
-        return cls(mine, frozenset(node_of), node_of)
+        """Make a site of these nodes."""
+        members = tuple(nodes)
+        node_of = {gpu: number for number, node in enumerate(members) for gpu in node.gpus}
+        return cls(members, frozenset(node_of), node_of)
 
     def without(self, shut: Set[str]) -> Site:
-        """What is left of it where these nodes are not to be used."""
+        """Return this site without the nodes of these names."""
         return Site.of(node for node in self.nodes if node.name not in shut) if shut else self
 
 
 @dataclass(slots=True, eq=False)
 class Board:
-    """One round's columns and GPUs. Nothing here changes while it is planned."""
+    """One round's columns and GPUs. Nothing here changes while the round is planned."""
 
     inputs: RoundInputs
     first: list[int]
     second: list[int]
-    kinds: list[int]  # worker type of each column
+    # The worker type of each column.
+    kinds: list[int]
     widths: list[int]
     entitled: list[bool]
     sites: tuple[Site, ...]  # by worker type
-    stays: dict[int, tuple[GpuId, ...]]  # columns whose jobs run as they would in them, and where
-    runs: bytearray  # by column: whether it is one of them, and just what runs now, company included
-    picky: bool  # some job asks for more than GPUs
+    # Columns whose jobs already run as the column says, with their GPUs.
+    stays: dict[int, tuple[GpuId, ...]]
+    # Whether each column is one of these and its bundle, partner included, is just what runs now.
+    runs: bytearray
+    # Some job needs more than GPUs.
+    picky: bool
 
     @classmethod
     def of(cls, inputs: RoundInputs) -> Board:
-        """The board of a round."""
-        columns = inputs.candidates.what
+        """Make the board of a round."""
+        columns = inputs.candidates.columns
         first, second, kinds, widths = columns.lists
         sites = _sites(inputs.nodes, len(inputs.worker_types))
         stays, runs = _incumbents(inputs, kinds, sites)
@@ -68,15 +73,16 @@ class Board:
 
     @property
     def crowded(self) -> bool:
-        """Whether two columns may be about the same GPUs; else all that stay run just so, each on its own."""
-        return self.inputs.candidates.what.any_pair or len(self.stays) > self.runs.count(True)
+        """Whether two columns may claim the same GPUs. Otherwise every column that stays runs on GPUs of its own."""
+        return self.inputs.candidates.columns.any_pair or len(self.stays) > self.runs.count(True)
 
     def demand(self, row: int) -> Demand | None:
-        """What the column asks of its nodes; None: nothing."""
+        """Return the column's needs beyond GPUs; None if it has none."""
         return demand_of(self.inputs.needs, self.inputs.candidates.bundles[row].jobs) if self.picky else None
 
 
-@lru_cache(maxsize=4)  # nodes come and go much more rarely than rounds
+# Nodes come and go far less often than rounds.
+@lru_cache(maxsize=4)
 def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
     return tuple(Site.of(node for node in nodes if node.worker_type == kind) for kind in range(worker_types))
 
@@ -84,11 +90,11 @@ def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
 def _incumbents(
     inputs: RoundInputs, kinds: list[int], sites: tuple[Site, ...]
 ) -> tuple[dict[int, tuple[GpuId, ...]], bytearray]:
-    """The columns in which nobody has to start or move, with their GPUs; and which of them run just so.
+    """Return the columns in which no job has to start or move, with their GPUs; and which of them run right now.
 
-    A job whose partner leaves stays where it is; one whose GPUs may not be used any more does not, unless pinned.
+    A job whose partner leaves stays where it is. One whose GPUs may no longer be used stays only if it is pinned.
     """
-    held, row_of = inputs.held, inputs.candidates.what.row_of
+    held, row_of = inputs.held, inputs.candidates.columns.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}
     runs = bytearray(len(kinds))
     gpus_of = [site.gpus for site in sites]

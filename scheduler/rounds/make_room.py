@@ -1,7 +1,7 @@
-"""Which nodes to clear so that gangs get a node each and as few running jobs as possible have to move.
+"""Choose nodes to clear so that each gang gets a node and as few running jobs as possible have to move.
 
-An assignment problem: gangs × nodes, at the cost of the jobs that would have to leave the node; among equals the node
-on which the least is left over.
+This is an assignment problem, gangs × nodes. The cost is the number of jobs that would have to leave the node; ties go
+to the node with the fewest GPUs left over.
 """
 
 from __future__ import annotations
@@ -12,27 +12,33 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from scheduler.model.lease import GpuId
-from scheduler.rounds.free_gpus import Floor
+from scheduler.rounds.free_gpus import FreeGpus
 from scheduler.rounds.lookup import Board
 
 IMPOSSIBLE = 1e9
 
 
 def cheapest_seats(
-    board: Board, floor: Floor, staying: Mapping[int, tuple[GpuId, ...]], kind: int, widths: Sequence[int]
+    board: Board,
+    free_gpus: FreeGpus,
+    staying: Mapping[int, tuple[GpuId, ...]],
+    kind: int,
+    widths: Sequence[int],
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """For gangs of these widths, by index: a node, and the columns to be moved off it. Gangs without one are absent."""
-    movable = _movable(board, floor, staying, kind, max(widths))
-    cost = np.full((len(widths), len(floor.nodes)), IMPOSSIBLE)
+    """Return, by index of a gang, its node and the columns to be moved off it. Gangs without a node are absent."""
+    movable = _movable(board, free_gpus, staying, kind, max(widths))
+    cost = np.full((len(widths), len(free_gpus.nodes)), IMPOSSIBLE)
     movers: dict[tuple[int, int], tuple[int, ...]] = {}
     for width in set(widths):
-        mine = [index for index, one in enumerate(widths) if one == width]
-        for node, free in enumerate(floor.free):
-            found = cover(width - len(free), [one for one in movable.get(node, ()) if one[0] < width])
-            if found is not None:
-                jobs, rows = found
+        gangs = [index for index, gang_width in enumerate(widths) if gang_width == width]
+        for node, free in enumerate(free_gpus.free):
+            covered = cover(
+                width - len(free), [column for column in movable.get(node, ()) if column[0] < width]
+            )
+            if covered is not None:
+                jobs, rows = covered
                 movers[width, node] = rows
-                cost[mine, node] = jobs + max(len(free) - width, 0) / 4096
+                cost[gangs, node] = jobs + max(len(free) - width, 0) / 4096
     indices, nodes = linear_sum_assignment(cost)
     return {
         index: (node, movers[widths[index], node])
@@ -42,7 +48,10 @@ def cheapest_seats(
 
 
 def cover(deficit: int, occupants: Sequence[tuple[int, int, int]]) -> tuple[int, tuple[int, ...]] | None:
-    """The fewest jobs whose columns free so many GPUs, and these columns. Occupants: (GPUs, jobs, column)."""
+    """Return the fewest jobs whose columns free `deficit` GPUs, and these columns; None if all together do not.
+
+    Occupants are triples: GPUs, jobs, column.
+    """
     if deficit <= 0:
         return 0, ()
     best: list[tuple[int, tuple[int, ...]] | None] = [(0, ()), *[None] * deficit]
@@ -58,19 +67,19 @@ def cover(deficit: int, occupants: Sequence[tuple[int, int, int]]) -> tuple[int,
 
 
 def _movable(
-    board: Board, floor: Floor, staying: Mapping[int, tuple[GpuId, ...]], kind: int, width: int
+    board: Board, free_gpus: FreeGpus, staying: Mapping[int, tuple[GpuId, ...]], kind: int, width: int
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """By node: who could go elsewhere. Narrower columns within one node, that ask for nothing but GPUs."""
+    """Return, by node, the columns that could move: narrower than `width`, within the node, without other needs."""
     movable: dict[int, list[tuple[int, int, int]]] = {}
     bundles = board.inputs.candidates.bundles
     for row, gpus in staying.items():
         if (
             board.kinds[row] != kind
             or board.widths[row] >= width
-            or not all(floor.knows(gpu) for gpu in gpus)
+            or not all(free_gpus.knows(gpu) for gpu in gpus)
         ):
             continue
-        nodes = {floor.node_of(gpu) for gpu in gpus}
+        nodes = {free_gpus.node_of(gpu) for gpu in gpus}
         if len(nodes) == 1 and board.demand(row) is None:
             movable.setdefault(nodes.pop(), []).append((len(gpus), len(bundles[row].jobs), row))
     return movable

@@ -1,4 +1,4 @@
-"""The whole of a round on one screen: rank → select → place, and again where that was not possible."""
+"""A whole round on one screen: rank → select → place, repeated where a column found no place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.rounds.select import Choice, has_waited, select
 
 
 def plan_round(inputs: RoundInputs) -> RoundPlan:
-    """Who runs where in this round. Pure: same inputs, same plan."""
+    """Plan a round: which columns run, and on which GPUs. Pure: the same inputs give the same plan."""
     board = Board.of(inputs)
     order: list[int] = rank(board).tolist()
     pinned = {job: now for job, now in inputs.held.items() if now.pinned}
@@ -33,7 +33,7 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
 
 
 def _arrange(board: Board, order: Sequence[int], pinned: Mapping[str, Held]) -> tuple[Choice, Layout]:
-    """Choose and place; once more where a gang that has waited long finds no place among those that it needs."""
+    """Choose columns and place them. Repeat with GPUs held back if a gang that has waited long finds no place."""
     pins = Pins(board, pinned)
     choice = select(board, order, pins)
     layout = place(board, choice.rows, pins)
@@ -50,7 +50,7 @@ def _arrange(board: Board, order: Sequence[int], pinned: Mapping[str, Held]) -> 
 
 
 def _held_back(board: Board, choice: Choice, rows: Collection[int]) -> frozenset[str]:
-    """The nodes that are to take no newcomers, because GPUs there are held back for one of these columns."""
+    """Return the nodes that take no newcomers, because their GPUs are held back for one of these columns."""
     shut: set[str] = set()
     for kind, row in choice.reserved.items():
         if row in rows:

@@ -1,4 +1,4 @@
-"""What jobs ask of their nodes beside GPUs, and what is left of it on each node."""
+"""The CPUs and memory that jobs need beside GPUs, and how much of them is left on each node."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import NamedTuple
 from scheduler.model.lease import GpuId, node_of
 from scheduler.rounds.inputs import Need, NodeView
 
-SLACK = 1e-9  # of a CPU, of a GB: sums of tenths are not exact
+# In CPUs, and in GB: sums of tenths are not exact.
+SLACK = 1e-9
 
 
 class Demand(NamedTuple):
-    """The needs of all jobs of a column, per GPU."""
+    """The needs of all jobs of a column together, per GPU."""
 
     cpus: float
     memory_gb: float
@@ -23,7 +24,7 @@ NOTHING = Demand(0.0, 0.0, None)
 
 
 def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
-    """What these jobs ask for together; None: nothing."""
+    """Return what these jobs need together; None if that is nothing."""
     cpus, memory_gb, nodes = 0.0, 0.0, None
     for job in jobs:
         need = needs.get(job)
@@ -42,7 +43,7 @@ class Stock:
         self.left = {node.name: [node.cpus, node.memory_gb] for node in nodes}
 
     def most(self, demand: Demand, node: str, gpus: int) -> int:
-        """For how many of these GPUs the node has what is asked."""
+        """Return for how many of these GPUs the node has the resources needed."""
         if demand.nodes is not None and node not in demand.nodes:
             return 0
         cpus, memory_gb = self.left[node]
@@ -53,22 +54,23 @@ class Stock:
         return gpus
 
     def fits(self, demand: Demand, gpus: Iterable[GpuId]) -> bool:
-        """Whether the nodes of these GPUs have what is asked."""
+        """Whether the nodes of these GPUs have the resources needed."""
         return all(self.most(demand, node, count) >= count for node, count in _count(gpus).items())
 
     def charge(self, demand: Demand | None, gpus: Iterable[GpuId], sign: int = 1) -> None:
-        """Take what is asked from the nodes of these GPUs; give it back with sign -1."""
+        """Take resources from the nodes of these GPUs; with sign -1, give them back."""
         if demand is None:
             return
         for node, count in _count(gpus).items():
-            left = self.left.get(node)  # pinned jobs may sit on nodes that get nothing new
+            # Pinned jobs may run on nodes that get nothing new.
+            left = self.left.get(node)
             if left is not None:
                 left[0] -= sign * demand.cpus * count
                 left[1] -= sign * demand.memory_gb * count
 
 
 def times(left: float, each: float, most: int) -> int:
-    """How often `each` is there, `most` at most. Compared first: the quotient may be beyond any number."""
+    """Return how many times `each` fits into `left`, up to `most`. Compared first, as the quotient may overflow."""
     if left >= each * most - SLACK:
         return most
     return int((left + SLACK) // each) if left + SLACK >= each else 0

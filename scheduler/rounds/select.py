@@ -1,9 +1,9 @@
-"""Who runs: from the best rank down, by counting GPUs. Where exactly is the placement's business.
+"""Select the columns that run, from the best rank down, by counting GPUs. The exact GPUs are up to the placement.
 
-- A job runs in at most one column, the GPUs of a type are never given out twice, a gang gets all or nothing.
-- Pinned jobs keep their GPUs before anybody is asked; their turn only says with which partner they share them.
-- A gang whose turn it is, but whose GPUs are in pinned hands, is skipped. Once skipped often enough it gets the
-  reservation of the type: nobody below it takes what is free there, until it has enough.
+- A job runs in at most one column, the GPUs of a type are never given out twice, and a gang gets all or nothing.
+- Pinned jobs keep their GPUs in any case; their turn only decides which partner shares the GPUs.
+- A gang whose turn comes while pinned jobs hold its GPUs is skipped. Once skipped often enough, it reserves the type:
+  no column below it takes free GPUs there until the gang has enough.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from scheduler.rounds.pins import Pins
 
 @dataclass(slots=True)
 class Choice:
-    """What was chosen, before places are given. What pinned jobs do is in their `Pins`."""
+    """The selected columns, before placement. How pinned jobs run is in their `Pins`."""
 
     rows: list[int] = field(default_factory=list)  # best first
-    reserved: dict[int, int] = field(
-        default_factory=dict
-    )  # by worker type: the column GPUs are held back for
+    # The column for which GPUs are held back, by worker type.
+    reserved: dict[int, int] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
 
 
 def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = frozenset()) -> Choice:
-    """Walk the columns from the best down and take what fits. Columns in `closed` were found to have no place."""
+    """Walk the columns from the best down and select what fits. Columns in `closed` turned out to have no place."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
-    asked, behind = pins.asked, pins.behind
+    meeting, behind = pins.meeting, pins.behind
     free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
     left = sum(free)
-    watch = bool(pins.gpus or closed)  # gangs may be skipped, pinned jobs have to be met: no early end
-    taken = bytearray(len(board.inputs.jobs))
+    # Gangs may be skipped and pinned jobs have to be met, so the walk cannot end early.
+    watch = bool(pins.gpus or closed)
+    busy = bytearray(len(board.inputs.jobs))
     for job in pins.rows:
-        taken[job] = True
+        busy[job] = True
     choice = Choice()
     chosen = choice.rows
     for row in order:
         a, b = first[row], second[row]
-        if taken[a] or (b != NOBODY and taken[b]):
-            if asked and (a in asked or b in asked):
-                pins.meet(row, taken)
+        if busy[a] or (b != NOBODY and busy[b]):
+            if meeting and (a in meeting or b in meeting):
+                pins.meet(row, busy)
             continue
         kind, width = kinds[row], widths[row]
         if width > free[kind] or (closed and row in closed):
@@ -55,9 +55,9 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
                         left -= free[kind]
                         free[kind] = 0
             continue
-        taken[a] = True
+        busy[a] = True
         if b != NOBODY:
-            taken[b] = True
+            busy[b] = True
         free[kind] -= width
         left -= width
         chosen.append(row)

@@ -42,12 +42,12 @@ def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
     inputs = round_inputs.in_mid_round(desk.core.state, Kinds(), desk.now_s)
     columns = inputs.candidates
     new = [row for row, bundle in enumerate(columns.bundles) if bundle.jobs != ("1",)]
-    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.what.tie[row]))]
+    in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.columns.tie[row]))]
     assert [bundle.jobs[0] for bundle in in_line] == [name for name in "23456789" for _ in range(2)]
     assert {bundle.worker_type for bundle in in_line[::2]} == {"v100", "k80"}
     again = SchedulerState.restore(desk.core.state.snapshot())
     told = round_inputs.in_mid_round(again, Kinds(), desk.now_s).candidates
-    assert (told.bundles, told.what.tie.tolist()) == (columns.bundles, columns.what.tie.tolist())
+    assert (told.bundles, told.columns.tie.tolist()) == (columns.bundles, columns.columns.tie.tolist())
 
 
 def test_what_rounds_have_in_common_is_not_made_twice(desk_of: DeskOf) -> None:
@@ -59,7 +59,7 @@ def test_what_rounds_have_in_common_is_not_made_twice(desk_of: DeskOf) -> None:
         return round_inputs.at_boundary(state, kinds, desk.now_s, desk.now_s).candidates
 
     first = candidates()
-    assert candidates().what is first.what
+    assert candidates().columns is first.columns
     assert candidates().terms is first.terms
     (lease,) = state.leases
     desk.report(exits=(exited(lease, "finished", 1000.0),))

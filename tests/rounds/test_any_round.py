@@ -26,7 +26,7 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
     jobs = list(inputs.jobs)
     chance.shuffle(jobs)
     to = np.array([jobs.index(job) for job in inputs.jobs] + [NOBODY])
-    old = inputs.candidates.what
+    old = inputs.candidates.columns
     what = Columns(
         bundles=tuple(old.bundles[row] for row in rows),
         row_of={old.bundles[row]: at for at, row in enumerate(rows)},
@@ -66,8 +66,10 @@ def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
 
     Not where GPUs are held back for a gang: there only those stay who are there already, and that has changed.
     """
-    free = replace(inputs.candidates.what, restart_s=np.zeros(len(inputs.candidates)))
-    inputs = replace(inputs, candidates=replace(inputs.candidates, what=free), needs={}, preemptions_max=None)
+    free = replace(inputs.candidates.columns, restart_s=np.zeros(len(inputs.candidates)))
+    inputs = replace(
+        inputs, candidates=replace(inputs.candidates, columns=free), needs={}, preemptions_max=None
+    )
     plan = plan_round(inputs)
     assume(not plan.reserved)
     held = {

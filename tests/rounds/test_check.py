@@ -1,5 +1,6 @@
 """The audit can fail: every rule finds its fault in a plan that was spoilt for it, and names who or what it is."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -38,67 +39,67 @@ CASES = {
     "_is_of_this_round": (
         two_jobs(),
         RoundPlan(9, {A: ("n0:0",), B: ("n1:0",)}),
-        "round 9",
+        "9",
     ),
     "_jobs_once": (
         round_of([column("a"), column("a", gpus=2)], nodes(3)),
         plan_of((A, ("n0:0",)), (column("a", gpus=2).bundle, ("n1:0", "n2:0"))),
-        "job a is in 2 columns",
+        "a 2",
     ),
     "_gpus_once": (
         round_of([column("a"), column("b")], nodes(1)),
         plan_of((A, ("n0:0",)), (B, ("n0:0",))),
-        "GPU n0:0 is given to a and to b",
+        "n0:0 a b",
     ),
     "_gangs_whole": (
         round_of([column("gang", gpus=2)], nodes(1)),
         plan_of((GANG, ("n0:0",))),
-        "gang is given 1 GPUs, its column has 2",
+        "gang 1 2",
     ),
     "_gpus_usable": (
         two_jobs(),
         plan_of((A, ("n0:0",)), (B, ("n7:0",))),
-        "GPU n7:0, which cannot be used",
+        "b n7:0",
     ),
     "_only_candidates": (
         two_jobs(),
         plan_of((A, ("n0:0",)), (B._replace(label="tp"), ("n1:0",))),
-        "b runs as",
+        "b",
     ),
     "_pinned_keep_gpus": (
         two_jobs(held=hold("a", "n0:0", pinned=True)),
         plan_of((A, ("n1:0",))),
-        "pinned job a loses GPUs n0:0 for n1:0",
+        "a n0:0 n1:0",
     ),
     "_needs_met": (
         two_jobs(needs={"a": Need(nodes=frozenset({"n1"}))}),
         plan_of((A, ("n0:0",)), (B, ("n1:0",))),
-        "job a is put on node n0",
+        "a n0",
     ),
     "_zero_shares_do_not_run": (
         round_of([column("a", share=0.0, backfill=False)], nodes(1)),
         plan_of((A, ("n0:0",))),
-        "a runs on v100 with share 0",
+        "a v100 0",
     ),
     "_reservations_are_due": (
         round_of([column("gang", gpus=2, skipped=1)], nodes(1)),
         plan_of(reserved=V100),
-        "the reservation of v100 for gang is not due",
+        "v100 gang 1",
     ),
     "_reservations_respected": (
         gang_waits(),
         plan_of((A, ("n0:0",)), (B, ("n1:0",)), reserved=V100),
-        "b takes GPU n1:0, held back for gang",
+        "b n1:0 gang",
     ),
     "_waiting_gangs_have_reservations": (
         gang_waits(),
         plan_of((A, ("n0:0",)), (B, ("n1:0",))),
-        "gang waits for 2 GPUs of v100; none are held back",
+        "gang 2 v100",
     ),
     "_skipped_are_gangs": (
         two_jobs(),
         plan_of((A, ("n0:0",)), (B, ("n1:0",)), skipped=(B,)),
-        "b is called skipped",
+        "b",
     ),
     "_preemptions_limited": (
         round_of(
@@ -108,22 +109,22 @@ CASES = {
             preemptions_max=1,
         ),
         plan_of((A, ("n1:0",)), (column("c").bundle, ("n0:0",))),
-        "2 running jobs lose their GPUs, 1 may: a, b",
+        "2 1 a b",
     ),
     "_nothing_idles_in_vain": (
         two_jobs(),
         plan_of((A, ("n0:0",))),
-        "b could run on idle GPUs, such as n1:0",
+        "b n1:0",
     ),
 }
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_finds_its_fault(rule: object) -> None:
-    """The spoilt plan breaks this rule and no other, and the message says who or what is at fault."""
-    inputs, spoilt, message = CASES[rule.__name__]  # type: ignore[attr-defined]
+    """The spoilt plan breaks this rule and no other, and the message names the jobs, GPUs and numbers."""
+    inputs, spoilt, named = CASES[rule.__name__]  # type: ignore[attr-defined]
     (fault,) = check_plan(inputs, spoilt)
-    assert message in fault
+    assert set(named.split()) <= set(re.findall(r"\w+(?::\w+)*", fault))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -137,7 +138,7 @@ def test_gpus_of_another_type_are_found() -> None:
     """A column for one worker type must not be given GPUs of another."""
     inputs = round_of([column("a")], [node("n0", 1, 1)], worker_types=("v100", "k80"))
     (fault,) = check_plan(inputs, plan_of((A, ("n0:0",))))
-    assert "GPU n0:0 of type k80" in fault
+    assert {"n0:0", "k80", "v100"} <= set(re.findall(r"\w+(?::\w+)*", fault))
 
 
 @pytest.mark.parametrize(("resource", "word"), [("cpus", "CPUs"), ("memory_gb", "GB")])

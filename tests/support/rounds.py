@@ -115,7 +115,7 @@ def candidates(
     def floats(values: Sequence[float]) -> np.ndarray:
         return np.array(values, dtype=np.float64)
 
-    what = Columns(
+    static = Columns(
         bundles=tuple(one.bundle for one in columns),
         row_of={one.bundle: row for row, one in enumerate(columns)},
         first=ints([row_of[one.jobs[0]] for one in columns]),
@@ -126,7 +126,7 @@ def candidates(
         tie=np.array([tie_of(one.bundle) for one in columns], dtype=np.uint64),
     )
     return Candidates(
-        what=what,
+        columns=static,
         terms=Terms(
             share=floats([one.share for one in columns]),
             backfill=np.array([one.backfill for one in columns], dtype=np.bool_),

@@ -30,7 +30,6 @@ TO_BE_REWRITTEN = (
     "scheduler/live/data",
     "scheduler/live/observe",
     "scheduler/live/rescue",
-    "scheduler/rounds",
     "scheduler/sim/engine",
     "tests",
     "tests/attacks",

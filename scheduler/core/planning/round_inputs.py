@@ -143,7 +143,7 @@ def _candidates(
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(
-            what=frame.columns,
+            columns=frame.columns,
             terms=terms,
             entitled_s=frame.padded(table.entitled_s) * decay + terms.share * due_s,
             received_s=frame.padded(table.received_s) * decay,
