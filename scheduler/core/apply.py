@@ -1,8 +1,8 @@
-"""`apply`: the only place where the state changes. Running and recovery both come through here.
+"""`apply`: the only function that changes the state, both while the scheduler runs and during recovery.
 
-Nothing is decided here and nothing is refused: a fact has happened. What a fact implies without any choice
-(a closed lease frees its GPUs, and whoever waited for exactly these has them now) happens here too, so that
-the journal need not repeat it.
+It decides nothing and refuses nothing, because a fact has happened already. Direct consequences of a fact are applied
+here as well, so that the journal need not repeat them: a closed lease frees its GPUs, and a lease that waited for
+exactly these gets them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.model.shares import ShareTable
 
 
 def apply(state: SchedulerState, now_s: float, fact: f.Fact) -> None:
-    """Let a fact have happened."""
+    """Apply a fact to the state."""
     state.now_s = now_s
     _APPLY[type(fact)](state, now_s, fact)
 
@@ -36,7 +36,8 @@ def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) ->
     state.epoch = fact.epoch
     state.doubtful = False
     for holding in state.leases.values():
-        holding.mixed = True  # nobody heard what happened in between
+        # Nothing was recorded of what happened in between.
+        holding.mixed = True
 
 
 def _records_lost(state: SchedulerState, now_s: float, fact: f.RecordsLost) -> None:
@@ -70,14 +71,15 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
     else:
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
-            node.broken.clear()  # those of the same machine are said again by the next fact
-            # Its agent may still find processes of ended jobs: it reports when there are none.
+            # The next fact reports the broken GPUs again if the machine is the same.
+            node.broken.clear()
+            # Its agent may still find processes of ended jobs; it reports when there are none left.
             node.withheld = {gpu for gpu in node.withheld if gpu < fact.spec.gpus}
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         if node.drained:
             node.state = NodeState.DRAINING
         elif node.back_s is not None and node.back_s > now_s:  # its pause is not over
-            node.state, node.why = NodeState.FAULTY, "starts failed here in a row"
+            node.state, node.why = NodeState.FAULTY, "several starts in a row failed here"
         else:
             node.state, node.back_s = NodeState.UP, None
     state.add_node(node)
@@ -99,14 +101,15 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):
-            holding.mixed = True  # nobody hears what happens now
+            # Nothing that happens now is reported.
+            holding.mixed = True
     _cluster_changed(state)
 
 
 def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> None:
     node = state.nodes.pop(fact.node)
     state.drop_node(node)
-    # its agent may come back, and refuses sets that are older than the last one it saw
+    # Its agent may come back; it refuses sets that are older than the last one it got.
     state.generation_floor = max(state.generation_floor, node.generation)
     _cluster_changed(state)
 

@@ -1,4 +1,4 @@
-"""What facts about jobs do to the state."""
+"""Apply facts about jobs to the state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduler.model.jobs import PREEMPT, START, TERMINAL, Job, JobState, Move, 
 
 
 def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
-    """A job is there."""
+    """Add a job."""
     parent, _, index = fact.job.partition("_")
     job = Job(
         id=fact.job,
@@ -36,15 +36,15 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
 
 
 def jobs_forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> None:
-    """Jobs and keys are gone; an array goes with its last job."""
+    """Drop jobs and keys. An array is dropped with its last job."""
     arrays: dict[str, set[str]] = {}
     for name in fact.jobs:
         del state.jobs[name]
         parent, _, index = name.partition("_")
         if index:
             arrays.setdefault(parent, set()).add(name)
-    for parent, gone in arrays.items():
-        left = [name for name in state.arrays[parent] if name not in gone]
+    for parent, members in arrays.items():
+        left = [name for name in state.arrays[parent] if name not in members]
         if left:
             state.arrays[parent] = left
         else:
@@ -56,16 +56,17 @@ def jobs_forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -
 
 
 def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:
-    """A job changed its state."""
+    """Change the state of a job."""
     move(state, now_s, state.jobs[fact.job], fact.move, fact.why)
 
 
 def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> None:
-    """A job changes its state by the table."""
+    """Change the state of a job as the table of transitions says."""
     job.state = after(job.state, how)
     job.why = why
     if how is START or how is PREEMPT:
-        return  # taking turns is what an allocation is for; it needs no new one
+        # Taking turns is what an allocation is for; it calls for no new one.
+        return
     state.stale = True
     if how in _ANEW:
         job.unstarted, job.failed_on, job.pauses, job.again_s = 0, (), 0, 0.0
@@ -83,11 +84,12 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         _open_gates(state, job)
 
 
-_ANEW = frozenset({Move.RELEASE, Move.REQUEUE})  # somebody has looked after it
+# Moves by which a user shows that the cause of earlier failures has been dealt with.
+_ANEW = frozenset({Move.RELEASE, Move.REQUEUE})
 
 
 def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSaved) -> None:
-    """A job has its checkpoint at another place than before."""
+    """Record that a job's newest checkpoint is in another store than the one before."""
     job = state.jobs[fact.job]
     job.checkpoint_at = fact.place
     at = state.saves_at(job)
@@ -95,15 +97,16 @@ def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSave
     if not job.is_terminal:
         state.saved.add(job.id)
         if len(state.places) > 1:
-            state.stale = True  # there may be fewer ways to run it now
+            # There may be fewer ways to run the job now.
+            state.stale = True
 
 
 def _open_gates(state: SchedulerState, job: Job) -> None:
-    """Those who waited for this job's end go on; those who waited for its success only if it succeeded."""
+    """Unblock jobs that waited for this job to end, and those that waited for it to succeed if it did."""
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
         if other.is_terminal:
-            continue  # what has ended stays as it is
+            continue  # it stays as it is
         if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
             other.blocked_by.discard(job.id)
             state.stale = True

@@ -1,7 +1,7 @@
-"""What facts about rounds and leases do to the state.
+"""Apply facts about rounds and leases to the state.
 
-A grant waits for the leases that still hold its GPUs, and for its job's last lease; it goes out by itself when
-the last of them closes.
+A granted lease waits for the leases that still hold its GPUs and for the previous lease of its job. It is sent as soon
+as the last of them is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.model.throughput import RateKey
 
 
 def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> None:
-    """A round begins: some leases end, some are granted, all others go on."""
+    """Begin a round: end some leases, grant some, and renew all others."""
     settings, table = state.settings, state.shares
     old_end_s = state.round.ends_s
     for name in fact.ended:
@@ -28,7 +28,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         if holding.phase is WAITING:
             _forget(state, now_s, holding)
         else:
-            # planned ahead, it runs to the end of its round; at the boundary, that is now
+            # When planned ahead, it runs to the end of its round. At the boundary, that is now.
             _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), _why_ended(state, holding))
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
@@ -44,22 +44,22 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
 
 
 def _why_ended(state: SchedulerState, holding: Holding) -> str:
-    """Why a lease is not renewed: its node was taken away, or others have their turn."""
+    """Return why a lease is not renewed: its node is in maintenance or out of use, or its turn is over."""
     for name in nodes_of(holding.lease.gpus):
         node = state.nodes.get(name)
         if node is not None and node.state is NodeState.DRAINING:
-            _, by, who = node.why.partition(" by ")
-            return f"its node {name} was taken away" + (f" by {who}" if by else "")
+            _, by, user = node.why.partition(" by ")
+            return f"its node {name} was drained" + (f" by {user}" if by else "")
         if node is not None and node.state is NodeState.FAULTY:
             return f"its node {name} is out of use: {node.why}"
     return _ORDERLY["yielded"]
 
 
 def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None:
-    """Idle GPUs were given out."""
+    """Grant leases on GPUs that became idle in mid-round."""
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
-        books.change_company(state, now_s, holding, bundle)
+        books.change_bundle(state, now_s, holding, bundle)
         state.touch(holding)
     for lease in fact.granted:
         holding = _grant(state, now_s, lease)
@@ -100,7 +100,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
 
 
 def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> None:
-    """The lease will end; its GPUs stay taken until the exit is confirmed, or it has lapsed."""
+    """Begin to end a lease. Its GPUs stay taken until the exit is confirmed or the lease has lapsed."""
     job = state.jobs[holding.lease.job]
     holding.phase, holding.why = STOPPING, why
     holding.ends_s = ends_s
@@ -116,7 +116,7 @@ def _forget(
     holding: Holding,
     why: str = "its turn passed before its GPUs were free",
 ) -> None:
-    """A lease that never went out: nothing ran, nothing has to stop."""
+    """Drop a lease that was never sent: nothing ran, so nothing has to stop."""
     job = state.jobs[holding.lease.job]
     state.let_go(holding)
     del state.leases[holding.lease.id]
@@ -131,7 +131,7 @@ def _forget(
 
 
 def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
-    """A lease under which nothing ran is no turn: its job is what it was before, for the reason of before."""
+    """Undo the start of a job whose lease ran nothing: that was no turn, so its former state and reason return."""
     if job.state is not RUNS:
         return
     if holding.before is not None:
@@ -141,7 +141,7 @@ def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, 
 
 
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
-    """A lease ends before its round does."""
+    """End a lease before its round does."""
     holding = state.leases[fact.lease]
     if holding.phase is WAITING:
         _forget(state, now_s, holding)
@@ -150,30 +150,32 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
         state.touch(holding)
         _forget(state, now_s, holding, fact.why)
     else:
-        # whoever holds, requeues or cancels a job moves it first
+        # A user's command moves the job before it recalls the lease.
         holding.unasked = state.jobs[holding.lease.job].state is RUNS
         _stop(state, holding, now_s, fact.why)
 
 
 def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -> None:
-    """Leases on a node that was silent go on."""
+    """Continue leases on a node that was silent."""
     for name in fact.leases:
         holding = state.leases[name]
         holding.phase, holding.ends_s, holding.stop_by_s, holding.why = RUNNING, None, None, ""
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
         state.touch(holding)
-        holding.mixed = True  # while nobody heard of it, much may have happened
+        # Much may have happened while the node was silent.
+        holding.mixed = True
         if holding.credit_s < state.round.ends_s:
             books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
-    state.held = {}  # anew, since it is in the order of the leases
+    # Rebuilt, because its order is that of the leases.
+    state.held = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
             state.keep(holding)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
-    """Processes run."""
+    """Record that the processes of these leases run."""
     for name in fact.leases:
         holding = state.leases[name]
         if holding.phase is SENT:
@@ -191,16 +193,18 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
 
 
 def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> None:
-    """Jobs are so far."""
-    for made in fact.progress:
-        holding = state.leases[made.lease]
-        _advance(state, now_s, state.jobs[holding.lease.job], holding, made)
+    """Record the progress of jobs."""
+    for progress in fact.progress:
+        holding = state.leases[progress.lease]
+        _advance(state, now_s, state.jobs[holding.lease.job], holding, progress)
 
 
-def _advance(state: SchedulerState, now_s: float, job: Job, holding: Holding, made: Progress | Exit) -> None:
-    """Take in how far a job is, and what that says about rates."""
-    gained = made.steps - job.steps_done
-    stepping_s = made.stepping_s - holding.ran_s
+def _advance(
+    state: SchedulerState, now_s: float, job: Job, holding: Holding, report: Progress | Exit
+) -> None:
+    """Update a job's progress, and the measured rate of the way it runs."""
+    gained = report.steps - job.steps_done
+    stepping_s = report.stepping_s - holding.ran_s
     if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
         key = None if holding.mixed else rate_key(state, holding)
         if key is not None and state.rates.observe(key, gained, stepping_s, state.settings.trust_after_s):
@@ -209,25 +213,25 @@ def _advance(state: SchedulerState, now_s: float, job: Job, holding: Holding, ma
         isolated = state.isolated_rate.get(job.id, 0.0)
         if isolated > 0:
             job.isolated_s = min(job.isolated_s + gained / isolated, SUM_MAX)
-    job.steps_done, job.steps_saved = made.steps, made.saved
-    holding.steps, holding.reported_s, holding.ran_s = made.steps, now_s, made.stepping_s
+    job.steps_done, job.steps_saved = report.steps, report.saved
+    holding.steps, holding.reported_s, holding.ran_s = report.steps, now_s, report.stepping_s
     holding.mixed = False
 
 
 def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
-    """What a measurement under this lease is a measurement of; None where that cannot be told.
+    """Return the way of running that progress under this lease measures; None if it is ambiguous.
 
-    Who is on the GPUs counts, not who is to be: a partner may not have started yet, or may still be leaving.
+    The leases that hold the GPUs count, not the planned ones: a partner may not have started, or may be leaving.
     """
     bundle, job = holding.bundle, state.jobs[holding.lease.job]
     if not job.spec.job_type:
         return None
-    there = state.holders.get(holding.lease.gpus[0], ())
-    if len(there) != len(bundle.jobs):
+    sharing = state.holders.get(holding.lease.gpus[0], ())
+    if len(sharing) != len(bundle.jobs):
         return None
     partner = ""
     if len(bundle.jobs) > 1:
-        if any(state.leases[name].started_s is None for name in there):
+        if any(state.leases[name].started_s is None for name in sharing):
             return None
         partner = state.jobs[bundle.jobs[bundle.jobs[0] == job.id]].spec.job_type
     spread = False
@@ -238,7 +242,7 @@ def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
 
 
 def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> None:
-    """One node of a gang is done."""
+    """Record the exit of a gang's ranks on one node."""
     holding, end = state.leases[fact.exit.lease], fact.exit
     holding.exited.add(fact.node)
     if end.outcome in ("failed", "node_failed") and not holding.died:
@@ -250,12 +254,13 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
-    """A lease is over: its GPUs are free, and whoever waited for just that has them now."""
+    """Close a lease: free its GPUs, and give them to leases that waited for just that."""
     end = fact.exit
     holding = state.leases[end.lease]
     job = state.jobs[holding.lease.job]
     _advance(state, now_s, job, holding, end)
-    if end.outcome not in _ORDERLY:  # what was lost counts for nothing, for fairness neither
+    # Steps that were lost do not count, in fairness either.
+    if end.outcome not in _ORDERLY:
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
     if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
@@ -267,7 +272,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     kind = bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
     job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * bundle.gpus
-    if not holding.died:  # of a gang, the first rank that died has said it
+    # In a gang, the first rank that died has reported this already.
+    if not holding.died:
         _remember(job, end)
     for other in books.beside(state, holding):
         books.charge(state, now_s, other)
@@ -292,9 +298,10 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
 
 
 def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holding: Holding) -> None:
-    """What an exit means for its job. Whether a failed attempt is tried again is decided elsewhere."""
+    """Update the job of a lease that was closed. Retries of failed attempts are decided in `on_nodes`."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
-        _forget(state, now_s, state.leases[job.lease])  # it was to go on elsewhere; there is no need now
+        # It was to continue elsewhere, which is no longer needed.
+        _forget(state, now_s, state.leases[job.lease])
     if end.outcome == "finished":
         move(state, now_s, job, Move.COMPLETE, "")
     elif end.outcome == "failed":
@@ -318,35 +325,36 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
 
 
 def _came_to_nothing(job: Job, holding: Holding) -> None:
-    """Its nodes could not start it."""
+    """Count a start of this job that failed because its nodes could not start it."""
     nodes = nodes_of(holding.lease.gpus)
     job.node_failures += 1
     job.unstarted += 1
     if holding.before is not None:
-        holding.before = holding.before[0], f"nothing of it started on {', '.join(nodes)}"
+        holding.before = holding.before[0], f"it could not be started on {', '.join(nodes)}"
 
 
 def _resized(state: SchedulerState, job: Job, width: int) -> bool:
-    """Whether a job that gave GPUs up goes on with more or fewer: nobody else took its turn."""
+    """Whether a job that gave up its GPUs continues at another width, which is no preemption."""
     return job.lease is not None and state.leases[job.lease].bundle.gpus != width
 
 
 def _remember(job: Job, end: Exit) -> None:
-    """Of the last attempt that failed, people want to see how."""
+    """Keep the exit code and last lines of the last attempt that failed, for users to see."""
     if end.outcome == "failed":
         job.last_exit, job.last_lines = end.code, end.detail
 
 
-_ORDERLY = {"finished": "", "yielded": "its turn is over"}  # exits after which everything done is saved
+# Exits after which everything that was done is saved.
+_ORDERLY = {"finished": "", "yielded": "its turn is over"}
 
 
 def _part(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """A packed job has its GPUs to itself when its partner is gone, or does not come."""
+    """Let a packed job have its GPUs to itself when its partner is gone or does not come."""
     gpu = holding.lease.gpus[0]
     for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
         other = state.leases[name]
         if other.bundle == holding.bundle:
-            books.change_company(state, now_s, other, other.bundle._replace(jobs=(other.lease.job,)))
+            books.change_bundle(state, now_s, other, other.bundle._replace(jobs=(other.lease.job,)))
 
 
 def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str) -> None:

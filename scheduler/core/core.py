@@ -1,4 +1,4 @@
-"""The core: one message in; facts and effects out. Deterministic, and the same in every world."""
+"""The core: one message in; facts and effects out. It is deterministic, and the same in every world."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import UP, NodeState
 from scheduler.model.jobs import TRANSITIONS, Move
 
-# How many forgotten jobs may be remembered by kind before what was worked out is thrown away.
+# How many forgotten jobs may stay in the cache of kinds before it is emptied.
 KINDS_SPARE = 1000
 
 
 class Core:
-    """Decides. `state` is for reading only."""
+    """The decisions of the scheduler. Callers only read `state`."""
 
     def __init__(self, state: SchedulerState | None = None) -> None:
         self.state = SchedulerState() if state is None else state
-        self._kinds = Kinds()  # worked out from the state; could be thrown away between any two messages
-        self._latest: Outcome | None = None  # of the call that runs, or of the last one
+        # Derived from the state; it could be dropped between any two messages.
+        self._kinds = Kinds()
+        # The outcome of the current call, or of the last one.
+        self._latest: Outcome | None = None
         self._on: dict[type[Message], Callable[[Outcome, Any], None]] = {
             SubmitJobs: on_jobs.on_submit,
             JobCommand: on_jobs.on_command,
@@ -65,19 +67,20 @@ class Core:
         }
 
     def handle(self, now_s: float, message: Message) -> Outcome:
-        """What this message comes to. Its facts are applied already; its effects wait until they are durable."""
+        """Handle one message. The facts of the outcome are applied; its effects must wait until they are durable."""
         return self.handle_all(now_s, (message,))
 
     def handle_all(self, now_s: float, messages: Sequence[Message], *, review: bool = True) -> Outcome:
-        """What a batch comes to: message by message, with one set of leases at the end for each node concerned.
+        """Handle a batch, message by message, and send at most one set of leases to each node at the end.
 
-        `review` False: nobody looks whether limits are reached. Only for when that raises, whatever the message.
+        `review` False skips the check of limits. It is meant for the case that this check raises for every message.
         """
         out = self._begin(now_s)
         for message in messages:
             kind = type(message)
             if kind is not NodeReport:
-                out.settle_reports()  # others may read of leases whether they run
+                # Handlers of other messages may ask whether leases run.
+                out.settle_reports()
             self._on[kind](out, message)
         out.settle_reports()
         if out.wants_review and review:
@@ -85,13 +88,15 @@ class Core:
         return _finished(out)
 
     def _begin(self, now_s: float) -> Outcome:
-        self._latest = Outcome(self.state, max(now_s, self.state.now_s))  # time never runs backwards
+        # Time never runs backwards.
+        self._latest = Outcome(self.state, max(now_s, self.state.now_s))
         return self._latest
 
     def _on_forget(self, out: Outcome, message: Forget) -> None:
         forgetting.on_forget(out, message)
         if len(self._kinds.of_job) > 2 * len(self.state.jobs) + KINDS_SPARE:
-            self._kinds = Kinds()  # mostly of jobs that are forgotten
+            # Most entries belong to forgotten jobs.
+            self._kinds = Kinds()
 
     def _on_woke(self, out: Outcome, message: Woke) -> None:
         match message.what:
@@ -103,7 +108,8 @@ class Core:
                 on_rounds.fill(out, self._kinds)
             case "review":
                 out.wants_review = True
-                on_rounds.kick(out)  # the time of some job may have come
+                # The earliest start of some job may have come.
+                on_rounds.kick(out)
             case "lapse":
                 on_nodes.lapse(out)
             case "nodes":
@@ -111,11 +117,11 @@ class Core:
                 on_rounds.kick(out)
 
     def take_over(self, now_s: float, *, resync: bool = True) -> Outcome:
-        """A process begins to speak for this state: a new epoch, and everything said again that may be lost.
+        """Take over the state in a new process: begin an epoch and repeat every effect that may have been lost.
 
-        Leases that would soon end are renewed. Where records are lost nobody knows what runs: each node is silent
-        until it has said so itself. `resync` False: only timers are set, which do the rest later. Only for when that
-        raises.
+        Leases that would end soon are renewed. If records were lost, it is unknown what runs, so each node counts as
+        silent until it reports. `resync` False only sets timers, which do the rest later; it is meant for the case
+        that a resync raises.
         """
         state = self.state
         out = self._begin(now_s)
@@ -133,7 +139,7 @@ class Core:
         return out
 
     def _resync(self, out: Outcome) -> None:
-        """Do again what a crash may have lost: leases, timers, and the question that has no answer yet."""
+        """Repeat what a crash may have lost: sets of leases, timers, and a question without an answer."""
         state, now_s = self.state, out.now_s
         out.dirty(state.nodes)
         out.send_leases()
@@ -144,22 +150,22 @@ class Core:
         on_rounds.watch_lapses(out)
         on_failed_starts.watch(out)
 
-    # What only a world that outlives errors asks for: see `scheduler.live.rescue.rescue`.
+    # The rest is for worlds that survive errors of the core: see `scheduler.live.rescue.rescue`.
 
     @property
     def untouched(self) -> bool:
-        """Whether the state is what it was before the last call, which raised."""
+        """Whether the last call, which raised, left the state unchanged."""
         return self._latest is None or not self._latest.facts
 
     def go_back(self, state: SchedulerState | None = None) -> None:
-        """Go on from this state, in place, or from the present one; what was worked out is thrown away."""
+        """Continue from this state, or from the current one if None, and drop everything derived from it."""
         if state is not None:
             self.state.become(state)
         self._kinds = Kinds()
         self._latest = None
 
     def put_out(self, now_s: float, jobs: Iterable[str], nodes: Iterable[str], why: str) -> Outcome:
-        """Hold these jobs and drain these nodes, because something raises with them."""
+        """Hold these jobs and drain these nodes, because the core raises with them."""
         out, state = self._begin(now_s), self.state
         for name in jobs:
             if (state.jobs[name].state, Move.HOLD) in TRANSITIONS:
@@ -171,20 +177,20 @@ class Core:
         return _finished(out)
 
     def carry_on(self, now_s: float) -> Outcome:
-        """Another round for what runs, where no plan can be made."""
+        """Renew all leases for another round, because no plan can be made."""
         out = self._begin(now_s)
         on_rounds.carry_on(out)
         return _finished(out)
 
     def give_up_on_answer(self, now_s: float, number: int, why: str) -> Outcome:
-        """The solver's answer to this question cannot be used."""
+        """Record that the solver's answer to this question cannot be used."""
         out = self._begin(now_s)
         on_rounds.give_up_on_answer(out, number, why)
         return _finished(out)
 
 
 def _finished(out: Outcome) -> Outcome:
-    """Add the effects that come last."""
+    """Add the effects that come last, and return the outcome."""
     if out.leases_stop:
         on_rounds.watch_lapses(out)
     out.send_leases()

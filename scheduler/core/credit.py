@@ -1,8 +1,8 @@
-"""What leases have had so far: received time, credited ahead and taken back where it is not used; and what they cost.
+"""Accounts of leases: the time they receive, which is credited in advance and taken back if unused, and their cost.
 
 A bundle is credited up to the end of the round as soon as its processes may start, so that turns can be compared at
-any moment. The two leases of a packed pair are one bundle, credited once. Cost is charged for time with processes,
-piece by piece: up to each change of the price, or of how many share the GPUs.
+any moment. The two leases of a packed pair are one bundle, credited once. Cost is charged for time with running
+processes, in pieces: a piece ends whenever the price changes, or the number of jobs that share the GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 def credit_round(state: SchedulerState) -> None:
-    """A round begins: whoever has GPUs is credited with all of it. Who still waits for them is when it has them."""
+    """Credit every bundle that has its GPUs with a new round. One still waiting is credited when it gets them."""
     ends_s = state.round.ends_s
     bundles: list[Bundle] = []
     for holding in state.leases.values():
@@ -28,7 +28,7 @@ def credit_round(state: SchedulerState) -> None:
 
 
 def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float) -> None:
-    """A lease goes on as this bundle until then, or begins to."""
+    """Credit the bundle of a lease that starts or continues, up to `until_s`."""
     since_s = max(now_s, state.round.starts_s)
     if len(holding.bundle.jobs) > 1:
         since_s = max(since_s, _partners_until_s(state, holding))
@@ -38,13 +38,17 @@ def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float
 
 
 def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """A lease is over, or goes on as another bundle: the time ahead is not its bundle's, if it is nobody else's."""
+    """Take back the time ahead from the bundle of a lease that ends or changes its bundle.
+
+    The bundle keeps the time for which a partner in it has been credited.
+    """
     starts_s, since_s, until_s = state.round.starts_s, now_s, holding.credit_s
     holding.credit_s = 0.0
     if until_s <= now_s:
         return
     if holding.lease.round_number == state.round.number:
-        since_s = max(since_s, starts_s)  # planned ahead: it was credited from there
+        # Planned ahead, it was credited from the start of its round.
+        since_s = max(since_s, starts_s)
     if len(holding.bundle.jobs) > 1:
         since_s = max(since_s, _partners_until_s(state, holding))
     if since_s < until_s:
@@ -53,8 +57,8 @@ def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
         state.shares.give_back(holding.bundle, unused_s)
 
 
-def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle: Bundle) -> None:
-    """A lease goes on as another bundle from now on: with a partner, or without. So does the time ahead of it."""
+def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle: Bundle) -> None:
+    """Continue a lease as another bundle, with a partner or without; the time ahead moves to that bundle."""
     until_s = holding.credit_s
     take_back(state, now_s, holding)
     holding.bundle = bundle
@@ -65,39 +69,39 @@ def change_company(state: SchedulerState, now_s: float, holding: Holding, bundle
 
 
 def _partners_until_s(state: SchedulerState, holding: Holding) -> float:
-    """Until when the partner in its bundle has been credited with their time."""
+    """Return until when the partner in the same bundle has been credited."""
     return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
 
 
 def beside(state: SchedulerState, holding: Holding) -> Sequence[Holding]:
-    """The other leases that have processes on its GPUs, or may have."""
-    mine = holding.lease.id
+    """Return the other leases that have, or may have, processes on the GPUs of this one."""
+    own_id = holding.lease.id
     names = state.holders.get(holding.lease.gpus[0], ())
-    if len(names) == 1 and names[0] == mine:
+    if len(names) == 1 and names[0] == own_id:
         return ()
-    return [state.leases[name] for name in names if name != mine]
+    return [state.leases[name] for name in names if name != own_id]
 
 
 def charge(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """Bring the cost of a lease up to now; something about it is going to change."""
+    """Charge a lease up to now, before something about its cost changes."""
     if holding.started_s is not None:
         _charge(state, holding, now_s - holding.started_s)
 
 
 def charge_all(state: SchedulerState, now_s: float) -> None:
-    """Prices are going to change."""
+    """Charge all leases up to now, before prices change."""
     for holding in state.leases.values():
         charge(state, now_s, holding)
 
 
 def settle(state: SchedulerState, holding: Holding, ran_s: float) -> float:
-    """What a lease has cost in all, when it is over."""
+    """Charge a lease that is over for all of its time, and return its total cost."""
     _charge(state, holding, ran_s)
     return holding.cost_usd
 
 
 def cost_by(state: SchedulerState, holding: Holding, now_s: float) -> tuple[float, float]:
-    """What a lease has cost by now, and what it costs per second."""
+    """Return the cost of a lease by now, and its current cost per second."""
     if holding.started_s is None:
         return 0.0, 0.0
     per_s = _cost_per_s(state, holding)
@@ -111,7 +115,7 @@ def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
 
 
 def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
-    """At present. Two packed jobs pay half each while both have processes."""
+    """Return the current cost of a lease per second. Two packed jobs pay half each while both have processes."""
     price = PRICE.nearest(state.prices.get(holding.bundle.worker_type, 0.0))
     if not price:
         return 0.0

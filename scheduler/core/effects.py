@@ -1,4 +1,4 @@
-"""What the core wants done. A world carries these out, after the facts they follow from are durable."""
+"""The effects that the core asks for. A world carries them out once the facts behind them are durable."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from scheduler.model.lease import Lease
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
-    """Send Woke(what) at this time. A later WakeAt of the same `what` replaces an earlier one."""
+    """A timer: send Woke(what) at this time. A later WakeAt of the same `what` replaces an earlier one."""
 
     at_s: float
     what: str
 
 
 class SendLeases(msgspec.Struct, frozen=True, gc=False):
-    """The full set of leases that a node should be carrying out, from now on."""
+    """The full set of leases that a node has to carry out from now on."""
 
     node: str
     epoch: int
     generation: int
     leases: tuple[Lease, ...]
-    last: tuple[str, ...] = ()  # of these, the ones that will not be renewed
-    why_ended: tuple[tuple[str, str], ...] = ()  # why leases end that this node may still have processes of
+    # Those of the leases that will not be renewed.
+    last: tuple[str, ...] = ()
+    # The reasons of leases that end and may still have processes on this node.
+    why_ended: tuple[tuple[str, str], ...] = ()
 
 
 class RenewLeases(msgspec.Struct, frozen=True):
-    """Every node whose set did not change keeps what it has, until the new end.
+    """A renewal: every node whose set did not change keeps its leases until the new end.
 
-    `generations` names the nodes and the set that each must have; a node that has another asks for it.
+    `generations` names the nodes and the set that each must have; a node that has another set asks for this one.
     """
 
     epoch: int
@@ -43,9 +45,10 @@ class RenewLeases(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """Rates of two jobs on the same GPUs, by kind of job: what +packing needs, without n² columns."""
+    """Rates of two jobs on the same GPUs, by kind of job: the input of +packing, without n² columns."""
 
-    kind: Ints  # [n] of each job row; -1: not packable
+    # [n] The kind of each job row; -1: not packable.
+    kind: Ints
     first: Ints  # [p] kinds
     second: Ints
     worker_type: Ints
@@ -56,17 +59,18 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solve:
-    """Ask for an allocation. The answer comes as Solved, when it comes."""
+    """A question to the solver: an allocation for this problem. The answer arrives as a message, Solved."""
 
     number: int
     policy: str
     problem: Problem
     pairs: Pairs | None = None
-    at: Ints | None = None  # [n] the worker type that each job row runs on; -1: none
+    # [n] The worker type that each job row runs on; -1: none.
+    at: Ints | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Answer a call: with what it asked for, or with an error that has a stable code."""
+    """The answer to a call: a result, or an error with a stable code."""
 
     call: str
     result: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""What has happened. The journal is a list of these, and the state is what they add up to.
+"""Facts: everything that can have happened. The journal is a list of facts, and the state is their sum.
 
-WARNING: journals outlive releases. A fact type or a field that was once released is never renamed, retyped or
-given another meaning; new fields have defaults. docs/journal-format.md says how to add one.
+WARNING: journals outlive releases. A fact type or field that was once released is never renamed, retyped or given
+another meaning; new fields have defaults. docs/journal-format.md says how to add one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
 
 
 class Configured(Fact, frozen=True, kw_only=True):
-    """These settings hold from now on."""
+    """Settings that are in force from now on."""
 
     settings: Settings
     by: str = ""
@@ -33,10 +33,11 @@ class EpochStarted(Fact, frozen=True, kw_only=True):
 
 
 class RecordsLost(Fact, frozen=True, kw_only=True):
-    """Records of this journal were lost: what they may have used is not used again, and what runs is not known."""
+    """Records of this journal were lost. Numbers that they may have used are skipped, and it is unknown what runs."""
 
     records: int
-    epoch: int  # the last that may have been used
+    # The last epoch that may have been used.
+    epoch: int
     next_job: int
     next_lease: int
 
@@ -46,37 +47,40 @@ class RatesGiven(Fact, frozen=True, kw_only=True):
 
     solo: list[tuple[str, int, str, float]] = []
     unconsolidated: list[tuple[str, int, str, float]] = []
-    pairs: list[tuple[str, str, str, int, float, float]] = []  # worker type, job types, GPUs, rates
+    # Worker type, both job types, GPUs, both rates.
+    pairs: list[tuple[str, str, str, int, float, float]] = []
     by: str = ""
 
 
 class PricesSet(Fact, frozen=True, kw_only=True):
-    """Prices from now on."""
+    """Prices that are in force from now on."""
 
     price_per_gpu_hour: dict[str, float]
     by: str = ""
 
 
 class JobSubmitted(Fact, frozen=True, kw_only=True):
-    """A job was taken."""
+    """A job was accepted."""
 
     job: str
     spec: JobSpec
     blocked_by: tuple[str, ...] = ()
     key: str = ""
-    digest: str = ""  # of the request, so that the same key with another request is noticed
+    # Of the request, so that reuse of its key for another request is noticed.
+    digest: str = ""
 
 
 class JobsForgotten(Fact, frozen=True, kw_only=True):
-    """Jobs that ended long ago, and keys of submissions, are no part of the state any more. Ids are not used again."""
+    """Jobs that ended long ago, and keys of submissions, have left the state. Their ids are not used again."""
 
     jobs: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    job_types: tuple[str, ...] = ()  # whose measured rates went along
+    # The job types whose measured rates were dropped with them.
+    job_types: tuple[str, ...] = ()
 
 
 class JobMoved(Fact, frozen=True, kw_only=True):
-    """A job changed its state by the table of `scheduler.model.jobs`."""
+    """A job changed its state, by a row of the table in `scheduler.model.jobs`."""
 
     job: str
     move: Move
@@ -85,7 +89,7 @@ class JobMoved(Fact, frozen=True, kw_only=True):
 
 
 class NodeJoined(Fact, frozen=True, kw_only=True):
-    """A node is there, for the first time or again."""
+    """A node joined, for the first time or again."""
 
     spec: NodeSpec
 
@@ -96,40 +100,42 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     node: str
     state: NodeState
     why: str = ""
-    left: bool = False  # by its own agent, which stops: the next one makes up for it
-    mended: bool = False  # a person has looked at it: what was held against it and its GPUs is forgotten
-    # When a faulty node is tried again; None: when its agent reports that it can run jobs.
+    # The node's own agent drained it as it stopped. The next agent there undoes that.
+    left: bool = False
+    # An operator looked after it: its failed starts and its faulty GPUs are forgotten.
+    mended: bool = False
+    # When a faulty node is tried again. None: once its agent reports that it can run jobs.
     back_s: float | None = None
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True):
-    """A node was taken out for good."""
+    """A node was removed for good."""
 
     node: str
 
 
 class GpusBroken(Fact, frozen=True, kw_only=True):
-    """GPUs that reported a fatal error are not used any more."""
+    """GPUs reported a fatal error and are no longer used."""
 
     node: str
     gpus: tuple[int, ...]
 
 
 class GpusWithheld(Fact, frozen=True, kw_only=True):
-    """On these GPUs of the node, and no others, ended jobs may have left processes: they are not used meanwhile."""
+    """Jobs that ended may have left processes on exactly these GPUs of the node, which are not used meanwhile."""
 
     node: str
     gpus: tuple[int, ...]
 
 
 class AllocationAsked(Fact, frozen=True, kw_only=True):
-    """A problem went to the solver."""
+    """A problem was sent to the solver."""
 
     number: int
 
 
 class AllocationAdopted(Fact, frozen=True, kw_only=True):
-    """These shares are in force. `failed`: they are first come, first served, and why."""
+    """New shares are in force. `failed`: why they are first come, first served instead of the policy's."""
 
     number: int
     policy: str
@@ -141,21 +147,22 @@ class AllocationAdopted(Fact, frozen=True, kw_only=True):
 
 
 class AllocationFailed(Fact, frozen=True, kw_only=True):
-    """The solver gave no answer by the policy; the last allocation stays in force."""
+    """The policy gave no usable answer. The last allocation stays in force."""
 
     number: int
     why: str
 
 
 class RoundPlanned(Fact, frozen=True, kw_only=True):
-    """A round: leases that are not named here and not stopping are renewed to its end."""
+    """A round was planned. Leases that are neither named here nor stopping are renewed to its end."""
 
     number: int
     starts_s: float
     ends_s: float
     ended: tuple[str, ...] = ()  # leases that are not renewed
     granted: tuple[Lease, ...] = ()
-    rebundled: tuple[tuple[str, Bundle], ...] = ()  # leases that go on with another partner, or without
+    # Leases that continue with another partner, or without one.
+    rebundled: tuple[tuple[str, Bundle], ...] = ()
     reserved: dict[str, Bundle] = {}
     skipped: tuple[Bundle, ...] = ()
 
@@ -168,7 +175,7 @@ class GpusFilled(Fact, frozen=True, kw_only=True):
 
 
 class LeaseRecalled(Fact, frozen=True, kw_only=True):
-    """A lease must end now, before its round does. `untold`: it was granted just before, and no node knows of it."""
+    """A lease must end before its round does. `untold`: it was never sent, so no node knows of it."""
 
     lease: str
     why: str
@@ -182,33 +189,33 @@ class LeasesStarted(Fact, frozen=True, kw_only=True):
 
 
 class ProgressMade(Fact, frozen=True, kw_only=True):
-    """How far running jobs are."""
+    """The progress of running jobs."""
 
     progress: tuple[Progress, ...]
 
 
 class CheckpointSaved(Fact, frozen=True, kw_only=True):
-    """A job saved at a place (`NodeSpec.place`) that is not where its last checkpoint was: it goes on from there."""
+    """A job saved in another store (`NodeSpec.place`) than the last time, and continues from there."""
 
     job: str
     place: str
 
 
 class RanksExited(Fact, frozen=True, kw_only=True):
-    """One node of a gang is done; the lease is closed when all are."""
+    """All ranks of a gang on one node have exited. The lease is closed when this holds for all its nodes."""
 
     node: str
     exit: Exit
 
 
 class LeasesResumed(Fact, frozen=True, kw_only=True):
-    """A silent node is back with these, in time: they go on."""
+    """A silent node came back in time, and these leases on it continue."""
 
     leases: tuple[str, ...]
 
 
 class LeaseClosed(Fact, frozen=True, kw_only=True):
-    """The processes are gone and the GPUs are free. `lapsed`: nobody said so, but its time is over."""
+    """The processes of a lease are gone and its GPUs are free. `lapsed`: not reported, but its time is over."""
 
     exit: Exit
     lapsed: bool = False

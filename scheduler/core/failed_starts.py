@@ -1,14 +1,14 @@
-"""Starts that come to nothing: nodes that are taken out of use for them, and pauses of jobs.
+"""Failed starts: the nodes that are taken out of use for them, and the pauses of jobs.
 
-A start has failed when its node could not start the job, or when the processes were gone within moments and nobody
-knows why. A program that ends with an exit code of its own is no failed start.
+A start has failed if the node could not start the job, or if the processes disappeared within moments for unknown
+reasons. A program that ends with an exit code of its own is no failed start.
 
 Rules:
-- A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It comes back by itself
-  after a pause, and the next start decides: if that fails too, the pause doubles; a job that runs ends it.
-- One job alone (or one array) can be at fault itself. It takes a node out only if there is another usable node for it
-  to be tried on. Once it has failed on a second node, it counts against none.
-- A job waits after a failed attempt before it is started again, each time twice as long, until an attempt has run.
+- A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It returns after a
+  pause, and the next start decides: if that fails too, the next pause is twice as long; a job that runs clears it.
+- A single job or array can be at fault itself. It takes a node out of use only if there is another usable node to try
+  it on. Once it has failed on a second node, it counts against neither.
+- After a failed attempt a job pauses before its next start, each time twice as long, until an attempt runs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from scheduler.model.lease import Holding, nodes_of
 STARTS_FAILED_MAX = 3
 NODE_PAUSE_S, NODE_PAUSE_MAX_S = 60.0, 3600.0
 JOB_PAUSE_S, JOB_PAUSE_MAX_S = 1.0, 300.0
-MOMENTS_S = 10.0  # processes that are gone so soon were not really started
+# Processes that are gone so soon did not really start.
+MOMENTS_S = 10.0
 TROUBLE_CHARS_MAX = 500
-STARTS_KEPT = 20  # failed starts of a node that are remembered, the newest ones
+# How many failed starts a node remembers, the newest ones.
+STARTS_KEPT = 20
 
 
-# ------------------------------------------------------------------------------------ what `apply` keeps of them
+# ------------------------------------------------------------------------------------ counted by `apply`
 
 
 def note_end(
     state: SchedulerState, now_s: float, job: Job, holding: Holding, end: Exit, *, lapsed: bool
 ) -> None:
-    """Count what an exit says about its nodes, and let its job pause."""
+    """Count an exit for or against its nodes, and pause its job if the attempt failed."""
     nodes = nodes_of(holding.lease.gpus)
     ran = holding.started_s is not None
     if end.outcome == "node_failed" and not lapsed and end.ran_s < MOMENTS_S:
@@ -66,25 +68,25 @@ def _doubled(first_s: float, times: int, most_s: float) -> float:
 
 
 def pause_s(node: Node) -> float:
-    """How long this node would be taken out of use now."""
+    """Return how long this node would be taken out of use now."""
     return _doubled(NODE_PAUSE_S, node.pauses, NODE_PAUSE_MAX_S)
 
 
-# --------------------------------------------------------------------------------- what can be said about them
+# --------------------------------------------------------------------------------- questions about them
 
 
 def is_guilty(state: SchedulerState, node: Node) -> bool:
-    """Whether the starts that failed in a row are the fault of the node."""
-    counted = [name for name in node.failed_starts if _only_here(state, node, name)]
+    """Whether the node is to blame for the starts in a row that failed there."""
+    counted = [job for job in node.failed_starts if _only_here(state, node, job)]
     if len(counted) < STARTS_FAILED_MAX:
         return False
-    if len({name.partition("_")[0] for name in counted}) > 1:
+    if len({job.partition("_")[0] for job in counted}) > 1:
         return True
     return any(other.state is UP and other is not node for other in state.nodes.values())
 
 
 def _only_here(state: SchedulerState, node: Node, name: str) -> bool:
-    """Whether a job failed to start on this node and on no other, as far as is known."""
+    """Whether a job is not known to have failed to start on any other node."""
     job = state.jobs.get(name)
     return job is None or set(job.failed_on) <= {node.spec.name}
 
@@ -98,18 +100,18 @@ def named_jobs(names: Sequence[str]) -> str:
     """`job 2`, `jobs 2 and 3`, `jobs 2, 3 and 4 others`."""
     if len(names) == 1:
         return f"job {names[0]}"
-    shown = [*names[:2], f"{len(names) - 2} others"] if len(names) > 3 else list(names)
-    return f"jobs {listed(shown, 'and')}"
+    words = [*names[:2], f"{len(names) - 2} others"] if len(names) > 3 else list(names)
+    return f"jobs {listed(words, 'and')}"
 
 
 def one_line(trouble: str) -> str:
-    """A reason that an agent reports, without what cannot be printed; cut off where it is long."""
+    """Return the reason that an agent reports as one printable line, cut off if it is long."""
     words = " ".join(trouble.split())
     return "".join(filter(str.isprintable, words))[:TROUBLE_CHARS_MAX] or ("trouble" if trouble else "")
 
 
 def is_news(node: Node, trouble: str) -> bool:
-    """Whether what its agent reports changes anything. A node that drains or is away gets nothing anyway."""
+    """Whether this report of an agent changes anything. A node that is draining or away gets no work anyway."""
     if trouble:
         return node.state is UP or (node.state is FAULTY and node.why != one_line(trouble))
     return node.state is FAULTY and node.back_s is None

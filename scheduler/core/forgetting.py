@@ -1,14 +1,14 @@
-"""Which ended jobs and used keys the scheduler can do without.
+"""Decide which ended jobs and used keys leave the state.
 
-Whoever sends `Forget` has kept what people may still want to read. The core checks that nothing it decides with
-refers to a job any more; the rest stays, and is asked for again later:
+The sender of `Forget` has already archived the jobs for users to read. The core forgets a job only if nothing that
+enters a decision refers to it; the sender asks again for the others later. The conditions, and why they come true:
 
-    it has ended, and its last lease is closed        its GPUs and its cost are settled
+    it has ended and its last lease is closed          its GPUs and its cost are settled
     no lease, share, reservation or question names it  the next allocation drops it
-    no live job waits for it                           its dependents have been failed or set free
+    no live job waits for it                           its dependents have been failed or unblocked
     every job of its array has ended                   commands and dependencies may name the array
 
-A key is kept as long as one of its jobs, so that a submission sent again never becomes a second job beside the first.
+A key is kept as long as any of its jobs, so that a repeated submission never becomes a second job.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scheduler.model.jobs import Job
 
 
 def on_forget(out: Outcome, message: Forget) -> None:
-    """Forget those of the jobs and keys that nothing refers to any more."""
+    """Forget those of the jobs and keys that nothing refers to."""
     state = out.state
     jobs = _forgettable(state, message.jobs)
-    gone = frozenset(jobs)
-    keys = tuple(dict.fromkeys(key for key in message.keys if _is_spent(state, key, gone)))
+    forgotten = frozenset(jobs)
+    keys = tuple(dict.fromkeys(key for key in message.keys if _is_spent(state, key, forgotten)))
     if jobs or keys:
         out.fact(JobsForgotten(jobs=jobs, keys=keys, job_types=_types_unused_without(state, jobs)))
 
@@ -49,7 +49,7 @@ def _forgettable(state: SchedulerState, names: Iterable[str]) -> tuple[str, ...]
 
 
 def _named(state: SchedulerState) -> set[str]:
-    """Jobs that something the core decides with refers to."""
+    """Return the jobs that anything used in decisions refers to."""
     named = set(state.shares.job_row)
     if state.allocation is not None:
         named.update(state.allocation.shares.jobs)
@@ -63,21 +63,21 @@ def _named(state: SchedulerState) -> set[str]:
 
 
 def _is_in_question(state: SchedulerState, job: Job) -> bool:
-    """Whether the allocation that the solver is working on may name it: it was alive when that was asked for."""
+    """Whether the solver may be working on an allocation that names the job: it was alive when that was asked for."""
     return not state.asked.answered and job.ended_s is not None and job.ended_s >= state.asked.at_s
 
 
-def _is_spent(state: SchedulerState, key: str, gone: frozenset[str]) -> bool:
+def _is_spent(state: SchedulerState, key: str, forgotten: frozenset[str]) -> bool:
     request = state.requests.get(key)
-    return request is not None and all(job in gone or job not in state.jobs for job in request.jobs)
+    return request is not None and all(job in forgotten or job not in state.jobs for job in request.jobs)
 
 
 def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
-    """Job types whose measured rates go with these jobs: no other job has the type, and the table does not know it."""
+    """Return the types of these jobs that no other job and no row of the table has: their measured rates can go."""
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     types = {state.jobs[name].spec.job_type for name in jobs} & measured - rates.known - {""}
     if types:
-        gone = frozenset(jobs)
-        types -= {job.spec.job_type for job in state.jobs.values() if job.id not in gone}
+        forgotten = frozenset(jobs)
+        types -= {job.spec.job_type for job in state.jobs.values() if job.id not in forgotten}
     return tuple(sorted(types))

@@ -1,6 +1,6 @@
-"""What must hold in every state, whatever was said in whatever order. Each rule is a function that tells the story.
+"""Invariants that hold in every state, whatever messages arrive in whatever order. Each rule yields its violations.
 
-check(state) raises InvariantBroken with every rule that does not hold.
+`check(state)` raises InvariantBroken with all of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scheduler.rounds.inputs import Held
 
 
 def check(state: SchedulerState) -> None:
-    """Raise with everything that is wrong."""
-    wrong = [f"{rule.__name__}: {story}" for rule in RULES for story in rule(state)]
-    if wrong:
-        raise InvariantBroken(f"at {state.now_s:g} s:\n  " + "\n  ".join(wrong))
+    """Raise InvariantBroken with every violation."""
+    violations = [f"{rule.__name__}: {violation}" for rule in RULES for violation in rule(state)]
+    if violations:
+        raise InvariantBroken(f"at {state.now_s:g} s:\n  " + "\n  ".join(violations))
 
 
 def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
-    """P5: a GPU has one holder: one lease, or the two of one packed pair."""
+    """P5: a GPU is held by one lease, or by the two leases of one packed pair."""
     holders: dict[str, list[str]] = {}
     for name, holding in state.leases.items():
         if holding.phase in HOLDING:
@@ -36,62 +36,63 @@ def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
         pair = [state.leases[name] for name in names]
         jobs = {h.lease.job for h in pair}
         together = len(names) == 2 and len(jobs) == 2 and len({h.lease.gpus for h in pair}) == 1
-        going = any(h.phase == Phase.STOPPING for h in pair)  # its partner may be promised to another already
+        # The partner may be promised to another job already.
+        going = any(h.phase == Phase.STOPPING for h in pair)
         if not together or not (going or all(set(h.bundle.jobs) == jobs for h in pair)):
             yield f"GPU {gpu} is held by leases {names} of jobs {sorted(jobs)}"
-    mine = {gpu: sorted(names, key=int) for gpu, names in holders.items()}
-    if mine != {gpu: sorted(names, key=int) for gpu, names in state.holders.items()}:
-        yield "the table of holders is not what the leases say"
+    expected = {gpu: sorted(names, key=int) for gpu, names in holders.items()}
+    if expected != {gpu: sorted(names, key=int) for gpu, names in state.holders.items()}:
+        yield "the table of holders does not match the leases"
 
 
 def gpus_fit_their_lease(state: SchedulerState) -> Iterator[str]:
-    """A lease has as many different GPUs as its bundle is wide, all of one known type."""
+    """A lease has as many different GPUs as its bundle has, all of the bundle's worker type."""
     for name, holding in state.leases.items():
         lease, bundle = holding.lease, holding.bundle
         if len(set(lease.gpus)) != bundle.gpus or len(lease.gpus) != bundle.gpus:
             yield f"lease {name} of {bundle} has GPUs {lease.gpus}"
         if lease.job not in bundle.jobs:
             yield f"lease {name} is for job {lease.job}, its bundle is {bundle}"
-        for node in nodes_of(lease.gpus):
-            found = state.nodes.get(node)
-            if found is None:
-                yield f"lease {name} is on node {node}, which does not exist"
-            elif found.spec.worker_type != bundle.worker_type:
-                yield f"lease {name} of {bundle} is on node {node}, a {found.spec.worker_type}"
+        for node_name in nodes_of(lease.gpus):
+            node = state.nodes.get(node_name)
+            if node is None:
+                yield f"lease {name} is on node {node_name}, which does not exist"
+            elif node.spec.worker_type != bundle.worker_type:
+                yield f"lease {name} of {bundle} is on node {node_name}, a {node.spec.worker_type}"
 
 
 def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
-    """A job has at most one lease to run on and one that is ending; leases and jobs agree about it."""
+    """A job has at most one lease to run on and one that is ending, and the leases agree."""
     for job in state.jobs.values():
         for name, ending in ((job.lease, False), (job.leaving, True)):
             if name is None:
                 continue
             holding = state.leases.get(name)
             if holding is None or holding.lease.job != job.id:
-                yield f"job {job.id} says it has lease {name}, which is not there or not its own"
+                yield f"job {job.id} has lease {name}, which does not exist or belongs to another job"
             elif (holding.phase == Phase.STOPPING) != ending:
                 yield f"job {job.id}: lease {name} is {holding.phase}"
     for name, holding in state.leases.items():
         owner = state.jobs.get(holding.lease.job)
         if owner is None or name not in (owner.lease, owner.leaving):
-            yield f"lease {name} of job {holding.lease.job} is not known to it"
+            yield f"lease {name} of job {holding.lease.job} is unknown to the job"
 
 
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
-    """A job runs when it has a lease or is giving its last one up; one that has ended or is held has none."""
+    """A running job has a lease, or one that is ending; a job in any other state has none to run on."""
     for job in state.jobs.values():
         if job.state == JobState.RUNNING and job.lease is None and job.leaving is None:
-            yield f"job {job.id} is running, without a lease"
+            yield f"job {job.id} is running without a lease"
         if job.state != JobState.RUNNING and job.lease is not None:
             yield f"job {job.id} is {job.state} and has lease {job.lease}"
         if (job.state in TERMINAL) != (job.ended_s is not None):
             yield f"job {job.id} is {job.state}, and its end is {job.ended_s}"
         if (job.state in TERMINAL) == (job.id in state.active):
-            yield f"job {job.id} is {job.state}, and is {'' if job.id in state.active else 'not '}among the active"
+            yield f"job {job.id} is {job.state}, and is {'' if job.id in state.active else 'not '}listed as active"
 
 
 def waiting_leases_wait(state: SchedulerState) -> Iterator[str]:
-    """A lease waits exactly as long as a lease on its GPUs, or its job's last one, has not closed."""
+    """A lease waits exactly while a lease on its GPUs, or the last one of its job, is not closed."""
     for name, holding in state.leases.items():
         if (holding.phase == Phase.WAITING) != bool(holding.waits_for):
             yield f"lease {name} is {holding.phase} and waits for {sorted(holding.waits_for)}"
@@ -99,11 +100,11 @@ def waiting_leases_wait(state: SchedulerState) -> Iterator[str]:
             if other not in state.leases:
                 yield f"lease {name} waits for lease {other}, which is closed"
             elif name not in state.blocks.get(other, ()):
-                yield f"lease {name} waits for lease {other}, which does not know it"
+                yield f"lease {name} waits for lease {other}, which is not listed as blocking it"
 
 
 def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
-    """A GPU is promised to one lease, or to the two of one pair."""
+    """A GPU is promised to one lease, or to the two leases of one pair."""
     for gpu, names in state.claims.items():
         going_on = [n for n in state.holders.get(gpu, ()) if state.leases[n].phase != Phase.STOPPING]
         all_of = {*names, *going_on}
@@ -116,14 +117,14 @@ def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
 
 
 def planned_with_what_goes_on(state: SchedulerState) -> Iterator[str]:
-    """What rounds are planned from is what the leases say that are not ending, in their order."""
+    """The tables that rounds are planned from match the leases that are not ending, in their order."""
     going_on = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
     if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in going_on]:
-        yield f"jobs are planned with as having {state.held}"
+        yield f"the table of held leases is {state.held}"
     if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
-        yield f"jobs that are held are said to be {sorted(state.on_hold)}"
+        yield f"the jobs listed as on hold are {sorted(state.on_hold)}"
     if state.clinging != {job.id for job in state.active.values() if job.clings}:
-        yield f"jobs that may keep their GPUs are {sorted(state.clinging)}"
+        yield f"the jobs listed as keeping their GPUs are {sorted(state.clinging)}"
 
 
 def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:
@@ -143,7 +144,7 @@ def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:
 
 
 def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
-    """A job waits only for jobs that exist; none runs that still waits."""
+    """A job waits only for jobs that exist, and does not run while it waits."""
     for job in state.jobs.values():
         for other in job.blocked_by:
             if other not in state.jobs and not job.is_terminal:
@@ -153,9 +154,9 @@ def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
 
 
 def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
-    """What is kept of nodes for looking up follows from the nodes."""
+    """The tables derived from nodes match the nodes."""
     if state.gpus_of != {name: node.every_gpu for name, node in state.nodes.items()}:
-        yield "the table of GPUs is not what the nodes say"
+        yield "the table of GPUs does not match the nodes"
     sizes: dict[str, int] = {}
     for node in state.nodes.values():
         sizes[node.spec.worker_type] = sizes.get(node.spec.worker_type, 0) + node.spec.gpus
@@ -167,7 +168,7 @@ def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
 
 
 def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
-    """Whatever is decided with names jobs that are there; a key's jobs are all there, or all forgotten for good."""
+    """Everything used in decisions names only jobs that exist; jobs are in the order of their submission."""
     named = {
         "a row of shares": state.shares.job_row.keys(),
         "the allocation": state.allocation.shares.jobs if state.allocation is not None else (),
@@ -175,10 +176,10 @@ def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
         "a reservation": [job for bundle in state.round.reserved.values() for job in bundle.jobs],
         "an array": [job for members in state.arrays.values() for job in members],
     }
-    for what, jobs in named.items():
+    for place, jobs in named.items():
         unknown = sorted({job for job in jobs if job not in state.jobs})
         if unknown:
-            yield f"{what} names {', '.join(unknown[:8])}, which the state does not have"
+            yield f"{place} names {', '.join(unknown[:8])}, which the state lacks"
     orders = [job.order for job in state.jobs.values()]
     if orders != sorted(set(orders)) or (orders and orders[-1] >= state.next_order):
         yield f"jobs are not in the order of their submission, or the next one ({state.next_order}) is not the last"
