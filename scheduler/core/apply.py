@@ -78,7 +78,8 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         if node.drained:
             node.state = NodeState.DRAINING
-        elif node.back_s is not None and node.back_s > now_s:  # its pause is not over
+        # Its pause is not over yet.
+        elif node.back_s is not None and node.back_s > now_s:
             node.state, node.why = NodeState.FAULTY, "several starts in a row failed here"
         else:
             node.state, node.back_s = NodeState.UP, None

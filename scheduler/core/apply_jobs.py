@@ -106,7 +106,8 @@ def _open_gates(state: SchedulerState, job: Job) -> None:
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
         if other.is_terminal:
-            continue  # it stays as it is
+            # A job that has ended stays as it is.
+            continue
         if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
             other.blocked_by.discard(job.id)
             state.stale = True

@@ -159,7 +159,8 @@ class RoundPlanned(Fact, frozen=True, kw_only=True):
     number: int
     starts_s: float
     ends_s: float
-    ended: tuple[str, ...] = ()  # leases that are not renewed
+    # Leases that are not renewed.
+    ended: tuple[str, ...] = ()
     granted: tuple[Lease, ...] = ()
     # Leases that continue with another partner, or without one.
     rebundled: tuple[tuple[str, Bundle], ...] = ()

@@ -1,6 +1,6 @@
-"""What the core is told. Everything that happens reaches it as one of these, and in no other way.
+"""Messages to the core. Everything that happens reaches it as one of these.
 
-people   SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
+users    SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
 history  Forget
 nodes    NodeHello NodeReport NodeSilent
 solver   Solved
@@ -23,18 +23,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SubmitJobs(Message, frozen=True, kw_only=True):
-    """Take these jobs. Answered with their ids. The same `key` again: the same jobs."""
+    """Submit these jobs. The reply holds their ids; repeating a `key` gives the same jobs."""
 
-    call: str = ""  # whom the reply goes to
+    # The call that the reply answers.
+    call: str = ""
     specs: tuple[JobSpec, ...]
     key: str = ""
     user: str = ""
-    # How jobs and arrays ended that `after` names and the core has forgotten.
+    # How forgotten jobs and arrays ended that `after` names.
     past: dict[str, JobState] = {}
 
 
 class JobCommand(Message, frozen=True, kw_only=True):
-    """A person wants something done to a job."""
+    """A user's command about a job or an array."""
 
     call: str = ""
     job: str
@@ -43,17 +44,18 @@ class JobCommand(Message, frozen=True, kw_only=True):
 
 
 class NodeCommand(Message, frozen=True, kw_only=True):
-    """An operator wants something done to a node."""
+    """A command about a node, from an operator or from its own agent."""
 
     call: str = ""
     node: str
     action: Literal["drain", "resume", "remove"]
     user: str = ""
-    by_agent: bool = False  # the node's own agent wants it, and no operator
+    # Sent by the node's own agent rather than by an operator.
+    by_agent: bool = False
 
 
 class SetPolicy(Message, frozen=True, kw_only=True):
-    """Allocate by this policy from the next allocation on."""
+    """Use this policy from the next allocation on."""
 
     call: str = ""
     policy: str
@@ -61,7 +63,7 @@ class SetPolicy(Message, frozen=True, kw_only=True):
 
 
 class Configure(Message, frozen=True, kw_only=True):
-    """These settings hold from now on."""
+    """Put these settings into force."""
 
     call: str = ""
     settings: Settings
@@ -69,7 +71,7 @@ class Configure(Message, frozen=True, kw_only=True):
 
 
 class GiveRates(Message, frozen=True, kw_only=True):
-    """Rows of the throughput table, as in the fact RatesGiven."""
+    """Add rows of the throughput table, as in the fact RatesGiven."""
 
     call: str = ""
     solo: list[tuple[str, int, str, float]] = []
@@ -79,7 +81,7 @@ class GiveRates(Message, frozen=True, kw_only=True):
 
 
 class SetPrices(Message, frozen=True, kw_only=True):
-    """Prices changed."""
+    """Set the prices of these worker types."""
 
     call: str = ""
     price_per_gpu_hour: dict[str, float]
@@ -87,14 +89,14 @@ class SetPrices(Message, frozen=True, kw_only=True):
 
 
 class Forget(Message, frozen=True, kw_only=True):
-    """Ended jobs and used keys that have been kept long enough: the history has these jobs. At most a few thousand."""
+    """Forget ended jobs, which the history has, and used keys. At most a few thousand."""
 
     jobs: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
 
 
 class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease that a node still has processes for, as it says when it (re)joins."""
+    """A lease for which a node still has processes, as reported when the node joins."""
 
     lease: str
     steps: float
@@ -102,58 +104,64 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeHello(Message, frozen=True, kw_only=True):
-    """A node joins, or comes back."""
+    """A node joins or rejoins."""
 
     spec: NodeSpec
     held: tuple[HeldLease, ...] = ()
-    trouble: str = ""  # why its agent cannot run jobs now; empty: it can
+    # Why its agent cannot run jobs now. Empty: it can.
+    trouble: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far the job under a lease is: absolute steps, seconds of stepping in this lease."""
+    """The progress of a job: its total steps, and the seconds of stepping under this lease."""
 
     lease: str
     steps: float
-    saved: float  # steps in the last durable checkpoint
+    # Steps in the last durable checkpoint.
+    saved: float
     stepping_s: float
 
 
 class Exit(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The processes of a lease are gone and the GPUs are free."""
+    """The end of a lease: its processes are gone and its GPUs are free."""
 
     lease: str
     outcome: Literal["finished", "yielded", "failed", "node_failed"]
     steps: float
     saved: float
-    stepping_s: float  # of that, doing steps
-    ran_s: float  # with processes: start-up, steps, checkpoint
+    # Time spent on steps.
+    stepping_s: float
+    # Time with processes: start-up, steps and checkpoint.
+    ran_s: float
     code: int = 0
-    detail: str = ""  # the last lines of what a failed attempt printed
+    # The last lines that a failed attempt printed.
+    detail: str = ""
 
 
 class NodeReport(Message, frozen=True, kw_only=True, gc=False):
-    """What changed on a node, or what has come to pass at the reporting interval."""
+    """A node's report: at the reporting interval, or when something changed."""
 
     node: str
-    generation: int  # the newest set of leases it has seen
+    # The newest set of leases that the node has received.
+    generation: int
     started: tuple[str, ...] = ()
     progress: tuple[Progress, ...] = ()
     exits: tuple[Exit, ...] = ()
     broken_gpus: tuple[int, ...] = ()
-    # All GPUs on which ended jobs may have left processes; None: not reported this time.
+    # All GPUs on which jobs that ended may have left processes. None: not reported this time.
     withheld_gpus: tuple[int, ...] | None = None
-    # Why its agent cannot run jobs now; empty: it can; None: not reported this time.
+    # Why its agent cannot run jobs now. Empty: it can. None: not reported this time.
     trouble: str | None = None
 
 
 class NodeSilent(Message, frozen=True, kw_only=True):
-    """The link to a node is gone."""
+    """The link to a node is lost."""
 
     node: str
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """A solved allocation in plain lists: rows of `jobs` and `worker_types`, one entry per column."""
+    """A solved allocation in plain lists: one entry per column, with rows of `jobs` and `worker_types`."""
 
     jobs: tuple[str, ...]
     worker_types: tuple[str, ...]
@@ -163,13 +171,14 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[int]
     label: tuple[str, ...] = ()  # empty: all ""
     share: list[float]
-    no_backfill: list[int] = []  # columns that may not take idle GPUs
+    # Columns that may not fill idle GPUs.
+    no_backfill: list[int] = []
     price: list[float | None] = []
     isolated_rate: list[float] = []
 
 
 class Solved(Message, frozen=True, kw_only=True):
-    """The answer to a Solve. `failed` says why `shares` are first-come-first-served instead of the policy's."""
+    """The answer to a Solve. `failed`: why the shares are first come, first served instead of the policy's."""
 
     number: int
     policy: str
@@ -181,6 +190,6 @@ class Solved(Message, frozen=True, kw_only=True):
 
 
 class Woke(Message, frozen=True, kw_only=True):
-    """The time that WakeAt asked for has come."""
+    """The timer that WakeAt set has expired."""
 
     what: str

@@ -1,4 +1,4 @@
-"""Decisions about starts that come to nothing: nodes are taken out of use for them, and come back."""
+"""Decisions about failed starts: which nodes are taken out of use for them, and when they return."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from scheduler.core.outcome import Outcome
 from scheduler.model.cluster import FAULTY, UP
 from scheduler.model.jobs import Job
 
-# Times closer than this are the same.
+# Times closer than this count as equal.
 SOON_S = 1e-6
 
 
 def judge(out: Outcome, job: Job) -> None:
-    """After a failed start of this job: take nodes out of use, or bring back those that were blamed wrongly."""
+    """After a failed start of this job, take nodes out of use, or bring back nodes that were blamed wrongly."""
     state = out.state
     for name in job.failed_on:
         node = state.nodes.get(name)
@@ -34,7 +34,7 @@ def judge(out: Outcome, job: Job) -> None:
 
 
 def bring_back(out: Outcome) -> None:
-    """Nodes whose pause is over are tried again."""
+    """Bring back nodes whose pause is over."""
     state = out.state
     for name, node in sorted(state.nodes.items()):
         if node.state is FAULTY and node.back_s is not None and node.back_s <= out.now_s + SOON_S:
@@ -43,7 +43,7 @@ def bring_back(out: Outcome) -> None:
 
 
 def watch(out: Outcome) -> None:
-    """Wake up when the first pause of a node is over."""
+    """Set a timer for the end of the first pause of a node."""
     backs = [
         node.back_s for node in out.state.nodes.values() if node.state is FAULTY and node.back_s is not None
     ]
@@ -52,7 +52,7 @@ def watch(out: Outcome) -> None:
 
 
 def on_trouble(out: Outcome, name: str, trouble: str) -> None:
-    """A node's agent reports that it cannot run jobs, and why; or, with an empty text, that it can."""
+    """Handle an agent's report of why it cannot run jobs; an empty text reports that it can."""
     trouble = one_line(trouble)
     if is_news(out.state.nodes[name], trouble):
         why = trouble or "its agent reports that all is well again"

@@ -1,4 +1,4 @@
-"""What people ask for, and what jobs bring upon themselves: `on_<message>(out, message)`."""
+"""Handlers of users' messages about jobs, and the review of jobs' limits and dependencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
 def on_submit(out: Outcome, message: SubmitJobs) -> None:
-    """All of the jobs, or none of them."""
+    """Accept all jobs of a submission, or refuse it as a whole."""
     state = out.state
     try:
         _check(message)
@@ -38,19 +38,19 @@ def on_submit(out: Outcome, message: SubmitJobs) -> None:
                 raise KeyReused(f"the key '{message.key}' was used for another submission")
             out.reply(message.call, jobs=list(earlier.jobs))
             return
-        taken = list(_taken(state, message))
+        accepted = list(_accepted(state, message))
     except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
         return
-    for job, spec, blocked_by in taken:
+    for job, spec, blocked_by in accepted:
         out.fact(JobSubmitted(job=job, spec=spec, blocked_by=blocked_by, key=message.key, digest=digest))
-    out.reply(message.call, jobs=[job for job, _, _ in taken])
+    out.reply(message.call, jobs=[job for job, _, _ in accepted])
     out.wants_review = True
     on_rounds.kick(out)
 
 
 def _check(message: SubmitJobs) -> None:
-    """What can be said of a submission without looking at the cluster."""
+    """Check everything about a submission that does not depend on the cluster."""
     if not message.specs:
         raise InvalidSpec("specs", "there is no job in this submission")
     bounds.check_text("user", message.user)
@@ -67,7 +67,7 @@ def _where(message: SubmitJobs, at: int) -> str:
 
 
 def _digest(message: SubmitJobs) -> str:
-    """Return the same for the same request, whatever release took it before: a launch was a map once."""
+    """Return the digest of a request. It is the same in every release, although a launch was once a map."""
     specs = [
         msgspec.structs.replace(spec, launch=spec.launch and msgspec.to_builtins(spec.launch))
         for spec in message.specs
@@ -75,13 +75,13 @@ def _digest(message: SubmitJobs) -> str:
     return hashlib.sha256(msgspec.json.encode([message.user, specs], order="deterministic")).hexdigest()
 
 
-def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
-    """(id, spec, what it waits for) of each job; raises before anything has happened."""
+def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
+    """Yield the id, the spec and the unmet dependencies of each job; raise if any of them is refused."""
     number, most = state.next_job, 0
-    for at, given in enumerate(message.specs):
+    for at, submitted in enumerate(message.specs):
         where = _where(message, at)
         try:
-            spec, blocked_by = given, _would_wait_for(state, given, message.past)
+            spec, blocked_by = submitted, _would_wait_for(state, submitted, message.past)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         most += max(len(spec.array), 1)
@@ -91,7 +91,8 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
             spec = msgspec.structs.replace(spec, user=message.user)
         if not spec.array:
             yield str(number), spec, blocked_by
-        for index in spec.array:  # a member has its own index only: all of them in each would be n² numbers
+        # Each member has only its own index: all indices in each would be n² numbers.
+        for index in spec.array:
             yield f"{number}_{index}", msgspec.structs.replace(spec, array=(index,)), blocked_by
         number += 1
 
@@ -99,7 +100,7 @@ def _taken(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, Jo
 def would_wait_for(
     state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState] = NO_PAST
 ) -> tuple[str, ...]:
-    """The jobs that it would wait for if it were taken now; InvalidSpec if it would not be taken."""
+    """Return the jobs that this job would wait for if it were submitted now; raise if it would be refused."""
     return _would_wait_for(state, spec.checked(), past)
 
 
@@ -109,7 +110,7 @@ def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, Job
 
 
 def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
-    """An impossible job is refused now, not left waiting. A cluster without nodes has nothing to say yet."""
+    """Refuse a job that can never run, rather than let it wait. A cluster without nodes accepts every job."""
     if not state.nodes:
         return
     must_fit_somewhere(state, spec)
@@ -117,29 +118,29 @@ def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
 
 
 def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
-    """On some worker type that it may use, at some width, it is known to run, or nobody knows that it does not."""
+    """Refuse a job whose rates are 0 on every worker type that it may use, at every width."""
     if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
         return
     types = sorted(state.size_of_type)
-    mine = [kind for kind in types if spec.may_use(kind)]
-    where = listed(mine)
+    allowed = [kind for kind in types if spec.may_use(kind)]
+    where = listed(allowed)
     name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
     if spec.rates:
-        told = listed(sorted(spec.rates))
-        raise InvalidSpec("rates", f"are given for {told}, and this job may run on {where} only")
-    elsewhere = [kind for kind in types if kind not in mine and _runs(state, spec, kind)]
+        rated = listed(sorted(spec.rates))
+        raise InvalidSpec("rates", f"are given for {rated}, and this job may run on {where} only")
+    elsewhere = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
     if elsewhere:
         field = "worker_types" if spec.worker_types else "excluded_worker_types"
         raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {listed(elsewhere)}")
     widths = sorted(
         gpus
         for (kind, gpus, worker_type), rate in state.rates.solo.items()
-        if kind == spec.job_type and worker_type in mine and rate > 0
+        if kind == spec.job_type and worker_type in allowed and rate > 0
     )
-    asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
+    widths_asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
     if widths:
         known = listed([str(gpus) for gpus in dict.fromkeys(widths)])
-        raise InvalidSpec("gpus", f"{name} cannot run with {asked} GPUs on {where}; ask for {known}")
+        raise InvalidSpec("gpus", f"{name} cannot run with {widths_asked} GPUs on {where}; ask for {known}")
     raise InvalidSpec(
         "job_type", f"{name} cannot run on {where}: the rates say 0; give rates above 0, or another job_type"
     )
@@ -153,7 +154,8 @@ def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
 def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
     blocked: dict[str, None] = {}
     for dependency in spec.after:
-        forgotten = past.get(dependency.job)  # or some jobs of this array are
+        # Set if the job, or some jobs of the array, have been forgotten.
+        forgotten = past.get(dependency.job)
         members = state.arrays.get(dependency.job) or ([] if forgotten else [dependency.job])
         states = {name: job.state for name in members if (job := state.jobs.get(name)) is not None}
         if len(states) < len(members):
@@ -166,7 +168,7 @@ def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobStat
             if now not in TERMINAL:
                 blocked[name] = None
             elif dependency.when == "succeeded" and now != JobState.COMPLETED:
-                raise InvalidSpec("after", f"job '{name}' is {now} and cannot succeed any more")
+                raise InvalidSpec("after", f"job '{name}' is {now} and can no longer succeed")
     return tuple(blocked)
 
 
@@ -175,7 +177,7 @@ _MOVES = {"cancel": Move.CANCEL, "hold": Move.HOLD, "release": Move.RELEASE, "re
 
 
 def on_command(out: Outcome, message: JobCommand) -> None:
-    """Cancel, hold, release or requeue: one job, or all of an array."""
+    """Cancel, hold, release or requeue a job, or all jobs of an array."""
     state = out.state
     try:
         move = _MOVES.get(message.action)
@@ -208,12 +210,12 @@ def on_command(out: Outcome, message: JobCommand) -> None:
 
 
 def _why_not(job: Job, action: str) -> str:
-    """Why nothing can be done by this command, in words that make sense of any state."""
+    """Return why this command does not apply to a job in its state."""
     done = _DONE[action]
     if done == job.state or (action == "requeue" and job.state in WAITING):
         return f"is {job.state} already"
     if action == "release" and not job.is_terminal:
-        return f"is {job.state}, and only held jobs can be released"
+        return f"is {job.state}; only held jobs can be released"
     return f"is {job.state} and cannot be {done}"
 
 
@@ -228,10 +230,11 @@ def recall(out: Outcome, lease: str, why: str) -> None:
 
 
 def review(out: Outcome) -> None:
-    """What became due: limits that were reached, dependencies that cannot be met; and when to look again."""
+    """Fail jobs that reached a limit or whose dependencies cannot be met, and set a timer for the next review."""
     state, now_s = out.state, out.now_s
     due = True
-    while due:  # a job that fails can take others with it
+    # A job that fails can make others fail.
+    while due:
         due = False
         for job in sorted(state.watched.values(), key=attrgetter("order")):
             why = _hopeless(state, job) or _over_limit(state, job, now_s)
@@ -255,17 +258,18 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
     paid, per_s = _spent(state, job, now_s)
     if job.spec.max_cost is not None:
         left = max(job.spec.max_cost - paid, 0.0)
-        if left < per_s * bounds.TIME_S.most:  # at a price of next to nothing the limit is never reached
+        # At a price near zero the limit is never reached.
+        if left < per_s * bounds.TIME_S.most:
             yield now_s + left / per_s
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:
-    """A job fails for a reason that is not an exit."""
+    """Fail a job for a reason other than an exit."""
     give_up(out, job, Move.FAIL, why)
 
 
 def give_up(out: Outcome, job: Job, move: Move, why: str) -> None:
-    """A job is not given another chance now: its lease, if any, is recalled."""
+    """Move a job to a state in which it does not run, and recall its lease, if any."""
     lease = job.lease
     out.fact(JobMoved(job=job.id, move=move, why=why))
     if lease is not None:
@@ -273,7 +277,7 @@ def give_up(out: Outcome, job: Job, move: Move, why: str) -> None:
 
 
 def _hopeless(state: SchedulerState, job: Job) -> str:
-    """A job it waits for has ended, and not the way it needs."""
+    """Return how a dependency of the job became impossible to meet; empty if none did."""
     for name in sorted(job.blocked_by):
         other = state.jobs[name]
         if not other.is_terminal:
@@ -299,15 +303,15 @@ def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
     if left_s is None and spec.time_limit_s is not None:
         left_s = spec.time_limit_s - job.run_s
     if left_s is not None and left_s <= 1e-6:
-        return f"it ran for its time limit of {spec.time_limit_s:g} s"
+        return f"it reached its time limit of {spec.time_limit_s:g} s"
     paid = _spent(state, job, now_s)[0]
     if spec.max_cost is not None and paid >= spec.max_cost - 1e-9:
-        return f"it has cost {paid:.4g}, its limit is {spec.max_cost:g}"
+        return f"it has cost {paid:.4g}; its limit is {spec.max_cost:g}"
     return ""
 
 
 def _spent(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
-    """What a job has cost by now, its running lease included, and what it costs per second."""
+    """Return the cost of a job by now, with its running lease, and its current cost per second."""
     paid, per_s = job.cost_usd, 0.0
     for name in (job.lease, job.leaving):
         holding = state.leases.get(name or "")

@@ -1,4 +1,4 @@
-"""What operators do to nodes, and agents to their own: drain, resume, remove."""
+"""Commands about nodes, from operators and from the nodes' own agents: drain, resume, remove."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
             )
         bounds.check_text("user", message.user)
         node = state.node(message.node)
-        taken = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
-        if message.action == "remove" and (taken or node.state == NodeState.UP):
+        in_use = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
+        if message.action == "remove" and (in_use or node.state == NodeState.UP):
             raise Refused(_why_not_removed(state, node))
         if message.action != "remove" and node.state in (NodeState.SILENT, NodeState.LOST):
             raise Refused(f"node '{message.node}' is {node.state}")
@@ -45,11 +45,11 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
 
 
 def _why_not_removed(state: SchedulerState, node: Node) -> str:
-    """Why a node cannot be removed, and what to do first."""
+    """Return why a node cannot be removed, and what to do first."""
     name = node.spec.name
     if node.state in (UP, FAULTY):
         return f"node '{name}' is {node.state}: drain it first, and wait until it is empty"
-    there = list(dict.fromkeys(holding.lease.job for holding in state.on_node(name)))
-    if not there:
-        return f"node '{name}' is {node.state}, and GPUs of it are promised to a job: wait until it is empty"
-    return f"node '{name}' is {node.state} and still has {named_jobs(there)}: wait until it is empty"
+    jobs = list(dict.fromkeys(holding.lease.job for holding in state.on_node(name)))
+    if not jobs:
+        return f"node '{name}' is {node.state} and some of its GPUs are promised to a job: wait until it is empty"
+    return f"node '{name}' is {node.state} and still has {named_jobs(jobs)}: wait until it is empty"

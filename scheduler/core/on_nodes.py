@@ -1,7 +1,7 @@
-"""What nodes report, and what becomes of them: `on_<message>(out, message)`.
+"""Handlers of messages from nodes: joining, reports, silence; and the lapse of leases without reports.
 
-A report counts only for leases that its node holds. Whatever else it says is old news, and is answered with the
-set of leases that holds now.
+A report counts only for leases that its node holds. Anything else in it is out of date, and the node gets its current
+set of leases in reply.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
-STARTS_MAX = 10  # starts of a job in a row of which nothing came, before it is held
-COULD_NOT_START = 127  # the exit code that agents report of what they could not start
-UNKNOWN_CODE = 255  # stands for an exit code that no process can have
+# After this many starts in a row that came to nothing, a job is held.
+STARTS_MAX = 10
+# The exit code that agents report if a program could not be started.
+COULD_NOT_START = 127
+# Stands in for an exit code that no process can have.
+UNKNOWN_CODE = 255
 
 
 def on_hello(out: Outcome, message: NodeHello) -> None:
-    """A node joins or is back. What it still runs goes on, if that is still what it should run."""
+    """Let a node join or rejoin. Leases that it still runs continue if they are still valid."""
     state = out.state
     try:
         spec = message.spec.checked()
@@ -48,31 +51,32 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         out.refuse_node(message.spec.name, error)
         return
     known = state.nodes.get(spec.name)
-    if known is not None and known.spec != spec and _in_the_way(state, known, spec):
-        wrong = Refused(
-            f"node '{spec.name}' has leases as another node: {known.spec.gpus} × {known.spec.worker_type}"
+    if known is not None and known.spec != spec and _breaks_leases(state, known, spec):
+        conflict = Refused(
+            f"node '{spec.name}' still has leases as a node with {known.spec.gpus} × {known.spec.worker_type}"
         )
-        out.refuse_node(spec.name, wrong)
+        out.refuse_node(spec.name, conflict)
         return
     back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
         broken = sorted(known.broken) if known is not None and _same_gpus(known.spec, spec) else ()
         out.fact(NodeJoined(spec=spec))
-        if broken and not state.nodes[spec.name].broken.issuperset(broken):  # to come back mends nothing
+        # Rejoining repairs no GPU.
+        if broken and not state.nodes[spec.name].broken.issuperset(broken):
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
     on_failed_starts.on_trouble(out, spec.name, message.trouble)
     held = {h.lease: h for h in message.held}
     resumed, started = [], []
     for holding in state.on_node(spec.name):
-        said = held.get(holding.lease.id)
-        if said is None:
+        report = held.get(holding.lease.id)
+        if report is None:
             if holding.phase is not SENT and spec.name not in holding.exited:
-                # the agent and its processes were gone in between: nobody else will report this exit
-                _exited(out, spec.name, holding, _lost(out, holding))
+                # The agent and its processes were gone in between, so that nothing else will report this exit.
+                _exited(out, spec.name, holding, _assumed_exit(out, holding))
             continue
-        if back_in_time and _goes_on(state, holding):
+        if back_in_time and _continues(state, holding):
             resumed.append(holding.lease.id)
-        if 0 < said.ran_s <= bounds.REPORT_S.most and holding.started_s is None:
+        if 0 < report.ran_s <= bounds.REPORT_S.most and holding.started_s is None:
             started.append(holding.lease.id)
     if resumed:
         for name in resumed:
@@ -85,44 +89,46 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     on_rounds.kick(out)
 
 
-def _same_gpus(one: NodeSpec, other: NodeSpec) -> bool:
-    """Whether an index means the same GPU of both."""
-    return (one.worker_type, one.gpus) == (other.worker_type, other.gpus)
+def _same_gpus(spec: NodeSpec, other: NodeSpec) -> bool:
+    """Whether an index refers to the same GPU in both."""
+    return (spec.worker_type, spec.gpus) == (other.worker_type, other.gpus)
 
 
-def _in_the_way(state: SchedulerState, node: Node, spec: NodeSpec) -> bool:
-    """Whether a lease is, or will be, on a GPU that the node as it now describes itself does not have."""
-    taken = [gpu for gpu in node.every_gpu if gpu in state.holders or gpu in state.claims]
-    return bool(taken) and (
+def _breaks_leases(state: SchedulerState, node: Node, spec: NodeSpec) -> bool:
+    """Whether a lease holds, or waits for, a GPU that the node no longer has by its new description."""
+    in_use = [gpu for gpu in node.every_gpu if gpu in state.holders or gpu in state.claims]
+    return bool(in_use) and (
         spec.worker_type != node.spec.worker_type
-        or any(int(gpu.rpartition(":")[2]) >= spec.gpus for gpu in taken)
+        or any(int(gpu.rpartition(":")[2]) >= spec.gpus for gpu in in_use)
     )
 
 
-def _goes_on(state: SchedulerState, holding: Holding) -> bool:
-    """Whether a lease was ended by silence alone, and nothing has happened to its job in between."""
+def _continues(state: SchedulerState, holding: Holding) -> bool:
+    """Whether a lease was ended by silence alone, and its job has not moved since."""
     job = state.jobs[holding.lease.job]
     return (
         holding.phase is STOPPING
         and holding.why == GONE
         and job.state == JobState.RUNNING
         and job.lease is None
-        and not (holding.exited or holding.died)  # of a gang, one side may have stopped already
+        # A part of the gang may have stopped already.
+        and not (holding.exited or holding.died)
         and all(state.nodes[name].state != NodeState.SILENT for name in nodes_of(holding.lease.gpus))
-        and not any(gpu in state.claims for gpu in holding.lease.gpus)  # nor are its GPUs promised
+        # Its GPUs may be promised to other leases.
+        and not any(gpu in state.claims for gpu in holding.lease.gpus)
     )
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:
-    """Starts, progress and exits."""
+    """Take in the starts, progress, exits and troubles that a node reports."""
     node = out.state.nodes.get(message.node)
     if node is None:
         return
-    old_news = message.generation != node.generation
+    out_of_date = message.generation != node.generation
     if message.started or message.progress:
-        _going(out, node, message)
+        _take_progress(out, node, message)
     if message.exits:
-        old_news |= not _gone(out, node, message.exits)
+        out_of_date |= not _take_exits(out, node, message.exits)
     broken: tuple[int, ...] = ()
     if message.broken_gpus:
         broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
@@ -137,7 +143,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if message.trouble is not None and failed_starts.is_news(node, message.trouble):
         on_failed_starts.on_trouble(out, message.node, message.trouble)
         changed = True
-    if old_news:
+    if out_of_date:
         out.dirty((message.node,))
     if message.exits or broken or changed:
         out.wants_review = True
@@ -147,35 +153,35 @@ def on_report(out: Outcome, message: NodeReport) -> None:
 
 
 def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
-    """The lease, if the node has GPUs of it in its hands."""
+    """Return the lease if the node holds GPUs of it; else None."""
     holding = state.leases.get(lease)
     if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
         return None
     return holding
 
 
-def _going(out: Outcome, node: Node, message: NodeReport) -> None:
-    """Starts, and how far jobs are. Who makes progress has started."""
+def _take_progress(out: Outcome, node: Node, message: NodeReport) -> None:
+    """Take in starts and progress. A job that reports progress has started."""
     state, name = out.state, message.node
     for lease in message.started:
         holding = _held(state, name, lease)
         if holding is not None and holding.started_s is None:
             out.begun(lease)
-    made: list[tuple[Progress, Holding]] = []
-    for said in message.progress:
-        holding = _held(state, name, said.lease)
-        if holding is not None and _sane(said) and _newer(said, holding):
-            made.append((said, holding))
+    accepted: list[tuple[Progress, Holding]] = []
+    for progress in message.progress:
+        holding = _held(state, name, progress.lease)
+        if holding is not None and _is_plausible(progress) and _is_newer(progress, holding):
+            accepted.append((progress, holding))
             if holding.started_s is None:
-                out.begun(said.lease)
-    if made:
-        for said, holding in made:
-            _saved(out, node, state.jobs[holding.lease.job], holding, said)
-        out.fact(ProgressMade(progress=tuple([said for said, _ in made])))
+                out.begun(progress.lease)
+    if accepted:
+        for progress, holding in accepted:
+            _note_checkpoint(out, node, state.jobs[holding.lease.job], holding, progress)
+        out.fact(ProgressMade(progress=tuple([progress for progress, _ in accepted])))
 
 
-def _gone(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
-    """Processes have ended. Whether all of that is news."""
+def _take_exits(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
+    """Take in exits; return whether all of them were still open."""
     state, name, all_new = out.state, node.spec.name, True
     out.settle_starts()
     for end in exits:
@@ -184,17 +190,17 @@ def _gone(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
             all_new = False
             continue
         job = state.jobs[holding.lease.job]
-        end = _believed(out, job, holding, end)
+        end = _plausible_exit(out, job, holding, end)
         if end.outcome != "finished" or len(nodes_of(holding.lease.gpus)) > 1:
-            _saved(out, node, job, holding, end)
+            _note_checkpoint(out, node, job, holding, end)
         _exited(out, name, holding, end)
     return all_new
 
 
-def _saved(out: Outcome, node: Node, job: Job, holding: Holding, said: Progress | Exit) -> None:
-    """A job may have saved where its last checkpoint was not. Rank 0 saves, on the first node of a gang."""
+def _note_checkpoint(out: Outcome, node: Node, job: Job, holding: Holding, report: Progress | Exit) -> None:
+    """Record that a job saved in another store than before. Rank 0 saves, on the first node of a gang."""
     if (
-        0 < said.saved != job.steps_saved
+        0 < report.saved != job.steps_saved
         and job.checkpoint_at != node.spec.place
         and job.state not in TERMINAL
         and nodes_of(holding.lease.gpus)[0] == node.spec.name
@@ -202,38 +208,40 @@ def _saved(out: Outcome, node: Node, job: Job, holding: Holding, said: Progress 
         out.fact(CheckpointSaved(job=job.id, place=node.spec.place))
 
 
-def _sane(said: Progress | Exit) -> bool:
-    """Figures within their limits; anything else is not believed."""
-    return 0 <= said.saved <= said.steps <= bounds.REPORT_STEPS.most and bounds.REPORT_S.admits(
-        said.stepping_s
+def _is_plausible(report: Progress | Exit) -> bool:
+    """Whether the figures of a report are within their limits."""
+    return 0 <= report.saved <= report.steps <= bounds.REPORT_STEPS.most and bounds.REPORT_S.admits(
+        report.stepping_s
     )
 
 
-def _newer(said: Progress, holding: Holding) -> bool:
-    """Whether nothing that was said later is known already."""
-    return said.stepping_s >= holding.ran_s
+def _is_newer(report: Progress, holding: Holding) -> bool:
+    """Whether this report is no older than the last one."""
+    return report.stepping_s >= holding.ran_s
 
 
-def _believed(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
-    """An exit is an exit, but figures that cannot be are replaced by what is known."""
+def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
+    """Return this exit with implausible figures replaced by known ones. That the lease ended is not in doubt."""
     if len(end.detail) > bounds.LAST_LINES_CHARS_MAX:
         end = msgspec.structs.replace(end, detail=end.detail[-bounds.LAST_LINES_CHARS_MAX :])
     if not bounds.EXIT_CODE.admits(end.code):
         end = msgspec.structs.replace(end, code=UNKNOWN_CODE)
     if bounds.REPORT_S.admits(end.ran_s):
-        if end.ran_s == 0 or end.steps == end.stepping_s == 0:  # it never ran, or ended before it could tell
+        # It never ran, or ended before it could report steps.
+        if end.ran_s == 0 or end.steps == end.stepping_s == 0:
             return msgspec.structs.replace(
                 end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
             )
-        if _sane(end):
+        if _is_plausible(end):
             return end
-    return msgspec.structs.replace(_lost(out, holding), outcome=end.outcome, code=end.code)
+    return msgspec.structs.replace(_assumed_exit(out, holding), outcome=end.outcome, code=end.code)
 
 
 def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
     nodes = nodes_of(holding.lease.gpus)
     if len(nodes) > 1:
-        if end.outcome in ("failed", "node_failed"):  # the death of one rank ends the attempt everywhere
+        # The death of one rank ends the attempt on all nodes.
+        if end.outcome in ("failed", "node_failed"):
             on_jobs.recall(out, holding.lease.id, f"a rank on {node} died")
         out.fact(RanksExited(node=node, exit=end))
         if len(holding.exited) < len(nodes):
@@ -243,9 +251,9 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
 
 
 def _of_gang(holding: Holding, last: Exit) -> Exit:
-    """What the exits of all its nodes come to. Done is what rank 0 says is done, if no rank died.
+    """Merge the exits of a gang's nodes. The steps are those of rank 0, on the first node, which knows what was saved.
 
-    Rank 0 is on the first node, and knows what was saved. That others yielded because one died is no preemption.
+    If a rank died, that is the outcome: other ranks yielded because of it, which is no preemption.
     """
     lead = holding.lead
     if lead is not None:
@@ -264,7 +272,7 @@ def _of_gang(holding: Holding, last: Exit) -> Exit:
 
 
 def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], lapsed: bool = False) -> None:
-    """A lease is over: its GPUs are free, and whoever waited for them can go."""
+    """Close a lease: its GPUs become free, and leases that waited for them are sent."""
     state = out.state
     job = state.jobs[holding.lease.job]
     waiting = tuple(state.blocks.get(end.lease, ()))
@@ -282,7 +290,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
-    """Whether a job whose attempt ended badly gets another one."""
+    """Decide whether a job whose attempt ended badly gets another one."""
     spec = job.spec
     if end.outcome == "failed":
         if job.failures > spec.retries:
@@ -305,37 +313,38 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
         on_jobs.fail(out, job, _limit_reached("it was preempted", job.preemptions, "retries_preemption"))
 
 
-def _limit_reached(what: str, times: int, limit: str) -> str:
-    return f"{what} {times} time{'s' if times > 1 else ''} ({limit} = {times - 1})"
+def _limit_reached(event: str, times: int, limit: str) -> str:
+    return f"{event} {times} time{'s' if times > 1 else ''} ({limit} = {times - 1})"
 
 
 def _ending(end: Exit) -> str:
-    """How an attempt failed. What its log says is for those alone who may read that."""
+    """Return how an attempt failed, without what its log says: not everyone may read that."""
     last = end.detail.rstrip().rpartition("\n")[2]
-    if end.code == COULD_NOT_START and last.startswith(
-        "[gavel: "
-    ):  # a line of the agent's, none of the job's
-        return "could not be started, its log says why"
+    # A line written by the agent rather than the job.
+    if end.code == COULD_NOT_START and last.startswith("[gavel: "):
+        return "could not be started; its log says why"
     return _exit_words(end.code)
 
 
 def _exit_words(code: int) -> str:
-    """An exit code in words; negative ones are signals, and so are those above 128 of a shell."""
+    """Describe an exit code. Negative codes are signals, and so are those above 128 from a shell."""
     number = -code if code < 0 else code - 128
     try:
         name = signal.Signals(number).name
-    except ValueError:  # no signal, or one without a name
+    except ValueError:  # not a named signal
         return f"exited with code {code}"
     often = " (often: out of memory)" if number == signal.SIGKILL else ""
     return f"was killed by {name}{often}" if code < 0 else f"exited with code {code}: {name}{often}"
 
 
-def _lost(out: Outcome, holding: Holding) -> Exit:
-    """The exit nobody reported: back to the last checkpoint."""
+def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
+    """Return the exit to assume for a lease without a report: the job is back at its last checkpoint."""
     job = out.state.jobs[holding.lease.job]
-    if holding.started_s is None:  # nobody knows of any process: that is no failure of a node
+    # No process is known to have run, so the node did not fail.
+    if holding.started_s is None:
         return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, 0.0, 0.0)
-    until_s = out.now_s  # at most to the end that the node knew of: nobody hears whether it stopped before
+    # At most up to the end that the node knew of: it may have stopped before.
+    until_s = out.now_s
     if holding.stop_by_s is not None:
         until_s = min(until_s, holding.stop_by_s - out.state.settings.lease_margin_s)
     ran_s = max(until_s - holding.started_s, 0.0)
@@ -343,7 +352,7 @@ def _lost(out: Outcome, holding: Holding) -> Exit:
 
 
 def on_silent(out: Outcome, message: NodeSilent) -> None:
-    """Unreachable is not dead: what runs there runs to the end of its lease, and nothing new goes there."""
+    """Stop sending work to a node that is silent. What runs there may run to the end of its lease."""
     state = out.state
     node = state.nodes.get(message.node)
     if node is None or node.state in (NodeState.SILENT, NodeState.LOST):
@@ -353,22 +362,23 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
         on_jobs.recall(out, holding.lease.id, GONE)
     for name in sorted({lease for gpu in node.every_gpu for lease in state.claims.get(gpu, ())}, key=int):
         on_jobs.recall(out, name, GONE)
-    if not state.on_node(message.node):  # no lease will lapse there
+    if not state.on_node(message.node):  # no lease will lapse
         out.fact(NodeMoved(node=message.node, state=NodeState.LOST, why="nothing ran there"))
     out.leases_stop = True
     on_rounds.kick(out)
 
 
 def lapse(out: Outcome) -> None:
-    """Leases that nobody will report on any more are over."""
+    """Close leases that have lapsed without a report, and give up nodes without leases."""
     state = out.state
     silent = [name for name, node in state.nodes.items() if node.state is SILENT]
     if not silent and len(state.leases) == len(state.held):
-        return  # none is ending any more: all that were have been confirmed
-    over = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
-    for holding in sorted(over, key=lambda h: int(h.lease.id)):
+        # None is ending any more: all exits have been confirmed.
+        return
+    lapsed = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
+    for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
-            _close(out, holding, _lost(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
+            _close(out, holding, _assumed_exit(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
     for name in sorted(silent):
         if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))

@@ -1,9 +1,9 @@
-"""The pulse: ask for an allocation, plan the next round, give out what becomes idle in between.
+"""The pulse: ask for an allocation, plan the next round, give out GPUs that become idle in between.
 
     tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
-    plan   plan_lead_s before it: the round is planned with the newest allocation there is
-    fill   in mid-round: GPUs that became idle go to whoever may have them; where only the shares say who that is,
-           the solver is asked first
+    plan   plan_lead_s before the boundary: plan the round with the newest allocation
+    fill   in mid-round: give idle GPUs to jobs that may fill them; under a policy that lets only shares decide, ask
+           the solver first
 
 A cluster with nothing to do has no pulse; the next job starts it again.
 """
@@ -38,13 +38,16 @@ from scheduler.rounds.diff import LeaseChanges, diff
 from scheduler.rounds.inputs import NOBODY
 from scheduler.rounds.plan import plan_round
 
-SOON_S = 1e-6  # two times closer than this are the same
-EARLY_S = 5.0  # between two questions in mid-round, at least
-LOST_ROUNDS = 5  # an answer that has not come after so many rounds will not come
+# Times closer than this count as equal.
+SOON_S = 1e-6
+# The least time between two questions in mid-round.
+EARLY_S = 5.0
+# An answer that has not arrived after so many rounds will not arrive.
+LOST_ROUNDS = 5
 
 
 def kick(out: Outcome) -> None:
-    """Something changed: start the pulse if there is none, or fill GPUs that are idle."""
+    """React to a change: start the pulse if there is none, or fill idle GPUs."""
     if out.now_s >= out.state.round.ends_s - SOON_S:
         out.wake(out.now_s, "tick")
     else:
@@ -52,40 +55,42 @@ def kick(out: Outcome) -> None:
 
 
 def idle(out: Outcome) -> None:
-    """Look whether idle GPUs can be given out, if that is done in mid-round at all."""
+    """Set a timer to give out idle GPUs, if the settings allow that in mid-round and the round is not over."""
     state = out.state
     if state.settings.fill_mid_round and out.now_s < state.round.ends_s - state.settings.plan_lead_s - SOON_S:
         out.wake(out.now_s, "fill")
 
 
 def tick(out: Outcome, kinds: Kinds) -> None:
-    """Before a boundary: ask for an allocation if it is time, and see to it that a plan is made."""
+    """Before a boundary, ask for an allocation if it is time, and make sure that a plan is made."""
     state, settings, now_s = out.state, out.state.settings, out.now_s
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
-        out.wake(boundary_s - settings.solve_lead_s, "tick")  # this round is planned already
+        # This round has been planned already.
+        out.wake(boundary_s - settings.solve_lead_s, "tick")
         return
     if not _anything_to_do(state, now_s):
         plan_s = boundary_s - settings.plan_lead_s
-        if now_s < boundary_s - SOON_S:  # somebody may come in what is left of the round
+        # A job may arrive in the rest of the round.
+        if now_s < boundary_s - SOON_S:
             out.wake(plan_s if now_s < plan_s - SOON_S else boundary_s, "tick")
         return
-    running = now_s < boundary_s - SOON_S
-    plan_s = (
-        boundary_s - settings.plan_lead_s if running else now_s + settings.solve_lead_s - settings.plan_lead_s
-    )
-    asked_s = state.asked.at_s
-    since_s = max(settings.min_reallocation_s, 0.0)
-    if not state.asked.answered and now_s < asked_s + LOST_ROUNDS * settings.round_s:
-        if not running:  # asking anew would make an answer void that is on its way
-            plan_s = asked_s + settings.solve_lead_s - settings.plan_lead_s
-    elif now_s >= asked_s + since_s - SOON_S and (
-        state.stale or not state.asked.answered or _time_has_come(state, now_s)
-    ):
+    awaiting = not state.asked.answered and now_s < state.asked.at_s + LOST_ROUNDS * settings.round_s
+    asking = not awaiting and _is_question_due(state, now_s)
+    if asking:
         ask(out, kinds)
-        if not running and state.allocation is not None:
-            plan_s = min(plan_s, now_s)
-    elif not running:
+    lead_s = settings.solve_lead_s - settings.plan_lead_s
+    if now_s < boundary_s - SOON_S:
+        # A round is running: plan shortly before its end.
+        plan_s = boundary_s - settings.plan_lead_s
+    elif awaiting:
+        # No round is running, and an answer is on its way, which another question would make void: wait for it.
+        plan_s = state.asked.at_s + lead_s
+    elif asking and state.allocation is None:
+        # No round is running, and there are no shares yet: wait for the first answer.
+        plan_s = now_s + lead_s
+    else:
+        # No round is running, and there are shares to plan with.
         plan_s = now_s
     if plan_s <= now_s + SOON_S and state.asked.answered:
         plan(out, kinds)
@@ -99,8 +104,15 @@ def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
     return any(state.eligible(job, now_s) for job in state.active.values()) and bool(state.usable_nodes())
 
 
+def _is_question_due(state: SchedulerState, now_s: float) -> bool:
+    """Whether anything changed since the solver was last asked, and that was long enough ago."""
+    if now_s < state.asked.at_s + max(state.settings.min_reallocation_s, 0.0) - SOON_S:
+        return False
+    return state.stale or not state.asked.answered or _time_has_come(state, now_s)
+
+
 def _time_has_come(state: SchedulerState, now_s: float) -> bool:
-    """Whether a job may run since the solver was last asked, only because its earliest start or a pause is over."""
+    """Whether an earliest start or a pause that kept a job from running ended since the solver was last asked."""
     asked_s = state.asked.at_s
     return any(
         (job.spec.earliest_start_s > 0 and asked_s < job.submitted_s + job.spec.earliest_start_s <= now_s)
@@ -110,14 +122,14 @@ def _time_has_come(state: SchedulerState, now_s: float) -> bool:
 
 
 def ask(out: Outcome, kinds: Kinds) -> None:
-    """Ask for an allocation; the answer comes when it comes."""
+    """Ask the solver for an allocation. The answer arrives as a message."""
     state = out.state
     out.fact(AllocationAsked(number=state.asked.number + 1))
     ask_again(out, kinds)
 
 
 def ask_again(out: Outcome, kinds: Kinds) -> None:
-    """The question that is open; after a crash, the same one as before. What cannot be asked is answered so."""
+    """Send the open question, also after a crash. A problem that cannot be built counts as a failed answer."""
     number = out.state.asked.number
     try:
         built, pairs = problem.build(out.state, kinds, out.now_s)
@@ -129,7 +141,7 @@ def ask_again(out: Outcome, kinds: Kinds) -> None:
 
 
 def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
-    """An allocation, or first come first served and why; an answer to an older question is not needed any more."""
+    """Adopt the solver's answer, unless it is faulty or answers an older question."""
     state = out.state
     if message.number != state.asked.number or state.asked.answered:
         return
@@ -151,14 +163,15 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
             notes=message.notes,
         )
     )
-    if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited for this
+    # The pulse waited for this answer.
+    if out.now_s >= state.round.ends_s - SOON_S:
         plan(out, kinds)
     else:
         idle(out)
 
 
 def _fault_of(state: SchedulerState, message: Solved) -> str:
-    """Say why an answer cannot be adopted; empty where it can. It comes from another process."""
+    """Return why an answer, which comes from another process, cannot be adopted; empty if it can."""
     shares = message.shares
     jobs, columns = len(shares.jobs), len(shares.share)
     if len(set(shares.jobs)) < jobs or not state.jobs.keys() >= set(shares.jobs):
@@ -181,7 +194,7 @@ def _fault_of(state: SchedulerState, message: Solved) -> str:
     ways = zip(pairs, shares.worker_type, shares.gpus, shares.label or repeat(""), strict=False)
     if len(set(ways)) < columns or len(set(shares.worker_types)) < len(shares.worker_types):
         return "the answer holds a column or a worker type twice"
-    # A sum is finite only if all its terms are, and much faster to ask than each of them.
+    # A sum is finite only if all its terms are, and much faster to check than each of them.
     figures = (
         message.value or 0.0,
         sum(filter(None, shares.price)),
@@ -196,7 +209,7 @@ def _fault_of(state: SchedulerState, message: Solved) -> str:
 
 
 def _forsaken(state: SchedulerState) -> bool:
-    """Whether the last good allocation is so old that jobs wait which it does not know."""
+    """Whether the last good allocation is so old that jobs unknown to it have waited for rounds."""
     long_ago_s = state.now_s - LOST_ROUNDS * state.settings.round_s
     return any(
         job.submitted_s < long_ago_s and name not in state.shares.job_row
@@ -205,17 +218,18 @@ def _forsaken(state: SchedulerState) -> bool:
 
 
 def quantised(message: Solved) -> Shares:
-    """Shares in millionths, so that the last digits of a solver decide nothing."""
+    """Round shares to millionths, so that the last digits of a solver decide nothing."""
     shares = message.shares
     return msgspec.structs.replace(shares, share=(np.round(shares.share, 6) + 0.0).tolist())
 
 
 def plan(out: Outcome, kinds: Kinds) -> None:
-    """Plan the next round."""
+    """Plan the next round, and send the leases that change."""
     state, settings, now_s = out.state, out.state.settings, out.now_s
     old = state.round
     if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
-        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # done already
+        # The round has been planned already.
+        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")
         return
     starts_s = _next_start_s(state, now_s)
     ends_s = starts_s + settings.round_s
@@ -248,7 +262,7 @@ def renew_on_start(out: Outcome) -> None:
     """Renew every lease when a new process takes over late in a round, or shortly after its end.
 
     Leases are otherwise renewed at the boundary alone. A daemon in a restart loop may be away at each of them, and
-    every lease would lapse. So the round that follows begins without a plan: everybody keeps their GPUs for it.
+    every lease would lapse. So the next round begins without a plan, and every job keeps its GPUs for it.
     Early in a round the boundary is far enough away, and nothing is done.
     """
     state, old, settings = out.state, out.state.round, out.state.settings
@@ -283,17 +297,18 @@ def _begin_unplanned(out: Outcome, starts_s: float) -> None:
 
 
 def _next_start_s(state: SchedulerState, now_s: float) -> float:
-    """When the next round starts if it is planned now."""
+    """Return when the next round starts if it is planned now."""
     old = state.round
     return old.ends_s if now_s < old.ends_s + SOON_S and old.number else now_s
 
 
 def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
-    """Record that the answer to a question cannot be used: the allocation in force stays, and is asked for again."""
+    """Record that the answer to a question cannot be used. The allocation stays, and a new one is asked for."""
     state = out.state
     if number == state.asked.number and not state.asked.answered:
         out.fact(AllocationFailed(number=number, why=why))
-        if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited for this answer
+        # The pulse waited for this answer.
+        if out.now_s >= state.round.ends_s - SOON_S:
             out.wake(out.now_s, "plan")
 
 
@@ -307,7 +322,7 @@ def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: f
 
 
 def _by_rank(state: SchedulerState, bundle: Bundle, gpus: tuple[GpuId, ...]) -> tuple[GpuId, ...]:
-    """The GPUs of a gang, those first where rank 0 finds its checkpoint, and the others as they were."""
+    """Order the GPUs of a gang so that its ranks find their checkpoints, rank 0 first."""
     if len(gpus) < 2 or len(bundle.jobs) > 1:
         return gpus
     places = state.confined_to(state.jobs[bundle.jobs[0]])
@@ -323,28 +338,31 @@ def _rebundled(state: SchedulerState, changes: LeaseChanges) -> tuple[tuple[str,
 def _send(
     out: Outcome, granted: Iterable[Lease], rebundled: Iterable[tuple[str, Bundle]], ended: Iterable[str]
 ) -> None:
-    """The nodes of every lease that changed get their set anew."""
+    """Resend sets of leases to the nodes of every lease that changed."""
     leases = out.state.leases
     new = [lease.id for lease in granted]
     out.untold.update(new)
     for name in (*ended, *new, *[name for name, _ in rebundled]):
-        holding = leases.get(name)  # none: it ended before it went out
+        # None if the lease ended before it was sent.
+        holding = leases.get(name)
         if holding is not None and holding.phase is not Phase.WAITING:
             out.touched(holding)
 
 
 def fill(out: Outcome, kinds: Kinds) -> None:
-    """Give idle GPUs out for the rest of the round. Nobody who runs is disturbed."""
+    """Give out idle GPUs for the rest of the round, without disturbing running jobs."""
     state, now_s = out.state, out.now_s
     if not state.settings.fill_mid_round or now_s >= state.round.ends_s - state.settings.plan_lead_s - SOON_S:
         return
     if not any(job.lease is None and job.state in WAITING for job in state.active.values()):
         return
     if not _any_idle(state, kinds) and not (state.shares.second >= 0).any():
-        return  # only a packed job could still find room
+        # Only beside another job could there be room.
+        return
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
     if not inputs.nodes or not any(state.eligible(state.jobs[name], now_s) for name in inputs.jobs):
-        return  # nobody who may run has a way to
+        # No job that may run has a way to.
+        return
     changes = diff(inputs.held, plan_round(inputs))
     if changes.granted:
         granted = _leases(state, changes, state.round.number, state.round.ends_s)
@@ -356,10 +374,11 @@ def fill(out: Outcome, kinds: Kinds) -> None:
 
 
 def _ask_early(out: Outcome, kinds: Kinds) -> None:
-    """Idle GPUs are for nobody but by the shares (first come, first served): the next ones are wanted now."""
+    """Ask for shares in mid-round under a policy such as first come, first served, which lets only shares decide."""
     state, last = out.state, out.state.allocation
     if last is None or last.failed or last.number != state.asked.number or not state.asked.answered:
-        return  # no answer yet, or the solver is in trouble: the boundary is soon enough
+        # An answer is missing, or the solver is in trouble: the boundary is soon enough.
+        return
     again_s = state.asked.at_s + max(state.settings.min_reallocation_s, EARLY_S)
     if out.now_s >= again_s - SOON_S:
         ask(out, kinds)
@@ -368,7 +387,7 @@ def _ask_early(out: Outcome, kinds: Kinds) -> None:
 
 
 def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
-    """Whether there is a GPU that nobody holds or was promised."""
+    """Whether any usable GPU is neither held nor promised."""
     kinds.refresh(state)
     return any(
         gpu not in state.holders and gpu not in state.claims for _, gpus in kinds.nodes for gpu in gpus
@@ -376,7 +395,7 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
 
 
 def watch_lapses(out: Outcome) -> None:
-    """Wake up when the first of the leases that are ending has lapsed for certain."""
+    """Set a timer for the time at which the first of the ending leases has certainly lapsed."""
     state = out.state
     if len(state.leases) == len(state.held):
         return  # none is ending

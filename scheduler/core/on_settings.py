@@ -1,4 +1,4 @@
-"""What operators set: behaviour, policy, rates, prices."""
+"""Handlers of operators' settings: configuration, policy, rates, prices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.model.errors import InvalidSpec
 
 
 def on_configure(out: Outcome, message: Configure) -> None:
-    """New settings."""
+    """Put new settings into force."""
     try:
         settings = message.settings.checked()
         bounds.check_text("user", message.user)
@@ -20,12 +20,13 @@ def on_configure(out: Outcome, message: Configure) -> None:
         out.refuse(message.call, error)
         return
     out.fact(Configured(settings=settings, by=message.user))
-    out.wake(out.now_s, "tick")  # a round may have become shorter, or its leads
+    # The round or its leads may have become shorter.
+    out.wake(out.now_s, "tick")
     out.reply(message.call)
 
 
 def on_set_policy(out: Outcome, message: SetPolicy) -> None:
-    """The name was checked where it came in: the core knows no policies."""
+    """Change the policy. Its name was checked where the call came in: the core knows no policies."""
     try:
         bounds.check_name("policy", message.policy, bounds.POLICY_CHARS_MAX)
         bounds.check_text("user", message.user)
@@ -38,7 +39,7 @@ def on_set_policy(out: Outcome, message: SetPolicy) -> None:
 
 
 def on_rates(out: Outcome, message: GiveRates) -> None:
-    """Rows of the throughput table; 0 means that the job does not fit there."""
+    """Add rows of the throughput table. A rate of 0 means that the job does not fit there."""
     try:
         bounds.check_text("user", message.user)
         for field in ("solo", "unconsolidated", "pairs"):
@@ -57,20 +58,20 @@ def on_rates(out: Outcome, message: GiveRates) -> None:
     out.reply(message.call)
 
 
-def _check_rates(what: tuple[str | int, ...], rates: tuple[float, ...]) -> None:
-    """`what`: names, and a number of GPUs."""
-    for part in what:
+def _check_rates(way: tuple[str | int, ...], rates: tuple[float, ...]) -> None:
+    """Check one row: names and a number of GPUs in `way`, then its rates."""
+    for part in way:
         if isinstance(part, str):
             bounds.check_name("rates", part)
         elif not bounds.GPUS.admits(part):
-            bounds.check(f"gpus of {what}", part, bounds.GPUS)
+            bounds.check(f"gpus of {way}", part, bounds.GPUS)
     for rate in rates:
         if not bounds.TABLE_RATE.admits(rate):
-            bounds.check(f"rate of {what}", rate, bounds.TABLE_RATE)
+            bounds.check(f"rate of {way}", rate, bounds.TABLE_RATE)
 
 
 def on_set_prices(out: Outcome, message: SetPrices) -> None:
-    """Prices per GPU-hour, by worker type."""
+    """Set prices per GPU-hour, by worker type."""
     try:
         bounds.check_text("user", message.user)
         bounds.check_each("price_per_gpu_hour", message.price_per_gpu_hour, bounds.PRICE)
@@ -78,5 +79,6 @@ def on_set_prices(out: Outcome, message: SetPrices) -> None:
         out.refuse(message.call, error)
         return
     out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour, by=message.user))
-    out.wants_review = True  # who may cost only so much reaches that sooner, or later
+    # Jobs with a cost limit reach it at another time now.
+    out.wants_review = True
     out.reply(message.call)

@@ -1,4 +1,4 @@
-"""What handling one message comes to: facts, applied as they are found, and the effects that follow from them."""
+"""The outcome of handling messages: facts, which are applied as they are added, and effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
 
 class Outcome:
-    """Facts and effects of one message. Its facts are one atomic record of the journal."""
+    """The facts and effects of one batch of messages. The facts become one atomic record of the journal."""
 
     __slots__ = (
         *("_begun", "_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
@@ -28,32 +28,39 @@ class Outcome:
         self.now_s = now_s
         self.facts: list[Fact] = []
         self.effects: list[Effect] = []
-        self._dirty: dict[str, None] = {}  # nodes whose set of leases changed
+        # Nodes whose set of leases changed.
+        self._dirty: dict[str, None] = {}
         self._renewed = False
-        self._begun: dict[str, None] = {}  # leases that run, of which there is no fact yet
-        self.kicked = False  # the pulse knows of what was reported since the last message of another kind
-        self.wants_review = False  # limits and dependencies are to be looked at, once for all messages
-        self.untold: set[str] = set()  # leases that no node has been told of yet
-        self.leases_stop = False  # the earliest lapse may have changed
+        # Leases reported as running, for which there is no fact yet.
+        self._begun: dict[str, None] = {}
+        # Whether the pulse was kicked since the last message of another kind than a report.
+        self.kicked = False
+        # Whether to review limits and dependencies once, after all messages.
+        self.wants_review = False
+        # Leases that have not been sent to any node yet.
+        self.untold: set[str] = set()
+        # The earliest lapse may have changed.
+        self.leases_stop = False
 
     def fact(self, fact: Fact) -> None:
-        """It has happened."""
+        """Add a fact and apply it to the state."""
         if self._begun:
             self.settle_starts()
-        self.facts.append(fact)  # first: while there are no facts, the state is untouched, whatever raises
+        # Appended first: while there are no facts the state is untouched, whatever raises.
+        self.facts.append(fact)
         apply(self.state, self.now_s, fact)
 
     def begun(self, lease: str) -> None:
-        """It runs. A boundary starts many at once, so it is one fact for all that is said of starts in a row."""
+        """Note that a lease runs. Starts in a row become one fact, since many leases start at a boundary."""
         self._begun[lease] = None
 
     def settle_reports(self) -> None:
-        """No more reports follow, or something else comes in between."""
+        """Add the facts that reports left open, before a message of another kind or at the end."""
         self.settle_starts()
         self.kicked = False
 
     def settle_starts(self) -> None:
-        """What was said of starts is a fact now; limits that count running time start to count."""
+        """Add the fact for all starts noted so far, and review jobs whose limits begin to count."""
         if not self._begun:
             return
         leases = tuple(self._begun)
@@ -64,20 +71,20 @@ class Outcome:
             self.wake(self.now_s, "review")
 
     def effect(self, effect: Effect) -> None:
-        """It is to be done, once the facts are durable."""
+        """Add an effect, to be carried out once the facts are durable."""
         self.effects.append(effect)
 
-    def wake(self, at_s: float, what: str) -> None:
-        """Send Woke(what) then."""
-        self.effects.append(WakeAt(at_s, what))
+    def wake(self, at_s: float, timer: str) -> None:
+        """Set a timer: the message Woke, with its name, arrives at this time."""
+        self.effects.append(WakeAt(at_s, timer))
 
     def reply(self, call: str, **result: object) -> None:
-        """Answer a call, if someone waits for the answer."""
+        """Answer a call, if there is one to answer."""
         if call:
             self.effects.append(Reply(call, result))
 
     def refuse(self, call: str, error: Refused | InvalidSpec) -> None:
-        """Answer a call with what is wrong."""
+        """Answer a call with an error."""
         field = {"field": error.field} if isinstance(error, InvalidSpec) else {}
         if call:
             self.effects.append(Reply(call, field, str(error), _code_of(error)))
@@ -87,16 +94,16 @@ class Outcome:
         self.effects.append(RefuseNode(node, str(error), _code_of(error)))
 
     def dirty(self, nodes: Iterable[str]) -> None:
-        """These nodes get their leases anew."""
+        """Resend these nodes their sets of leases."""
         for name in nodes:
             self._dirty[name] = None
 
     def renew(self) -> None:
-        """All leases that did not change go on to the end of the round."""
+        """Renew all leases that did not change, up to the end of the round."""
         self._renewed = True
 
     def send_leases(self) -> None:
-        """One SendLeases for each node whose set changed, and one RenewLeases for all the others."""
+        """Add one SendLeases for each node whose set changed, and one RenewLeases for all others."""
         state, nodes, dirty = self.state, self.state.nodes, self._dirty
         for name in dirty:
             node = nodes.get(name)
@@ -110,7 +117,7 @@ class Outcome:
         self._renewed = False
 
     def touched(self, holding: Holding) -> None:
-        """The nodes of this lease get their leases anew."""
+        """Resend the nodes of this lease their sets of leases."""
         for name in nodes_of(holding.lease.gpus):
             self._dirty[name] = None
 
@@ -120,7 +127,7 @@ def _code_of(error: Refused | InvalidSpec) -> str:
 
 
 def _set_of(state: SchedulerState, node: Node) -> SendLeases:
-    """What a node should be carrying out now, and why leases end that it may still carry out."""
+    """Return the current set of leases of a node, with the reasons of those that are ending."""
     leases, last, why_ended = [], [], []
     for holding in state.on_node(node.spec.name):
         if holding.phase is STOPPING:
@@ -136,7 +143,7 @@ def _set_of(state: SchedulerState, node: Node) -> SendLeases:
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:
-    """The lease as a node sees it: with its present end and company."""
+    """Return a lease as it is sent to a node, with its current end and bundle."""
     lease, number, ends_s = holding.lease, state.round.number, state.lease_end_s(holding)
     if lease.round_number == number and lease.ends_s == ends_s and lease.bundle is holding.bundle:
         return lease  # as it was granted

@@ -1,7 +1,7 @@
-"""Everything the scheduler knows. Only `apply` changes it; everything else reads.
+"""The state of the scheduler. Only `apply` changes it; everything else reads it.
 
-The true part is what a snapshot holds. The rest (marked as derived) follows from it and is rebuilt by `restore`:
-who holds which GPU, which jobs are alive, who depends on whom.
+A snapshot holds the primary part. The derived part is rebuilt from it by `restore`: the holders of GPUs, active jobs,
+dependents of jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
 from scheduler.rounds.inputs import Held
 
-Places = tuple[str, ...]  # where checkpoints are (`NodeSpec.place`)
+# Stores of checkpoints, as in `NodeSpec.place`.
+Places = tuple[str, ...]
 
 
 class Round(msgspec.Struct):
@@ -35,19 +36,19 @@ class Round(msgspec.Struct):
 
 
 class Request(msgspec.Struct):
-    """One idempotency key: what was asked, and the jobs it led to."""
+    """An idempotency key: the digest of its request, and the jobs that the request made."""
 
     digest: str
     jobs: list[str]
     at_s: float = 0.0  # of the submission
 
 
-# When the solver was last asked, as long as it never was: before any time, and a number that can be counted with.
+# Stands for the time of the last question while there was none: before any time, and finite for arithmetic.
 NEVER_S = -1e18
 
 
 class Asked(msgspec.Struct):
-    """The newest problem that went to the solver."""
+    """The newest problem that was sent to the solver."""
 
     number: int = 0
     at_s: float = NEVER_S
@@ -55,7 +56,7 @@ class Asked(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """The true part of a state, as it is kept."""
+    """The primary part of a state, as it is stored."""
 
     now_s: float
     epoch: int
@@ -121,60 +122,78 @@ class SchedulerState:
         self.next_job = 1
         self.next_lease = 1
         self.nodes: dict[str, Node] = {}
-        self.generation_floor = 0  # no node that was removed has seen a newer set than this
+        # No removed node has received a set of leases with a higher number.
+        self.generation_floor = 0
         self.leases: dict[str, Holding] = {}
         self.round = Round()
         self.asked = Asked()
-        self.stale = False  # jobs, capacity or rates changed since the solver was last asked
+        # Jobs, capacity or rates changed since the solver was last asked.
+        self.stale = False
         self.allocation: AllocationAdopted | None = None
         self.shares = ShareTable()
         self.rates = RateBook()
-        self.doubtful = False  # records were lost: nodes may run what nobody here knows of
-        self.next_order = 0  # of submission; grows on when jobs are forgotten
-        self.adopted_s = 0.0  # when the allocation in force was adopted
-        # derived
-        self.active: dict[str, Job] = {}  # not in a terminal state, in order of submission
-        # Active ones with limits, with a time to wait for, or with other jobs to wait for.
+        # Records were lost: nodes may run leases that the state does not have.
+        self.doubtful = False
+        # The number of the next submission. It keeps growing when jobs are forgotten.
+        self.next_order = 0
+        # When the allocation in force was adopted.
+        self.adopted_s = 0.0
+        # The derived part:
+        # Jobs that have not ended, in order of submission.
+        self.active: dict[str, Job] = {}
+        # Active jobs with limits, with a time to wait for, or with other jobs to wait for.
         self.watched: dict[str, Job] = {}
-        self.picky: set[str] = set()  # active ones to which it matters which nodes they get
-        self.clinging: set[str] = set()  # active ones that may keep their GPUs when their turn is over
-        self.on_hold: set[str] = set()  # active ones that wait for a person
-        self.saved: set[str] = set()  # active ones that may have a checkpoint, or will when they stop
-        self.places: dict[str, int] = {}  # where checkpoints can be, and how many nodes see each
+        # Active jobs that care which nodes they get.
+        self.picky: set[str] = set()
+        # Active jobs that may keep their GPUs when their turn is over.
+        self.clinging: set[str] = set()
+        # Active jobs on hold.
+        self.on_hold: set[str] = set()
+        # Active jobs that may have a checkpoint, or will have one when they stop.
+        self.saved: set[str] = set()
+        # Stores of checkpoints, with the number of nodes that reach each.
+        self.places: dict[str, int] = {}
         self.dependents: dict[str, list[str]] = {}
-        self.held: dict[str, Held] = {}  # by job: what its lease is for, if that is not ending
-        self.holders: dict[GpuId, tuple[str, ...]] = {}  # leases that may have processes on it
-        self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases that wait for it
-        self.blocks: dict[str, list[str]] = {}  # a lease → those that wait for it to close
+        # By job: the bundle and GPUs of its lease, if the lease is not ending.
+        self.held: dict[str, Held] = {}
+        # By GPU: leases that may have processes on it.
+        self.holders: dict[GpuId, tuple[str, ...]] = {}
+        # By GPU: leases that wait for it.
+        self.claims: dict[GpuId, tuple[str, ...]] = {}
+        # By lease: leases that wait for it to close.
+        self.blocks: dict[str, list[str]] = {}
         self.isolated_rate: dict[str, float] = {}
-        self.gpus_of: dict[str, tuple[GpuId, ...]] = {}  # every GPU of a node, broken ones too
-        self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []  # the same by name; empty: not known
-        self.size_of_type: dict[str, int] = {}  # GPUs, whatever state their nodes are in
+        # All GPUs of each node, including broken ones.
+        self.gpus_of: dict[str, tuple[GpuId, ...]] = {}
+        # `gpus_of` sorted by name; empty when it has to be rebuilt.
+        self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []
+        # GPUs by worker type, whatever the state of their nodes.
+        self.size_of_type: dict[str, int] = {}
         self.cluster_version = 0
 
     def job(self, job: str) -> Job:
-        """A job by its id."""
-        found = self.jobs.get(job)
-        if found is None:
+        """Return a job; raise NotFound if there is none with this id."""
+        known = self.jobs.get(job)
+        if known is None:
             raise NotFound(f"there is no job '{job}'")
-        return found
+        return known
 
     def node(self, node: str) -> Node:
-        """A node by its name."""
-        found = self.nodes.get(node)
-        if found is None:
+        """Return a node; raise NotFound if there is none with this name."""
+        known = self.nodes.get(node)
+        if known is None:
             raise NotFound(f"there is no node '{node}'")
-        return found
+        return known
 
     def eligible(self, job: Job, now_s: float) -> bool:
-        """Whether a job may be given GPUs: it is neither held nor blocked nor pausing, and its time has come."""
+        """Whether a job may get GPUs: it is not held, blocked or pausing, and its earliest start has passed."""
         if job.blocked_by or job.state in _KEPT_BACK or job.again_s > now_s:
             return False
         wait_s = job.spec.earliest_start_s
         return not wait_s or now_s >= job.submitted_s + wait_s
 
     def eligible_jobs(self, now_s: float) -> Mapping[str, Job]:
-        """All jobs that may be given GPUs now: nearly always all that are active."""
+        """Return all jobs that may get GPUs now: nearly always all active ones."""
         on_hold, limited = self.on_hold, self.watched
         if not (on_hold or limited):
             return self.active
@@ -185,9 +204,9 @@ class SchedulerState:
         }
 
     def confined_to(self, job: Job) -> Places:
-        """The places whose nodes alone see the job's last checkpoint, or will; empty: all do, or there is none.
+        """Return the stores that hold the job's last checkpoint, or will; empty if all nodes reach it, or none exists.
 
-        Several where it is a gang over disks of their own: its ranks start where they were, rank 0 at the first.
+        A gang over several disks has several: its ranks start where they were, rank 0 at the first.
         """
         if job.checkpoint_at:
             at: Places = (job.checkpoint_at, *job.checkpoint_beside)
@@ -198,7 +217,7 @@ class SchedulerState:
         return () if not at or self.places.get(at[0]) == len(self.nodes) else at
 
     def saves_at(self, job: Job) -> Places:
-        """Where a job that runs will have saved by the time that it stops: for `confined_to`."""
+        """Return the stores in which a running job will have saved when it stops, for `confined_to`."""
         for name in (job.lease, job.leaving):
             holding = self.leases.get(name or "")
             if holding is not None and holding.started_s is not None:
@@ -207,47 +226,48 @@ class SchedulerState:
                 if not others:
                     return (first,)
                 beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
-                # only where the others do not suffice without the first: nothing else keeps rank 0 there
+                # Several only if the other stores alone have too few GPUs: nothing else keeps rank 0 at the first.
                 return (first, *others) if beside < job.spec.narrowest else (first,)
         return ()
 
     def lease_end_s(self, holding: Holding) -> float:
-        """When a lease ends: with the round, unless it was ended."""
+        """Return when a lease ends: with the round, unless it was ended before."""
         return self.round.ends_s if holding.ends_s is None else holding.ends_s
 
     def usable_nodes(self) -> list[Node]:
-        """Nodes that can be given work, by name."""
+        """Return the nodes that can get work, sorted by name."""
         return [node for _, node in sorted(self.nodes.items()) if node.state is UP]
 
     def snapshot(self) -> bytes:
-        """The true part, as bytes. Equal states have equal bytes.
+        """Encode the primary part. Equal states have equal bytes.
 
-        It may run in a thread as long as the state does not change. There may be many jobs and keys, so they are
-        encoded one by one: other threads get their turn in between.
+        It may run in a thread as long as the state does not change. Jobs and keys, of which there may be many, are
+        encoded one by one, so that other threads get their turn in between.
         """
-        true: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
-        true["shares"], true["rates"] = self.shares.rows(), self.rates.rows()
-        true["jobs"], true["requests"] = _packed(self.jobs), _packed(self.requests)
-        return _encoder.encode(Snapshot(**true))
+        primary: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
+        primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
+        primary["jobs"], primary["requests"] = _packed(self.jobs), _packed(self.requests)
+        return _encoder.encode(Snapshot(**primary))
 
     @classmethod
     def restore(cls, data: bytes) -> SchedulerState:
-        """The state that `snapshot` was made of."""
-        true = _decoder.decode(data)
+        """Restore the state from which `snapshot` was made."""
+        primary = _decoder.decode(data)
         state = cls()
         for name in Snapshot.__struct_fields__:
-            setattr(state, name, getattr(true, name))
-        state.asked.at_s = max(state.asked.at_s, NEVER_S)  # older snapshots say -inf
-        state.shares = ShareTable.from_rows(true.shares)
-        state.rates = RateBook.from_rows(true.rates)
-        state.jobs = dict(sorted(true.jobs.items(), key=lambda item: item[1].order))
+            setattr(state, name, getattr(primary, name))
+        # Older snapshots have -inf.
+        state.asked.at_s = max(state.asked.at_s, NEVER_S)
+        state.shares = ShareTable.from_rows(primary.shares)
+        state.rates = RateBook.from_rows(primary.rates)
+        state.jobs = dict(sorted(primary.jobs.items(), key=lambda item: item[1].order))
         state._complete()
-        state.leases = dict(sorted(true.leases.items(), key=lambda item: int(item[0])))
+        state.leases = dict(sorted(primary.leases.items(), key=lambda item: int(item[0])))
         state.reindex()
         return state
 
     def _complete(self) -> None:
-        """Fill in what snapshots of older releases lack. They have every job that ever was."""
+        """Fill in fields that snapshots of older releases lack. Those hold all jobs that ever existed."""
         if self.jobs:
             self.next_order = max(self.next_order, next(reversed(self.jobs.values())).order + 1)
         for request in self.requests.values():
@@ -255,12 +275,12 @@ class SchedulerState:
                 request.at_s = self.jobs[request.jobs[0]].submitted_s
 
     def become(self, other: SchedulerState) -> None:
-        """Take over everything of another state, which must not be used any more; whoever has this one keeps it."""
+        """Become another state, so that references to this one stay valid. The other must not be used again."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
     def reindex(self) -> None:
-        """Rebuild what is derived."""
+        """Rebuild the derived part."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
         self.watched = {job.id: job for job in self.active.values() if job.is_watched}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
@@ -293,7 +313,7 @@ class SchedulerState:
     # The small steps that `apply` and `reindex` share.
 
     def add_node(self, node: Node) -> None:
-        """A node is there with what it has."""
+        """Add a node to the derived tables."""
         spec = node.spec
         self.gpus_of[spec.name] = node.every_gpu
         self._gpus_in_order = []
@@ -301,7 +321,7 @@ class SchedulerState:
         self.places[spec.place] = self.places.get(spec.place, 0) + 1
 
     def drop_node(self, node: Node) -> None:
-        """A node is gone, or comes back as something else."""
+        """Remove a node from the derived tables, as it is gone or about to change."""
         spec = node.spec
         del self.gpus_of[spec.name]
         self._gpus_in_order = []
@@ -313,44 +333,44 @@ class SchedulerState:
             del self.places[spec.place]
 
     def keep(self, holding: Holding) -> None:
-        """The lease is not ending: it counts when a round is planned, as this bundle."""
+        """Enter a lease that is not ending into the table from which rounds are planned."""
         lease = holding.lease
         self.held[lease.job] = Held(holding.bundle, lease.gpus)
 
     def hold(self, holding: Holding) -> None:
-        """The lease's GPUs are in its hands. Of two, the older one is first, whichever had them first."""
-        mine = holding.lease.id
+        """Enter a lease as holder of its GPUs. Of two holders the older lease comes first."""
+        own_id = holding.lease.id
         for gpu in holding.lease.gpus:
-            there = self.holders.get(gpu)
-            self.holders[gpu] = tuple(sorted((*there, mine), key=int)) if there else (mine,)
+            holders = self.holders.get(gpu)
+            self.holders[gpu] = tuple(sorted((*holders, own_id), key=int)) if holders else (own_id,)
 
     def claim(self, holding: Holding) -> None:
-        """The lease's GPUs are promised to it."""
+        """Enter a lease as waiting for its GPUs."""
         for gpu in holding.lease.gpus:
             self.claims[gpu] = (*self.claims.get(gpu, ()), holding.lease.id)
         for other in sorted(holding.waits_for):
             self.blocks.setdefault(other, []).append(holding.lease.id)
 
     def let_go(self, holding: Holding) -> None:
-        """The lease no longer holds or claims its GPUs."""
+        """Remove a lease from the holders, or from those that wait, of its GPUs."""
         table = self.claims if holding.phase is WAITING else self.holders
-        mine = holding.lease.id
+        own_id = holding.lease.id
         for gpu in holding.lease.gpus:
-            there = table[gpu]
-            if len(there) == 1:
+            leases = table[gpu]
+            if len(leases) == 1:
                 del table[gpu]
             else:
-                table[gpu] = tuple([lease for lease in there if lease != mine])
+                table[gpu] = tuple([lease for lease in leases if lease != own_id])
 
     def touch(self, holding: Holding) -> None:
-        """The set of leases of these nodes changed."""
+        """Renumber the sets of leases of a lease's nodes, because they changed."""
         for name in nodes_of(holding.lease.gpus):
             node = self.nodes.get(name)
             if node is not None:
                 node.generation += 1
 
     def on_node(self, node: str) -> list[Holding]:
-        """Leases that may have processes on a node, oldest first."""
+        """Return the leases that may have processes on a node, oldest first."""
         holders, leases = self.holders, self.leases
         gpus = self.gpus_of[node]
         if len(gpus) == 1:
@@ -359,7 +379,7 @@ class SchedulerState:
         return [leases[name] for name in sorted(names, key=int)]
 
     def in_use(self) -> list[str]:
-        """Nodes on which leases may have processes, by name."""
+        """Return the nodes on which leases may have processes, sorted by name."""
         if not self._gpus_in_order:
             self._gpus_in_order = sorted(self.gpus_of.items())
         holders = self.holders
@@ -372,7 +392,7 @@ class SchedulerState:
 
 
 def _packed(table: Mapping[str, msgspec.Struct]) -> msgspec.Raw:
-    """A table as a map of msgpack, in its own order."""
+    """Encode a table as a map of msgpack, in its own order."""
     encode = _encoder.encode
     parts = [b"\xdf", len(table).to_bytes(4, "big")]  # map 32
     for name, row in table.items():

@@ -202,7 +202,7 @@ def test_a_limit_on_cost_is_looked_at_when_prices_change(desk_of: DeskOf) -> Non
     assert desk.job("1").state == JobState.RUNNING
     at(desk, began_s + 3600.0 + 37.0)
     assert desk.job("1").state == JobState.FAILED
-    assert desk.job("1").why.startswith("it has cost 2, its limit is 2")
+    assert desk.job("1").why.startswith("it has cost 2;")
 
 
 # ------------------------------------------------------------------------------------ told of it, or not

@@ -129,7 +129,7 @@ def test_rates_measured_of_a_type_go_with_its_last_job(desk_of: DeskOf) -> None:
     [
         (JobState.COMPLETED, "succeeded", ""),
         (JobState.FAILED, "ended", ""),
-        (JobState.FAILED, "succeeded", "job '1' is failed and cannot succeed any more"),
+        (JobState.FAILED, "succeeded", "job '1' is failed and can no longer succeed"),
         (None, "ended", "there is no job '1'"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_start_of_which_nothing_came_is_told(desk_of: DeskOf) -> None:
     desk.submit(job(gpus=2))
     nodes = start_in_vain(desk)
     mine = desk.job("1")
-    assert (mine.state, mine.why) == (JobState.QUEUED, f"nothing of it started on {', '.join(nodes)}")
+    assert (mine.state, mine.why) == (JobState.QUEUED, f"it could not be started on {', '.join(nodes)}")
     assert (mine.node_failures, mine.preemptions) == (1, 0)
 
 

@@ -166,7 +166,7 @@ def test_a_dependency_that_has_failed_already_is_refused(desk_of: DeskOf) -> Non
     desk.tell(0, JobCommand(job="1", action="cancel"))
     desk.settle()
     desk.tell(1, SubmitJobs(call="c", specs=(job(after=(Dependency("1"),)),)))
-    refused(desk, "invalid", "job '1' is cancelled and cannot succeed any more")
+    refused(desk, "invalid", "job '1' is cancelled and can no longer succeed")
     (name,) = desk.submit(job(after=(Dependency("1", "ended"),)))
     assert desk.job(name).blocked_by == set()
 
@@ -266,7 +266,7 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ("release", "job 1 is queued, and only held jobs can be released"),
+        ("release", "job 1 is queued; only held jobs can be released"),
         ("requeue", "job 1 is queued already"),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_time_limit_counts_running_time_only(desk_of: DeskOf) -> None:
     desk.until(149)
     assert desk.job("1").state == JobState.RUNNING
     desk.tell(150, Woke(what="review"))
-    desk.claim(JobMoved, move=Move.FAIL, why="it ran for its time limit of 100 s")
+    desk.claim(JobMoved, move=Move.FAIL, why="it reached its time limit of 100 s")
     desk.claim(LeaseRecalled, lease=lease)
     desk.claim(SendLeases, leases=())
     desk.settle()
@@ -362,5 +362,5 @@ def test_a_job_fails_at_its_cost_limit(desk_of: DeskOf) -> None:
     desk.job("1").cost_usd = 2.0
     desk.report(exits=(exited(lease),))
     desk.claim(LeaseClosed)
-    desk.claim(JobMoved, move=Move.FAIL, why="it has cost 2, its limit is 1")
+    desk.claim(JobMoved, move=Move.FAIL, why="it has cost 2; its limit is 1")
     desk.settle()

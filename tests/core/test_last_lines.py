@@ -26,7 +26,7 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
 @pytest.mark.parametrize(
     ("code", "detail", "why"),
     [
-        (127, "[gavel: env_from.TOKEN: there is no secret]\n", "it could not be started, its log says why"),
+        (127, "[gavel: env_from.TOKEN: there is no secret]\n", "it could not be started; its log says why"),
         (127, "sh: 1: train: not found\n", "it exited with code 127"),
         (3, "[gavel: rank 1 ended]\n", "it exited with code 3"),
         (-9, "", "it was killed by SIGKILL (often: out of memory)"),

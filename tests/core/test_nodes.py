@@ -322,7 +322,7 @@ def test_jobs_of_a_node_that_is_taken_away_are_told_so(desk_of: DeskOf) -> None:
     desk.until(desk.core.state.round.ends_s - 3.0)
     desk.tell(desk.core.state.round.ends_s - 2.0, Woke(what="plan"))
     sent = desk.claim(SendLeases, node="n1", last=(lease,))
-    assert dict(sent.why_ended) == {lease: "its node n1 was taken away by ada"}
+    assert dict(sent.why_ended) == {lease: "its node n1 was drained by ada"}
     desk.settle()
 
 

@@ -71,7 +71,7 @@ def test_a_cost_limit_is_reached_while_it_runs() -> None:
     assert desk.core.state.jobs["1"].state is JobState.RUNNING
     run_on(desk, started_s + 101)
     assert desk.core.state.jobs["1"].state is JobState.FAILED
-    assert "its limit is 100" in desk.core.state.jobs["1"].why
+    assert "limit is 100" in desk.core.state.jobs["1"].why
 
 
 def test_a_report_after_the_end_of_its_lease_sets_nothing_back() -> None:

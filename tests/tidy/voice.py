@@ -20,8 +20,6 @@ TO_BE_REWRITTEN = (
     "gavel/training/checkpoint",
     "gavel/training/gang",
     "scheduler",
-    "scheduler/core",
-    "scheduler/core/planning",
     "scheduler/explain",
     "scheduler/journal",
     "scheduler/journal/repair",

@@ -1,6 +1,6 @@
-"""Whether a job can ever have what it asks for on the nodes that there are; if not, which field, and how much there is.
+"""Check whether the nodes of a cluster can ever meet a job's needs; if not, name the field, and how much there is.
 
-Each field is judged alone first, then one after the other together: the field that is named is one that has to change.
+Each field is judged alone first, then the fields together, one by one, so that the field named is one that must change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Nodes = Sequence[Node]
 
 
 def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
-    """Nodes of one worker type, as they are when nobody else is there, have what it asks for; else InvalidSpec."""
+    """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs."""
     if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
         return
     nodes = list(state.nodes.values())
@@ -30,12 +30,12 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
     if _fit(nodes, spec):
         return
     _must_have_gpus(nodes, spec)
-    wishes = {field: value for field in _TOLD if (value := getattr(spec, field))}
+    wishes = {field: value for field in _FAULTS if (value := getattr(spec, field))}
     plain = JobSpec(gpus=spec.gpus, gpus_min=spec.gpus_min, gpus_max=spec.gpus_max)
     for field, value in wishes.items():
         alone = replace(plain, **{field: value})
         if not _fit(nodes, alone):
-            raise InvalidSpec(field, _TOLD[field](nodes, alone))
+            raise InvalidSpec(field, _FAULTS[field](nodes, alone))
     types = {field: getattr(spec, field) for field in ("worker_types", "excluded_worker_types")}
     together, names = replace(plain, **types), [field for field in types if types[field]]
     for field, value in wishes.items():
@@ -43,7 +43,7 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
         if not _fit(nodes, together):
             others = listed([_WORDS.get(name, name) for name in names], "and")
             raise InvalidSpec(
-                field, f"cannot be had together with {others}: then there {_too_few(nodes, together)}"
+                field, f"is impossible together with {others}: then there {_too_few(nodes, together)}"
             )
         names.append(field)
 
@@ -75,7 +75,7 @@ def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
 
 
 def _most(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
-    """How many GPUs of one worker type the job could have, and of which."""
+    """Return the most GPUs of one worker type that the job could have, and that type."""
     most: dict[str, int] = {}
     for node in nodes:
         most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
@@ -90,25 +90,25 @@ def _fit(nodes: Nodes, spec: JobSpec) -> bool:
 def _too_few(nodes: Nodes, spec: JobSpec) -> str:
     most, kind = _most(nodes, spec)
     if most == 0:
-        return f"is no node left ({spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''} asked for)"
+        return f"is no node left for the {spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''}"
     return f"are at most {most} of the {spec.narrowest} GPUs of one worker type ({kind})"
 
 
 def _largest(nodes: Nodes, spec: JobSpec, field: str, values: Iterable[float]) -> str:
-    """The largest of these that could be had, by trying: what fits, fits with less, too."""
+    """Describe the largest of these values that a job could have. A value that fits does so with less, too."""
     rising = sorted(set(values))
     count = bisect_left(rising, True, key=lambda value: not _fit(nodes, replace(spec, **{field: value})))
     value = rising[count - 1] if count else 0.0
     kind = _most(nodes, replace(spec, **{field: value}))[1]
     unit = " GB" if field.endswith("_gb") else ""
     gpus = "1 GPU" if spec.narrowest == 1 else f"{spec.narrowest} GPUs of one worker type"
-    asked, there = (f"{_hundredths(one):,.12g}{unit}" for one in (getattr(spec, field), value))
+    requested, largest = (f"{_hundredths(x):,.12g}{unit}" for x in (getattr(spec, field), value))
     each = " on each" if field == "gpu_memory_gb" else ""
-    return f"asks for {asked}, and a job with {gpus} can have at most {there}{each} ({kind})"
+    return f"asks for {requested}, and a job with {gpus} can have at most {largest}{each} ({kind})"
 
 
 def _hundredths(value: float) -> float:
-    """Rounded down to hundredths, where a number has any."""
+    """Round a number down to hundredths, unless it is too large to have any."""
     return math.floor(value * 100 + 1e-6) / 100 if value < HUNDREDTHS_BELOW else value
 
 
@@ -117,9 +117,9 @@ def _no_gpu_memory(nodes: Nodes, spec: JobSpec) -> str:
 
 
 def _no_part(field: str) -> Callable[[Nodes, JobSpec], str]:
-    """Of CPUs and memory each node has its part: as many GPUs' worth of it as it has room for."""
+    """Make the fault of a resource that a gang splits over nodes in proportion to its GPUs."""
 
-    def told(nodes: Nodes, spec: JobSpec) -> str:
+    def fault(nodes: Nodes, spec: JobSpec) -> str:
         shapes = {(getattr(node.spec, field), min(len(node.gpu_ids), spec.narrowest)) for node in nodes}
         values = [
             amount * spec.gpus / gpus * (1 - 1e-12)
@@ -129,16 +129,16 @@ def _no_part(field: str) -> Callable[[Nodes, JobSpec], str]:
         ]
         return _largest(nodes, spec, field, values)
 
-    return told
+    return fault
 
 
 def _no_labels(nodes: Nodes, spec: JobSpec) -> str:
     for key, value in spec.labels.items():
-        there = sorted({node.spec.labels[key] for node in nodes if key in node.spec.labels})
-        if not there:
+        values = sorted({node.spec.labels[key] for node in nodes if key in node.spec.labels})
+        if not values:
             return f"no node has a label '{key}'"
-        if value not in there:
-            some = listed([*there[:VALUES_SHOWN], *(["…"] if len(there) > VALUES_SHOWN else [])])
+        if value not in values:
+            some = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
             return f"no node has {key}={value}; there is {some}"
     if not _most(nodes, spec)[0]:
         return "no node has all of these"
@@ -149,7 +149,7 @@ def _no_nodes(nodes: Nodes, spec: JobSpec) -> str:
     return f"on these there {_too_few(nodes, spec)}"
 
 
-_TOLD: dict[str, Callable[[Nodes, JobSpec], str]] = {
+_FAULTS: dict[str, Callable[[Nodes, JobSpec], str]] = {
     "nodes": _no_nodes,
     "labels": _no_labels,
     "gpu_memory_gb": _no_gpu_memory,
@@ -167,7 +167,7 @@ _WORDS = {
 
 
 def listed(words: Sequence[str], last: str = "or") -> str:
-    """Words in a row, the last two with "or"."""
+    """Join words with commas, the last two with `last`."""
     if len(words) < 2:
         return words[0] if words else "nothing"
     return f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -1,4 +1,4 @@
-"""Kinds of jobs: jobs that ask for the same thing, the ways in which they can run, and how fast."""
+"""Kinds of jobs: jobs with equal needs, the ways in which they can run, and how fast."""
 
 from __future__ import annotations
 
@@ -21,41 +21,45 @@ KindKey = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How jobs of one kind can run: parallel arrays, in order of worker type and width."""
+    """The ways in which jobs of one kind can run, as parallel arrays in order of worker type and width."""
 
     worker_type: Ints
     gpus: Ints
     rate: Floats
-    guessed: tuple[bool, ...]  # no table and no measurement to trust stands behind the rate
+    # Whether neither a table nor a sufficient measurement supports the rate.
+    guessed: tuple[bool, ...]
     any_guessed: bool
 
 
 @dataclass(slots=True)
 class Kinds:
-    """What is the same for every job of a kind. Nothing here is truth: it can be thrown away at any time."""
+    """A cache of everything that all jobs of a kind share. It can be dropped at any time."""
 
     number: dict[KindKey, int] = field(default_factory=dict)
     specs: list[JobSpec] = field(default_factory=list)
     of_job: dict[str, int] = field(default_factory=dict)
-    ways: dict[tuple[int, Places], Ways] = field(
-        default_factory=dict
-    )  # by kind and places of the last checkpoint
-    rates: dict[tuple[int, str, int], float] = field(default_factory=dict)  # of a kind, as `rate_of` says
+    # By kind, and the stores of the last checkpoint.
+    ways: dict[tuple[int, Places], Ways] = field(default_factory=dict)
+    # Of a kind, as `rate_of` returns them.
+    rates: dict[tuple[int, str, int], float] = field(default_factory=dict)
     paired: dict[tuple[tuple[int, Places], tuple[int, Places]], np.ndarray] = field(default_factory=dict)
-    seeing: dict[str, list[Node]] = field(default_factory=dict)  # usable nodes by the place that they see
+    # Usable nodes by the store that they reach.
+    seeing: dict[str, list[Node]] = field(default_factory=dict)
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
     widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()  # that can be used, and their healthy GPUs
+    # Usable nodes with their healthy GPUs.
+    nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()
+    # The views of `nodes` for a round, and the order of worker types for which they were made.
     views: tuple[tuple[str, ...], tuple[NodeView, ...]] = (
         (),
         (),
-    )  # the same for a round, by order of worker types
+    )
     frame: Frame | None = None  # of the last round
 
     def refresh(self, state: SchedulerState) -> None:
-        """Forget what no longer holds."""
+        """Drop the entries that changes of nodes or rates have made invalid."""
         versions = (state.cluster_version, state.rates.version)
         if versions == self.for_versions:
             return
@@ -64,7 +68,8 @@ class Kinds:
         self.ways.clear()
         self.rates.clear()
         self.paired.clear()
-        if same_nodes:  # rates change with every report
+        # Rates change with every report.
+        if same_nodes:
             return
         self.views = ((), ())
         known = sorted({node.spec.worker_type for node in state.nodes.values()})
@@ -81,7 +86,7 @@ class Kinds:
             self.widest_node[at] = max(self.widest_node[at], gpus)
 
     def of(self, job: Job) -> int:
-        """The kind of a job."""
+        """Return the kind of a job."""
         kind = self.of_job.get(job.id)
         if kind is None:
             key = _key(job.spec)
@@ -92,14 +97,14 @@ class Kinds:
         return kind
 
     def ways_of(self, state: SchedulerState, kind: int, places: Places = ()) -> Ways:
-        """The ways of a kind, with present rates and nodes. `places`: only on nodes that see one of them."""
+        """Return the ways of a kind with current rates and nodes. `places`: only on nodes that reach one of them."""
         ways = self.ways.get((kind, places))
         if ways is None:
             ways = self.ways[kind, places] = _ways(state, self, self.specs[kind], places)
         return ways
 
     def rate(self, state: SchedulerState, job: Job, bundle: Bundle) -> float:
-        """`rate_of` a job where it runs."""
+        """Return `rate_of` a job in a bundle, from the cache."""
         key = (self.of(job), bundle.worker_type, bundle.gpus)
         rate = self.rates.get(key)
         if rate is None:
@@ -107,11 +112,11 @@ class Kinds:
         return rate
 
     def at(self, places: Places) -> list[Node]:
-        """The usable nodes that see one of these places."""
+        """Return the usable nodes that reach one of these stores."""
         return [node for place in places for node in self.seeing.get(place, ())]
 
     def ways_for(self, state: SchedulerState, job: Job) -> Ways:
-        """The ways of a job: those of its kind, where its last checkpoint can be seen."""
+        """Return the ways of a job: those of its kind, on nodes that reach its last checkpoint."""
         return self.ways_of(state, self.of(job), state.confined_to(job))
 
 
@@ -137,10 +142,10 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) ->
     for at, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
-        there = int(kinds.capacity[at])
+        available = int(kinds.capacity[at])
         if not anywhere:
-            there = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
-        for gpus in range(spec.narrowest, min(spec.widest, there) + 1):
+            available = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
+        for gpus in range(spec.narrowest, min(spec.widest, available) + 1):
             spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[at]
             rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
             if rate > 0:
@@ -158,10 +163,10 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) ->
 def rate_of(
     state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool = False
 ) -> tuple[float, bool]:
-    """Steps per second a job would do there, and whether that is a guess: nobody told it, nor was it measured enough.
+    """Return the steps per second of a job run in this way, and whether they are a guess rather than a known rate.
 
-    `spread`: no node is as wide, so that the table's rate of a spread gang is the one to start from. A rate beyond its
-    limits, as a product of several or out of an old journal, counts as the nearest possible one.
+    `spread`: no node is as wide, so the table's rate for a spread gang applies. A rate beyond its limits, as a product
+    of several rates or an old journal may have, becomes the nearest allowed one.
     """
     rate, guessed = _rate_of(state, spec, worker_type, gpus, spread)
     return bounds.TABLE_RATE.nearest(rate), guessed
@@ -173,41 +178,43 @@ def _rate_of(
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings
-    told = book.from_table(spec.job_type, gpus, worker_type, spread)
-    if told is not None and not (settings.learn_rates and spec.reports_steps):
-        return told, False
-    key = RateKey(spec.job_type, gpus, worker_type)  # no gang here is on more nodes than it needs
-    if told is None and not spec.rates and _is_new(state, spec):
+    table_rate = book.from_table(spec.job_type, gpus, worker_type, spread)
+    if table_rate is not None and not (settings.learn_rates and spec.reports_steps):
+        return table_rate, False
+    # No gang is on more nodes here than it needs.
+    key = RateKey(spec.job_type, gpus, worker_type)
+    if table_rate is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
-        seen = book.measured.get(key) if spec.reports_steps else None
-        if seen is None:
+        measured = book.measured.get(key) if spec.reports_steps else None
+        if measured is None:
             return _scaled(state, spec, worker_type, gpus, prior), spec.reports_steps
-        # a short look, slow first steps and all, must not be what a type is given up for
-        return book.rate(key, None, settings.trust_after_s), seen.observed_s < settings.trust_after_s
+        # A short measurement, with its slow first steps, must not rule a worker type out.
+        return book.rate(key, None, settings.trust_after_s), measured.observed_s < settings.trust_after_s
     if not settings.learn_rates or not spec.reports_steps:
-        return told or 0.0, False
-    return book.rate(key, told, settings.trust_after_s), False
+        return table_rate or 0.0, False
+    return book.rate(key, table_rate, settings.trust_after_s), False
 
 
 def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
-    """Whether nothing is told of the job's type, or at least of no way to run it that the job may use."""
+    """Whether the table has no rate of the job's type for any way in which this job may run."""
     book = state.rates
     if spec.job_type not in book.known:
         return True
     return not any(
         (book.solo.get((spec.job_type, gpus, worker_type)) or 0.0) > 0.0
-        for worker_type, there in state.size_of_type.items()
+        for worker_type, size in state.size_of_type.items()
         if spec.may_use(worker_type)
-        for gpus in range(spec.narrowest, min(spec.widest, there) + 1)
+        for gpus in range(spec.narrowest, min(spec.widest, size) + 1)
     )
 
 
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
-    """An unknown type that was measured elsewhere is assumed to scale as the stated prior does."""
+    """Scale a rate measured elsewhere to this way of running, in the same proportion as the prior."""
     speed = state.settings.speed
     known = [key for key in state.rates.measured if key.job_type == spec.job_type and not key.partner]
     if not known or not spec.reports_steps:
         return prior
-    key = min(known)  # one of them, and the same one after a restart
+    # Any of them, but the same one after a restart.
+    key = min(known)
     ratio = speed.get(worker_type, 1.0) / speed.get(key.worker_type, 1.0)
     return state.rates.measured[key].believed * ratio * gpus / key.gpus

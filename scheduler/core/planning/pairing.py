@@ -1,4 +1,4 @@
-"""Two jobs on the same GPUs: at which rates, told by kinds of jobs and not by jobs."""
+"""Rates of two jobs on the same GPUs, by kinds of jobs rather than by jobs."""
 
 from __future__ import annotations
 
@@ -15,42 +15,47 @@ from scheduler.model.throughput import RateKey
 if TYPE_CHECKING:
     from scheduler.core.planning.kinds import Kinds
 
-Asked = tuple[int, Places]  # a kind, and the places that its jobs are confined to
-NOT_PACKABLE: Asked = (-1, ())
+# A kind of job, and the stores that its jobs are confined to.
+ConfinedKind = tuple[int, Places]
+NOT_PACKABLE: ConfinedKind = (-1, ())
 
 
 def pair_rates(
     state: SchedulerState, worker_type: str, first: str, second: str, gpus: int
 ) -> tuple[float, float] | None:
-    """Steps per second of two packed jobs; None where no table and no measurement knows the pair."""
+    """Return the steps per second of two packed jobs; None if neither the table nor measurements have the pair."""
     book, settings = state.rates, state.settings
-    told = book.pairs.get((worker_type, first, second, gpus))
-    rate, other = told or (None, None)
+    table_rates = book.pairs.get((worker_type, first, second, gpus))
+    rate, other = table_rates or (None, None)
     if settings.learn_rates:
-        one, two = RateKey(first, gpus, worker_type, second), RateKey(second, gpus, worker_type, first)
-        if told is None and not (one in book.measured and two in book.measured):
+        key, partner_key = (
+            RateKey(first, gpus, worker_type, second),
+            RateKey(second, gpus, worker_type, first),
+        )
+        if table_rates is None and not (key in book.measured and partner_key in book.measured):
             return None
-        rate = book.rate(one, rate, settings.trust_after_s)
-        other = book.rate(two, other, settings.trust_after_s)
+        rate = book.rate(key, rate, settings.trust_after_s)
+        other = book.rate(partner_key, other, settings.trust_after_s)
     if rate is None or other is None:
         return None
     return TABLE_RATE.nearest(rate), TABLE_RATE.nearest(other)
 
 
-def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], asked: list[Asked]) -> Pairs:
-    """Pair rates between the kinds of these jobs, as they may be placed."""
-    # two gangs would have to agree whose rank 0 starts where
-    mine = [
-        what if job.spec.packable and len(what[1]) < 2 else NOT_PACKABLE
-        for job, what in zip(jobs, asked, strict=True)
+def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
+    """Return the pair rates between the kinds of these jobs, as far as their checkpoints let them share nodes."""
+    # Gangs over several stores cannot share: both would decide on which node rank 0 starts.
+    packable = [
+        kind if job.spec.packable and len(kind[1]) < 2 else NOT_PACKABLE
+        for job, kind in zip(jobs, confined, strict=True)
     ]
-    # numbered in order of the rows, so that the answer does not depend on which kinds came up before
-    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in mine if k is not NOT_PACKABLE))}
+    # Numbered in order of the rows, so that the answer does not depend on kinds that came up before.
+    number = {k: i for i, k in enumerate(dict.fromkeys(k for k in packable if k is not NOT_PACKABLE))}
     present = list(number)
     first: list[int] = []
     second: list[int] = []
     blocks: list[np.ndarray] = []
-    before, kinds.paired = kinds.paired, {}  # what is no longer present is forgotten
+    # Kinds that are no longer present are dropped.
+    before, kinds.paired = kinds.paired, {}
     for i, a in enumerate(present):
         for j, b in enumerate(present[i:], i):
             block = before.get((a, b))
@@ -64,7 +69,7 @@ def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], asked: list[A
     size = [len(block) for block in blocks]
     rows = np.concatenate(blocks) if blocks else np.zeros((0, 4))
     return Pairs(
-        kind=np.array([number.get(k, -1) for k in mine], np.int64),
+        kind=np.array([number.get(k, -1) for k in packable], np.int64),
         first=np.repeat(np.array(first, np.int64), size),
         second=np.repeat(np.array(second, np.int64), size),
         worker_type=rows[:, 0].astype(np.int64),
@@ -74,12 +79,12 @@ def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], asked: list[A
     )
 
 
-def _paired(state: SchedulerState, kinds: Kinds, a: Asked, b: Asked) -> np.ndarray:
-    """(worker type, GPUs, rate of one, rate of the other) of two kinds: of one width, on types that both may use."""
-    spec, other, here, there = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
+def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKind) -> np.ndarray:
+    """Return rows (worker type, GPUs, both rates) of two kinds of one width, on worker types that both may use."""
+    spec, other, places_a, places_b = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
     rows: list[tuple[float, ...]] = []
-    if spec.gpus == other.gpus and not (here and there and here != there):
-        places = here or there
+    if spec.gpus == other.gpus and not (places_a and places_b and places_a != places_b):
+        places = places_a or places_b
         for at, name in enumerate(kinds.worker_types):
             if places and all(node.spec.worker_type != name for node in kinds.at(places)):
                 continue

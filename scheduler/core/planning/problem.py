@@ -1,7 +1,7 @@
-"""state → Problem: every job that may run, and every way to run it, as the policies want to see it.
+"""state → Problem: every job that may run, and every way to run it, as arrays for the policies.
 
-Jobs that ask for the same thing are one *kind*. The ways of a kind (worker type, width, rate) change only with
-the cluster and the rates, so they are worked out once and laid into the arrays for each job.
+Jobs with equal needs are one *kind*. The ways of a kind (worker type, width, rate) change only with the cluster and the
+rates, so they are computed once and copied into the arrays for each job.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 
 ISOLATED_S = bounds.Bound(0.0, bounds.SUM_MAX, "s")
-NO_TENANT = "default"  # whom jobs belong to that name no tenant, where there are tenants
+# The tenant of jobs that name none, where there are tenants.
+NO_TENANT = "default"
 
 
 def estimate(
     state: SchedulerState, job: Job, now_s: float, kinds: Kinds | None = None
 ) -> tuple[float, float]:
-    """(steps done, isolated seconds) by now: the last report, carried on at the rate in force.
+    """Return the estimated (steps done, isolated seconds) by now: the last report, extrapolated at the current rate.
 
-    `kinds`: refreshed, where rates are looked up for many jobs at once.
+    `kinds`: a refreshed cache of rates, for estimates of many jobs.
     """
     steps, isolated_s = job.steps_done, job.isolated_s
     holding = state.leases.get(job.lease or job.leaving or "")
@@ -55,23 +56,23 @@ def estimate(
 
 
 def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
-    """The problem of this moment, rows sorted by id."""
+    """Build the problem as things stand, with rows sorted by id, and the pair rates if the policy packs."""
     kinds.refresh(state)
-    jobs, asked, ways = [], [], []
+    jobs, confined, all_ways = [], [], []
     eligible = state.eligible_jobs(now_s)
     for name in sorted(eligible):
         job = eligible[name]
-        what = (kinds.of(job), state.confined_to(job))
-        found = kinds.ways.get(what) or kinds.ways_of(state, *what)
-        if found.rate.size:
+        kind = (kinds.of(job), state.confined_to(job))
+        ways = kinds.ways.get(kind) or kinds.ways_of(state, *kind)
+        if ways.rate.size:
             jobs.append(job)
-            asked.append(what)
-            ways.append(found)
+            confined.append(kind)
+            all_ways.append(ways)
     columns = Columns(
-        first=np.repeat(np.arange(len(jobs)), [found.rate.size for found in ways]),
-        worker_type=_joined([found.worker_type for found in ways], np.int64),
-        gpus=_joined([found.gpus for found in ways], np.int64),
-        first_rate=_joined([found.rate for found in ways], np.float64),
+        first=np.repeat(np.arange(len(jobs)), [ways.rate.size for ways in all_ways]),
+        worker_type=_joined([ways.worker_type for ways in all_ways], np.int64),
+        gpus=_joined([ways.gpus for ways in all_ways], np.int64),
+        first_rate=_joined([ways.rate for ways in all_ways], np.float64),
     )
     settings = state.settings
     price = np.array([_price(state, name) for name in kinds.worker_types], float)
@@ -87,7 +88,7 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
     )
     pairs = None
     if "packing" in settings.policy or "gandiva" in settings.policy:
-        pairs = pairs_of(state, kinds, jobs, asked)
+        pairs = pairs_of(state, kinds, jobs, confined)
     return problem, pairs
 
 
@@ -97,15 +98,15 @@ def _price(state: SchedulerState, worker_type: str) -> float:
 
 
 def whereabouts(state: SchedulerState, problem: Problem) -> Ints:
-    """By row of a problem: the worker type that its job runs on, or is about to; -1 where there is none."""
+    """Return the worker type that each job of a problem runs on, or is about to; -1 if there is none."""
     row = {name: at for at, name in enumerate(problem.worker_types)}
     held = state.held
-    found = [held[job].bundle.worker_type if job in held else "" for job in problem.jobs.ids]
-    return np.array([row.get(name, -1) for name in found], np.int64)
+    types = [held[job].bundle.worker_type if job in held else "" for job in problem.jobs.ids]
+    return np.array([row.get(name, -1) for name in types], np.int64)
 
 
 def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) -> Jobs:
-    reckoned = [estimate(state, job, now_s, kinds) for job in jobs]
+    estimates = [estimate(state, job, now_s, kinds) for job in jobs]
     specs = [job.spec for job in jobs]
     return Jobs(
         tuple([job.id for job in jobs]),
@@ -118,15 +119,16 @@ def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) ->
         steps_left=np.array(
             [
                 math.inf if spec.steps is None else min(max(spec.steps - steps, 1.0), bounds.STEPS.most)
-                for spec, (steps, _) in zip(specs, reckoned, strict=True)
+                for spec, (steps, _) in zip(specs, estimates, strict=True)
             ],
             float,
         ),
-        isolated_s=_within([isolated_s for _, isolated_s in reckoned], ISOLATED_S),
+        isolated_s=_within([isolated_s for _, isolated_s in estimates], ISOLATED_S),
         deadline_s=np.array(
             [
                 math.inf
-                if spec.deadline_s is None or spec.steps is None  # policies keep no deadline without steps
+                # Policies ignore deadlines of jobs without a number of steps.
+                if spec.deadline_s is None or spec.steps is None
                 else min(job.submitted_s + spec.deadline_s - now_s, bounds.TIME_S.most)
                 for job, spec in zip(jobs, specs, strict=True)
             ],
@@ -136,7 +138,7 @@ def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) ->
 
 
 def _within(values: list[float], bound: bounds.Bound) -> Floats:
-    """Values within their limits, as nearly all are. An old journal may hold others, which policies refuse."""
+    """Clip values to their limits. An old journal may hold values beyond them, which policies refuse."""
     return np.asarray(np.clip(np.nan_to_num(np.array(values, float)), bound.least, bound.most))
 
 
@@ -145,20 +147,20 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
-    """The tenants of the settings, and those that jobs name beyond them, with weight 1."""
-    told = state.settings.tenants
-    if not told:
+    """Return the tenants of the settings, and further ones that jobs name, with weight 1."""
+    configured = state.settings.tenants
+    if not configured:
         return ()
-    names = {tenant.name for tenant in told}
+    names = {tenant.name for tenant in configured}
     others = sorted({job.spec.tenant or NO_TENANT for job in jobs} - names)
     return (
-        *(Tenant(tenant.name, bounds.WEIGHT.nearest(tenant.weight), tenant.policy) for tenant in told),
+        *(Tenant(tenant.name, bounds.WEIGHT.nearest(tenant.weight), tenant.policy) for tenant in configured),
         *(Tenant(name) for name in others),
     )
 
 
 def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bundle]:
-    """Columns of jobs that no allocation knows yet, at the width they ask for."""
+    """Return the columns of jobs that no allocation knows yet, at the width they ask for."""
     kinds.refresh(state)
     out: list[Bundle] = []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""What rounds have in common as long as the allocation, and the jobs that came after it, stay the same."""
+"""Arrays that rounds share as long as the allocation, and the jobs that came after it, stay the same."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from scheduler.rounds.inputs import NOBODY, Bools, Columns, Floats, Ints, Terms
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """The rows of the share table, then rows for jobs that came after it: all of them but how they stand."""
+    """The rows of the share table, then rows for jobs that came after it, without their standing in a round."""
 
     key: tuple[object, ...]
     columns: Columns
     row_of_job: dict[str, int]
     jobs: tuple[str, ...]
-    kinds: frozenset[int]  # of these jobs: see `Kinds`
-    guessing: tuple[
-        tuple[int, int], frozenset[int]
-    ]  # those with ways that are guesses, by versions of `Kinds`
+    # The kinds of these jobs, as in `Kinds`.
+    kinds: frozenset[int]
+    # Kinds with ways whose rates are guesses, and the versions of `Kinds` for which they were found.
+    guessing: tuple[tuple[int, int], frozenset[int]]
     terms: Terms
-    nothing: Bools  # of no column
-    new: int  # rows that the share table does not have
-    last: tuple[list[str], Terms]  # of those jobs that may not run, and what then is left
+    # False for every column.
+    nothing: Bools
+    # How many rows the share table lacks.
+    new: int
+    # The last jobs that could not run, and the terms without them.
+    last: tuple[list[str], Terms]
 
-    def terms_without(self, gone: list[str]) -> Terms:
-        """The terms where these jobs, by name, may not run; nearly always what they were in the last round."""
-        if not gone:
+    def terms_without(self, barred: list[str]) -> Terms:
+        """Return the terms when these jobs may not run. Nearly always the same as in the last round."""
+        if not barred:
             return self.terms
-        if self.last[0] != gone:
+        if self.last[0] != barred:
             of_job = np.ones(len(self.jobs), bool)
-            of_job[[self.row_of_job[name] for name in gone]] = False
+            of_job[[self.row_of_job[name] for name in barred]] = False
             may = of_job[self.columns.first]
             if self.columns.any_pair:
                 may &= (self.columns.second == NOBODY) | of_job[self.columns.second]
-            self.last = gone, Terms(self.terms.share * may, self.terms.backfill & may)
+            self.last = barred, Terms(self.terms.share * may, self.terms.backfill & may)
         return self.last[1]
 
     def padded(self, known: np.ndarray) -> np.ndarray:
-        """A column of the share table, with zeros for those that it does not have."""
+        """Extend an array of the share table by zeros for the rows that the table does not have."""
         return np.concatenate((known, np.zeros(self.new, known.dtype))) if self.new else known
 
 
 def key_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, ...]) -> tuple[object, ...]:
-    """What a frame depends on; rows of a share table are only ever added."""
+    """Return everything that a frame depends on. The rows of a share table are only ever added to."""
     return state.shares, len(state.shares), new, tuple(types), state.settings.restart_cost_s
 
 
@@ -62,7 +65,7 @@ def frame_of(
     new: tuple[Bundle, ...],
     kind_of: Callable[[Job], int],
 ) -> Frame:
-    """The frame of rounds from now on. `new`: columns of jobs that came after the allocation."""
+    """Make the frame of the rounds from now on. `new`: columns of jobs that came after the allocation."""
     table = state.shares
     row_of_job = dict(table.job_row)
     for bundle in new:
@@ -103,7 +106,7 @@ def frame_of(
 
 
 def _in_line(new: tuple[Bundle, ...], arrival: Ints) -> np.ndarray:
-    """The ties of columns that nothing is due to yet, dealt anew: whoever came earlier has the smaller ones."""
+    """Return the ties of columns that nothing is due to yet, reassigned so that earlier jobs have smaller ones."""
     tie = ties(new)
     dealt = np.empty_like(tie)
     dealt[np.lexsort((tie, arrival))] = np.sort(tie)
@@ -111,7 +114,7 @@ def _in_line(new: tuple[Bundle, ...], arrival: Ints) -> np.ndarray:
 
 
 def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:
-    """What each job loses when it starts or moves."""
+    """Return the time that each job loses when it starts or moves."""
     usual = state.settings.restart_cost_s
     costs = [job.spec.restart_cost_s for job in jobs]
     stated = np.array([usual if cost is None else cost for cost in costs], float)

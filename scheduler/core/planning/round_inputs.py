@@ -1,4 +1,4 @@
-"""state → RoundInputs: what the next round is decided from."""
+"""state → RoundInputs: the inputs of the next round."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
 
 SLACK_S = 1e-6
-TRIAL_SHARE = 1e-6  # of a column whose rate is a guess: enough to be let try, whatever the guess says
+# The share of a column whose rate is a guess: enough for a trial, whatever the guess.
+TRIAL_SHARE = 1e-6
 
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
-    """Everyone may have to go, except for those who are in their minimum run time or cannot be preempted."""
+    """Make the inputs at a boundary. Jobs may lose their GPUs unless they cannot be preempted yet, or at all."""
     held = state.held.copy()
     for name in state.clinging.intersection(held):
         holding = state.leases[state.jobs[name].lease or ""]
         if starts_s < kept_until_s(state, holding) - SLACK_S:
             held[name] = _pinned(held[name])
-    stuck: set[str] = set()  # GPUs that should be free by now are not planned with until they are
+    # GPUs that should be free by now are left out until they are.
+    stuck: set[str] = set()
     if len(state.leases) > len(held):
         for holding in state.leases.values():
             ends_s = holding.ends_s
@@ -38,14 +40,14 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
-    """Everyone stays; what is idle can be had."""
+    """Make the inputs in mid-round: every job keeps its GPUs, and idle ones can be given out."""
     held = {name: _pinned(now) for name, now in state.held.items()}
-    taken = {
+    stopping = {
         gpu
         for gpu, names in state.holders.items()
         if any(state.leases[name].phase is STOPPING for name in names)
     }
-    return _inputs(state, kinds, now_s, held, taken, ahead=False)
+    return _inputs(state, kinds, now_s, held, stopping, ahead=False)
 
 
 def _pinned(now: Held) -> Held:
@@ -53,9 +55,9 @@ def _pinned(now: Held) -> Held:
 
 
 def kept_until_s(state: SchedulerState, holding: Holding) -> float:
-    """Until when nobody takes a lease's GPUs for his turn: inf for a job that cannot be preempted.
+    """Return until when a lease is safe from preemption; inf for a job that cannot be preempted.
 
-    That is its minimum run time; and a job that once lost its turn before it had done a step is let start up.
+    A job has its minimum run time, and after a turn that ended before its first step also time to start.
     """
     job = state.jobs[holding.lease.job]
     spec = job.spec
@@ -91,7 +93,7 @@ def _inputs(
 
 
 def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
-    """The nodes that can be used; nearly always the same as in the last round."""
+    """Return the usable nodes; nearly always the same tuple as in the last round."""
     names = tuple(types)
     if kinds.views[0] != names:
         views = [
@@ -116,7 +118,7 @@ def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeVi
 
 
 def _known_types(state: SchedulerState, kinds: Kinds) -> dict[str, int]:
-    """Worker types by row: those of the share table first, so that its rows can be used as they are."""
+    """Return the row of each worker type. Those of the share table come first, so that its rows are valid here."""
     kinds.refresh(state)
     names = dict.fromkeys((*state.shares.types, *kinds.worker_types))
     return {name: i for i, name in enumerate(names)}
@@ -131,7 +133,7 @@ def _candidates(
     *,
     ahead: bool,
 ) -> tuple[Candidates, tuple[str, ...]]:
-    """The rows of the share table, and rows for jobs that came after it. What may not run now has no share."""
+    """Return the candidates: rows of the share table, then rows for later jobs. A job that may not run has no share."""
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
@@ -155,7 +157,7 @@ def _candidates(
 
 
 def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
-    """The frame of this round, which most often is that of the last one."""
+    """Return the frame of this round, which usually is that of the last one."""
     if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
         kinds.frame = frame_of(state, types, new, kinds.of)
     return kinds.frame
@@ -168,9 +170,9 @@ def _explore(
     held: dict[str, Held],
     eligible: Mapping[str, Job],
 ) -> np.ndarray:
-    """One column for each (kind, worker type, width) whose rate is a guess: of who began to run there, or can be moved.
+    """Mark one column for each (kind, worker type, width) whose rate is a guess, so that a job tries it.
 
-    Once somebody runs there for longer than a round, nobody else has to.
+    That is a job that just started there, or one that can be moved. A job that has run there for a round is enough.
     """
     if frame.guessing[0] != kinds.for_versions:
         guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
@@ -179,33 +181,34 @@ def _explore(
     if not guessing:
         return frame.nothing
     out = frame.nothing.copy()
-    there: dict[tuple[int, str, int], str] = {}  # who began in this round; "": somebody did before
+    # The job that started there in this round; empty: a job did so before.
+    trials: dict[tuple[int, str, int], str] = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
             name, (_, worker_type, gpus, _) = holding.lease.job, holding.bundle
             way = kinds.of(state.jobs[name]), worker_type, gpus
             began = holding.lease.round_number == state.round.number
-            there[way] = name if began and there.get(way, name) else ""
+            trials[way] = name if began and trials.get(way, name) else ""
     for row, bundle in enumerate(frame.columns.bundles):
         if len(bundle.jobs) > 1 or bundle.jobs[0] not in eligible:
             continue
         job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
         way = kinds.of(job), bundle.worker_type, bundle.gpus
-        if way[0] not in guessing or there.get(way, job.id) != job.id:
+        if way[0] not in guessing or trials.get(way, job.id) != job.id:
             continue
-        if way not in there and (_is_mute(state, job) or (now is not None and now.pinned)):
+        if way not in trials and (_is_mute(state, job) or (now is not None and now.pinned)):
             continue
         ways = kinds.ways_for(state, job)
         at = kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
-        found = np.flatnonzero((ways.worker_type == at) & (ways.gpus == bundle.gpus))
-        if found.size and ways.guessed[found[0]]:
+        way_rows = np.flatnonzero((ways.worker_type == at) & (ways.gpus == bundle.gpus))
+        if way_rows.size and ways.guessed[way_rows[0]]:
             out[row] = True
-            there[way] = ""
+            trials[way] = ""
     return out
 
 
 def _is_mute(state: SchedulerState, job: Job) -> bool:
-    """Whether it has run without telling steps: nothing would be learnt by moving it, and it may lose its work."""
+    """Whether a job has run without reporting steps. Moving it would measure nothing, and might lose its work."""
     holding = state.leases.get(job.lease or "")
     if holding is not None and holding.phase is not Phase.WAITING:
         return not holding.ran_s
@@ -213,13 +216,14 @@ def _is_mute(state: SchedulerState, job: Job) -> bool:
 
 
 def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
-    """What jobs ask of their nodes; most ask nothing."""
+    """Return the needs of jobs on their nodes; most have none."""
     confined = state.saved if len(state.places) > 1 else set()
     asking = (state.picky | confined).intersection(jobs)
     if not asking:
         return {}
     nodes = state.usable_nodes()
-    seeing: dict[Places, list[Node]] = {(): nodes}  # by places of a checkpoint; that of none is anywhere
+    # By stores of a checkpoint. Without a checkpoint, any node will do.
+    seeing: dict[Places, list[Node]] = {(): nodes}
     plain: dict[Places, Need] = {}
     needs: dict[str, Need] = {}
     for name in sorted(asking):

@@ -55,9 +55,9 @@ def test_why_it_ended_is_said_while_it_is_being_stopped(
     live.do(live.daemon.run_job("1"))
     said = gavel("wait", "1")
     assert said.exit_code == 1
-    assert said.stderr.endswith("job 1: failed (it ran for its time limit of 1 s)\n")
+    assert said.stderr.endswith("job 1: failed (it reached its time limit of 1 s)\n")
     (line,) = gavel("queue", "-a", "--state", "failed").stdout.splitlines()[1:]
-    assert line.endswith("it ran for its time limit of 1 s; n1 (stopping)")
+    assert line.endswith("it reached its time limit of 1 s; n1 (stopping)")
 
 
 def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811

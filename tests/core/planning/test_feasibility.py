@@ -49,7 +49,7 @@ def desk_with(desk_of: DeskOf) -> Desk:
         (
             {"cpus": 9.0, "worker_types": ("v100",)},
             "cpus",
-            "cannot be had together with these worker types: then there is no node left (1 GPU asked for)",
+            "is impossible together with these worker types: then there is no node left for the 1 GPU",
         ),
         (
             {"memory_gb": 60.0, "labels": {"rack": "b"}, "gpu_memory_gb": 30.0},
