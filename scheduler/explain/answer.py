@@ -1,6 +1,6 @@
-"""What an explanation consists of. Programs read `reason` and the fields; `text` is for people.
+"""The parts of an explanation. Programs read `reason` and the fields; people read `text`.
 
-WARNING: reason codes are read by other people's programs. One that was once released keeps its meaning.
+WARNING: users' programs read reason codes. A code that was once released keeps its meaning.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from scheduler.model.jobs import JobState
 Sure = Literal["sure", "likely", "rough", "unknown"]
 Basis = Literal[
     "",
-    "lease_granted",  # it has its GPUs, or the leases that still hold them are ending
-    "next_round",  # the next round begins then, and nobody is in the way
-    "next_allocation",  # its share is worked out first
+    # It has its GPUs, or the leases that still hold them are ending.
+    "lease_granted",
+    # The next round begins then, and no other job is in the way.
+    "next_round",
+    # Its share has to be computed first.
+    "next_allocation",
     "earliest_start",
     "dependency_ends",
-    "shares",  # its due grows by its share, and those with a higher claim go first
-    "jobs_end",  # enough GPUs are free when running jobs have done their steps
+    # Its due grows with its share, and jobs with a higher claim go first.
+    "shares",
+    # Enough GPUs are free when running jobs have done their steps.
+    "jobs_end",
     "minimum_run_ends",
 ]
 
@@ -33,31 +38,43 @@ class Reason(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     HELD = "held"
-    # has or had GPUs
+    # The job has or had GPUs:
     RUNNING = "running"
-    RUNNING_BACKFILL = "running_backfill"  # on GPUs that nobody was due
-    EXPLORING = "exploring"  # to learn how fast it is there
-    STARTING = "starting"  # its nodes have the lease and have not said yet that it runs
-    GPUS_STILL_BUSY = "gpus_still_busy"  # its lease waits for the exit of others
-    STOPPING = "stopping"  # gives its GPUs up
-    NODE_SILENT = "node_silent"  # its node cannot be reached
-    # waits
+    # On GPUs that were due to no other job.
+    RUNNING_BACKFILL = "running_backfill"
+    # To measure how fast it is there.
+    EXPLORING = "exploring"
+    # Its nodes have the lease and have not reported yet that it runs.
+    STARTING = "starting"
+    # Its lease waits for the exit of other jobs.
+    GPUS_STILL_BUSY = "gpus_still_busy"
+    STOPPING = "stopping"  # gives up its GPUs
+    # Its node cannot be reached.
+    NODE_SILENT = "node_silent"
+    # The job waits:
     DEPENDENCY = "dependency"
     EARLIEST_START = "earliest_start"
-    RETRY_PAUSE = "retry_pause"  # its last attempts failed, and the next one waits a while
-    NO_NODES = "no_nodes"  # no usable node of a worker type that it may use
-    NO_FITTING_NODE = "no_fitting_node"  # usable ones are there, none has what it asks for
-    CHECKPOINT_ELSEWHERE = (
-        "checkpoint_elsewhere"  # only nodes that are away, or busy, see its last checkpoint
-    )
-    TOO_WIDE_NOW = "too_wide_now"  # there are some, not enough
-    NO_RATE = "no_rate"  # nothing says that it can run there
+    # Its last attempts failed, and the next one has to wait.
+    RETRY_PAUSE = "retry_pause"
+    # There is no usable node of a worker type that it may use.
+    NO_NODES = "no_nodes"
+    # There are usable nodes, but none has what it asks for.
+    NO_FITTING_NODE = "no_fitting_node"
+    # Only nodes that are away or busy can reach its last checkpoint.
+    CHECKPOINT_ELSEWHERE = "checkpoint_elsewhere"
+    # There are such GPUs, but not enough.
+    TOO_WIDE_NOW = "too_wide_now"
+    # No rate is known there.
+    NO_RATE = "no_rate"
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"
     WAITING_FOR_ROUND = "waiting_for_round"
     NO_SHARE = "no_share"
-    GANG_RESERVED = "gang_reserved"  # GPUs are held back for it
-    RESERVED_FOR_OTHER = "reserved_for_other"  # free ones are held back for another
-    FRAGMENTED = "fragmented"  # enough are free, not where it fits
+    # GPUs are held back for it.
+    GANG_RESERVED = "gang_reserved"
+    # Free GPUs are held back for another job.
+    RESERVED_FOR_OTHER = "reserved_for_other"
+    # Enough GPUs are free, but not where it fits.
+    FRAGMENTED = "fragmented"
     MINIMUM_RUN_OF_OTHERS = "minimum_run_of_others"
     PREEMPTION_LIMIT = "preemption_limit"
     TURN_OF_OTHERS = "turn_of_others"
@@ -90,34 +107,41 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     job: str
     gpus: int
-    until_s: float | None = (
-        None  # all its steps are done then if it runs on, or its lease ends; None: unknown
-    )
-    kept_until_s: float | None = None  # its minimum run time; nobody takes its GPUs before
+    # When it will have done its steps if it keeps running, or its lease ends. None: unknown.
+    until_s: float | None = None
+    # The end of its minimum run time. No other job takes its GPUs before.
+    kept_until_s: float | None = None
     preemptible: bool = True
     stopping: bool = False
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way to run the job, and what stands in it. Times are of the recent past: older ones fade."""
+    """One way to run the job, and its obstacles. Sums of time decay, so they reflect the recent past."""
 
     worker_type: str
     gpus: int
     label: str = ""
-    with_job: str = ""  # the partner it would share the GPUs with
+    with_job: str = ""  # the packed partner
     rate: float = 0.0  # steps per second
-    guessed: bool = False  # the rate is a mere guess
-    share: float = 0.0  # of wall-clock time, in the allocation in force
+    # The rate is a guess.
+    guessed: bool = False
+    # The share of wall-clock time in the allocation in force.
+    share: float = 0.0
     entitled_s: float = 0.0
     received_s: float = 0.0
-    backfill: bool = False  # may take GPUs that nobody is due
-    price_per_gpu: float | None = None  # what one more GPU would add to the policy's objective; None: unknown
-    gpus_total: int = 0  # of the worker type, usable now
-    gpus_free: int = 0  # of these, neither held nor promised
-    gpus_fitting: int = 0  # of the free ones, on nodes with what the job asks for
-    held_by: tuple[Holder, ...] = ()  # some of them, those with most GPUs first
-    holders: int = 0  # all of them
-    reserved_for: str = ""  # the job that free GPUs of the type are held back for
+    backfill: bool = False  # may fill idle GPUs
+    # The value of one more GPU for the policy's objective. None: unknown.
+    price_per_gpu: float | None = None
+    gpus_total: int = 0  # usable now
+    gpus_free: int = 0  # neither held nor promised
+    # Free GPUs on nodes with what the job asks for.
+    gpus_fitting: int = 0
+    # Some of the holders, those with the most GPUs first.
+    held_by: tuple[Holder, ...] = ()
+    # The number of all holders.
+    holders: int = 0
+    # The job for which free GPUs of the type are held back.
+    reserved_for: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,7 +149,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     what: str  # a stable code
     text: str
-    at_s: float | None = None  # when it is expected; None: when somebody does it
+    # When it is expected. None: it takes a person to do it.
+    at_s: float | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,9 +161,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at_s: float
     reason: Reason
     text: str
-    others: tuple[str, ...] = ()  # jobs that the text is about, some of them
-    evidence: tuple[Way, ...] = ()  # those with a share first
-    ways: int = 0  # all there are
+    # Some of the jobs that the text is about.
+    others: tuple[str, ...] = ()
+    # Ways with a share first.
+    evidence: tuple[Way, ...] = ()
+    # The number of all ways.
+    ways: int = 0
     would_change: tuple[Change, ...] = ()
     expected_start_s: float | None = None
     start_basis: Basis = ""

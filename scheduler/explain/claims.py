@@ -1,6 +1,6 @@
-"""Whose turn comes before this one: the order of the next round (scheduler.rounds.rank), as arrays.
+"""The columns that come before another in the order of the next round (scheduler.rounds.rank).
 
-Restarts count as the settings have them, not job by job; otherwise it is the order that the round will be in.
+Restarts count as in the settings rather than job by job; otherwise the order is that of the round.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from scheduler.rounds.rank import turns
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Those of the same worker type with a higher claim."""
+    """The columns of the same worker type that have a higher claim."""
 
-    gpus: int  # that they ask for, all together
-    running: int  # of them, jobs that run on this worker type now
-    waiting: int  # jobs that wait for it, too
-    due_s: float  # what the column itself was due and did not get, the next round included
+    gpus: int  # GPUs of all together
+    # How many of their jobs run on this worker type now.
+    running: int
+    # How many of their jobs wait for it.
+    waiting: int
+    # How much time the column itself was due and did not get, including the next round.
+    due_s: float
 
 
 def higher_claims(scene: Scene, column: Column) -> Claims:
-    """Who goes before this column in the next round. It has a share."""
+    """Return the claims that come before this column, which has a share, in the next round."""
     state, table, row = scene.state, scene.state.shares, column.row
     assert row is not None
     live = _live(state)
-    mine = table.job_row[scene.job.id]
+    own_row = table.job_row[scene.job.id]
     rows = np.flatnonzero(
         (table.worker_type == table.worker_type[row])
         & (table.share > 0)
@@ -42,9 +45,9 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
     at = int(np.searchsorted(rows, row))
     runs = np.zeros(len(table), bool)
     for holding in scene.pools[column.bundle.worker_type].holdings:
-        found = table.row_of.get(holding.bundle)
-        if found is not None and holding.phase != Phase.STOPPING:
-            runs[found] = True
+        bundle_row = table.row_of.get(holding.bundle)
+        if bundle_row is not None and holding.phase != Phase.STOPPING:
+            runs[bundle_row] = True
     running = runs[rows]
     keys = _keys(state, rows, running)
     before = np.zeros(len(rows), bool)
@@ -52,11 +55,12 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
     for key in keys:
         before |= equal & (key < key[at])
         equal &= key == key[at]
-    before &= (table.first[rows] != mine) & (table.second[rows] != mine)
+    before &= (table.first[rows] != own_row) & (table.second[rows] != own_row)
     due_s = -float(keys[-1][at])
     runs_now = before & running
     busy = np.zeros(len(table.jobs), bool)
-    busy[table.first[rows[running]]] = True  # what runs here asks for no second way to run here
+    # A job that runs here does not wait for another way to run here.
+    busy[table.first[rows[running]]] = True
     waiting = before & ~running & ~busy[table.first[rows]]
     return Claims(
         gpus=int(table.gpus[rows[before]].sum()),
@@ -67,7 +71,7 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
 
 
 def _live(state: SchedulerState) -> Bools:
-    """By job of the share table: whether it may have GPUs."""
+    """Return whether each job of the share table may get GPUs."""
     table = state.shares
     live = np.fromiter(map(state.active.__contains__, table.jobs), bool, len(table.jobs))
     away = [job.id for job in state.active.values() if job.state is JobState.HELD]
@@ -77,7 +81,7 @@ def _live(state: SchedulerState) -> Bools:
 
 
 def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
-    """What decides, the weightiest first; the last one is how far each is ahead."""
+    """Return the sort keys of these rows, the most significant first; the last is how far each is ahead."""
     table, settings = state.shares, state.settings
     round_s, decay = settings.round_s, settings.decay
     share = table.share[rows]

@@ -1,4 +1,4 @@
-"""What was found out about a job, before the evidence is added."""
+"""The finding about a job, before the evidence is added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.explain.wording import percent
 
 
 class Finding(NamedTuple):
-    """The dominant reason and what belongs to it."""
+    """The dominant reason, its text, and the remedies."""
 
     reason: Reason
     text: str
@@ -21,9 +21,9 @@ class Finding(NamedTuple):
 
 
 def due_and_received(column: Column) -> str:
-    """As in: it is due 42 % of the time on v100 and has received 40 %."""
+    """Describe a column: "it is due 42 % of the time on v100 and has received 40 %"."""
     text = f"it is due {percent(column.share)} of the time on {column.bundle.worker_type}"
     if column.entitled_s > 0:
-        got = min(column.share * column.received_s / column.entitled_s, 1.0)
-        text += f" and has received {percent(got)}"
+        received = min(column.share * column.received_s / column.entitled_s, 1.0)
+        text += f" and has received {percent(received)}"
     return text

@@ -1,4 +1,4 @@
-"""When a job is expected to let its GPUs go, and when a round begins. Estimates from present rates, no promises."""
+"""Forecasts of when jobs free their GPUs and when rounds begin: estimates from current rates, not promises."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from scheduler.core.planning.problem import estimate
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 
-# Times that lie more rounds ahead than this are told as they are: what they rest on says nothing about rounds.
+# Times that lie more rounds ahead than this are not moved to a boundary: they are too vague for that.
 ROUNDS_MAX = 1e12
 
 
 def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
-    """The first boundary of rounds that is neither over nor before `at_s`; without a pulse, that is at once."""
+    """Return the first boundary that is neither past nor before `at_s`; without a pulse, that is at once."""
     ends_s, round_s = state.round.ends_s, state.settings.round_s
     if ends_s <= now_s:
         return max(now_s, at_s)
@@ -24,7 +24,7 @@ def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
 
 
 def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
-    """When a job has done its steps or ran for its time limit, if it runs on from now; None: nobody knows."""
+    """Return when a job that keeps running reaches the end of its steps or its time limit; None if unknown."""
     holding = state.leases.get(job.lease or "")
     if holding is None:
         return None
@@ -40,13 +40,13 @@ def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
 
 
 def done_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
-    """When a job will have ended, with the turns that it takes; None: nobody knows."""
+    """Return when a job will have ended, given the turns that its share allows; None if unknown."""
     table = state.shares
-    mine = table.job_row.get(job.id)
+    own_row = table.job_row.get(job.id)
     steps, _ = estimate(state, job, now_s)
     mean_rate = 0.0
-    if mine is not None:
-        for row in (table.first == mine).nonzero()[0].tolist():
+    if own_row is not None:
+        for row in (table.first == own_row).nonzero()[0].tolist():
             bundle = table.bundles[row]
             rate = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
             mean_rate += float(table.share[row]) * rate

@@ -1,4 +1,4 @@
-"""Jobs that wait for a moment: their earliest start, or the end of the pause after failed attempts."""
+"""Jobs that wait for a point in time: their earliest start, or the end of a pause after failed attempts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scheduler.explain.wording import when
 
 
 def waits_for_its_time(scene: Scene) -> Finding | None:
-    """Why a job is not started before a moment that is still to come; None where there is no such moment."""
+    """Explain that a job waits for a point in time; None if it does not."""
     job, now_s = scene.job, scene.now_s
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if now_s < starts_s:
-        text = f"It is not to start before its earliest start, {when(starts_s, now_s)}."
+        text = f"It waits for its earliest start, {when(starts_s, now_s)}."
         change = Change(
-            what="earliest_start", text=f"its time comes ({when(starts_s, now_s)})", at_s=starts_s
+            what="earliest_start", text=f"its earliest start comes ({when(starts_s, now_s)})", at_s=starts_s
         )
         return Finding(Reason.EARLIEST_START, text, (), (change,), _start(scene, starts_s))
     if now_s < job.again_s:
@@ -32,7 +32,7 @@ def waits_for_its_time(scene: Scene) -> Finding | None:
 
 
 def _start(scene: Scene, at_s: float) -> Start:
-    """When it starts: then, if GPUs are free for it now and given out in mid-round; else at the next boundary."""
+    """Estimate the start: then, if idle GPUs can be given to the job in mid-round; else at the next boundary."""
     fills = scene.state.settings.fill_mid_round and any(
         (pool := scene.pools.get(column.bundle.worker_type)) is not None and pool.room >= column.bundle.gpus
         for column in scene.columns

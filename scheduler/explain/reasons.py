@@ -1,4 +1,4 @@
-"""explain: jobs that have ended, are held, or have GPUs. Those that wait are in `waiting`."""
+"""Explain jobs that have ended, are held, or have GPUs. `waiting` explains those that wait."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from scheduler.model.lease import Holding, Phase, nodes_of
 
 
 def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> Explanation:
-    """Why this job waits, runs where it runs, or how it ended. NotFound where there is no such job."""
+    """Explain why a job waits, why it runs where it does, or how it ended; raise NotFound if there is none."""
     job = state.job(job_id)
     now_s = state.now_s if now_s is None else max(now_s, state.now_s)
     scene = None
     if job.is_terminal:
-        found = _ended(state, job, now_s)
+        finding = _ended(state, job, now_s)
     elif job.state == JobState.HELD:
-        found = _held(job)
+        finding = _held(job)
     else:
         scene = Scene(state, job, now_s)
-        found = why_it_waits(scene) if job.state in WAITING else _leased(scene)
-    start = found.start
+        finding = why_it_waits(scene) if job.state in WAITING else _leased(scene)
+    start = finding.start
     return Explanation(
         job=job.id,
         state=job.state,
         at_s=now_s,
-        reason=found.reason,
-        text=found.text + _deadline(state, job, now_s, scene),
-        others=found.others,
+        reason=finding.reason,
+        text=finding.text + _deadline(state, job, now_s, scene),
+        others=finding.others,
         evidence=() if scene is None else scene.evidence(),
         ways=0 if scene is None else len(scene.columns),
-        would_change=found.would_change,
+        would_change=finding.would_change,
         expected_start_s=start.at_s,
         start_basis=start.basis,
         start_sure=start.sure,
@@ -47,26 +47,26 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
 
 
 def _deadline(state: SchedulerState, job: Job, now_s: float, scene: Scene | None) -> str:
-    """Whether it keeps its deadline, if it has one."""
+    """Describe whether the job meets its deadline; empty if it has none."""
     if job.spec.deadline_s is None or job.state in (JobState.FAILED, JobState.CANCELLED):
         return ""
     due_s = job.submitted_s + job.spec.deadline_s
     if job.ended_s is not None:
         early_s = due_s - job.ended_s
         if early_s >= 0:
-            return f" It kept its deadline, with {span(early_s)} to spare."
+            return f" It met its deadline, with {span(early_s)} to spare."
         return f" It missed its deadline by {span(-early_s)}."
     if due_s <= now_s:
         return f" Its deadline passed {span(now_s - due_s)} ago."
     text = f" Its deadline is in {span(due_s - now_s)}"
     done = done_s(state, job, now_s)
     if done is not None:
-        late = f", and with its share of time it is done {when(done, now_s)}" if done > due_s else ""
+        late = f", but with its share of time it will be done {when(done, now_s)}" if done > due_s else ""
         return f"{text}{late}."
     best = max((column.rate for column in scene.columns), default=0.0) if scene is not None else 0.0
     alone_s = job.steps_left / best if best > 0 and job.spec.steps is not None else 0.0
     return (
-        f"{text}, and even if it ran all the time it took {span(alone_s)}."
+        f"{text}, but even without pauses it would take {span(alone_s)}."
         if now_s + alone_s > due_s
         else f"{text}."
     )
@@ -83,16 +83,16 @@ def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
         return Finding(Reason.COMPLETED, f"It completed {ago} ago, {took} after its submission; {ran}{tail}.")
     if job.state == JobState.FAILED:
         others = tuple(
-            one for one in sorted(job.blocked_by) if one in state.jobs and state.jobs[one].is_terminal
+            name for name in sorted(job.blocked_by) if name in state.jobs and state.jobs[name].is_terminal
         )
         retried = (
-            "" if job.spec.retries or not job.failures else "; with `retries` it is tried again by itself"
+            "" if job.spec.retries or not job.failures else "; with `retries` it is retried automatically"
         )
-        again = Change(what="submit_again", text=f"submit it again, with what was wrong put right{retried}")
+        again = Change(what="submit_again", text=f"correct the cause and submit it again{retried}")
         if others:
             first = f"see why {jobs(others)} did not succeed (`gavel explain {others[0]}`)"
             again = Change(what="submit_again", text=f"{first}, then submit both again")
-        text = f"It failed {ago} ago: {job.why or 'nothing more is known'}. In all, {ran}{tail}."
+        text = f"It failed {ago} ago: {job.why or 'the cause is unknown'}. In all, {ran}{tail}."
         return Finding(Reason.FAILED, text, others, (again,))
     again = Change(what="submit_again", text="submit it again")
     by = _by(job)
@@ -100,20 +100,20 @@ def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
 
 
 def _by(job: Job) -> str:
-    """` by ann`, where somebody is known to have brought it into this state."""
-    did, by, who = job.why.partition(" by ")
-    return f" by {who}" if by and did in ("cancel", "hold") else ""
+    """Return ` by ann` if that user's command brought the job into this state; else nothing."""
+    command, by, user = job.why.partition(" by ")
+    return f" by {user}" if by and command in ("cancel", "hold") else ""
 
 
 def _held(job: Job) -> Finding:
     release = Change(what="release", text=f"release it with `gavel release {job.id}`")
-    tail = " It is still giving its GPUs up." if job.leaving is not None else ""
+    tail = " It is still giving up its GPUs." if job.leaving is not None else ""
     blocked = tuple(sorted(job.blocked_by))
     if blocked:
         tail += f" Once released, it waits for {jobs(blocked)}."
     by = _by(job)
     why = f": {job.why}" if job.why not in ("", "hold") and not by else ""
-    text = f"It is held{by} until somebody releases it{why}.{tail}"
+    text = f"It is held{by} until it is released{why}.{tail}"
     return Finding(Reason.HELD, text, blocked, (release,))
 
 
@@ -134,17 +134,17 @@ def _leased(scene: Scene) -> Finding:
 def _stopping(scene: Scene, holding: Holding) -> Finding:
     state, now_s = scene.state, scene.now_s
     nodes = nodes_of(holding.lease.gpus)
-    gone = [name for name in nodes if state.nodes[name].state in (NodeState.SILENT, NodeState.LOST)]
-    if gone:
+    unreachable = [name for name in nodes if state.nodes[name].state in (NodeState.SILENT, NodeState.LOST)]
+    if unreachable:
         lapse_s = now_s if holding.stop_by_s is None else holding.stop_by_s
         text = (
-            f"Node {listed(gone)} cannot be reached. Unless it comes back first, the lease lapses "
-            f"{when(lapse_s, now_s)}; then the job takes its turn elsewhere, from its last checkpoint."
+            f"Node {listed(unreachable)} cannot be reached. Unless it comes back first, the lease lapses "
+            f"{when(lapse_s, now_s)}; then the job continues elsewhere, from its last checkpoint."
         )
-        return Finding(Reason.NODE_SILENT, text, (), remedies.nodes_back(state, gone))
+        return Finding(Reason.NODE_SILENT, text, (), remedies.nodes_back(state, unreachable))
     text = (
-        f"It gives its {_place(holding)} up ({holding.why or 'its turn is over'}): "
-        f"it is told to stop and be gone {when(release_s(state, holding, now_s), now_s)}."
+        f"It gives up its {_place(holding)} ({holding.why or 'its turn is over'}): "
+        f"it has to be gone {when(release_s(state, holding, now_s), now_s)}."
     )
     return Finding(Reason.STOPPING, text)
 
@@ -155,18 +155,22 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
     ending = [state.leases[name] for name in sorted(holding.waits_for, key=int)]
     others = tuple(dict.fromkeys(h.lease.job for h in ending if h.lease.job != scene.job.id))
     own = any(h.lease.job == scene.job.id for h in ending)
-    who = " and ".join(
+    awaited = " and ".join(
         filter(
             None,
             [
-                f"{jobs(others)} to give them up" if others else "",
+                f"{jobs(others)} to give up its GPUs"
+                if len(others) == 1
+                else f"{jobs(others)} to give up their GPUs"
+                if others
+                else "",
                 "its own last run to stop" if own else "",
             ],
         )
     )
     at_s = now_s if start.at_s is None else start.at_s
-    text = f"It has its turn: {_place(holding)}. It waits for {who}, which is due {when(at_s, now_s)}."
-    gone = sorted(
+    text = f"It has its turn: {_place(holding)}. It waits for {awaited}, which is due {when(at_s, now_s)}."
+    unreachable = sorted(
         {
             name
             for h in ending
@@ -174,8 +178,8 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
             if name in state.nodes and state.nodes[name].state == NodeState.SILENT
         }
     )
-    if gone:
-        text += f" Node {listed(gone)} cannot be reached, so that may take until the lease there has lapsed."
+    if unreachable:
+        text += f" Node {listed(unreachable)} cannot be reached, so this may take until the lease there has lapsed."
     changes = tuple(
         Change(
             what="exit",
@@ -191,32 +195,32 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     state, job, now_s = scene.state, scene.job, scene.now_s
     column = _current(scene, holding)
     _, guessed = rate_in(state, job, holding.bundle, scene.pools)
-    partner = [one for one in holding.bundle.jobs if one != job.id]
+    partner = [name for name in holding.bundle.jobs if name != job.id]
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
     where = f"It runs on {_place(holding)}" + (f", packed with {jobs(partner)}" if partner else "")
     where += f", since {span(now_s - since_s)}"
     if column is None or column.share <= 0:
         reason = Reason.RUNNING_BACKFILL
-        why = "nobody was due these GPUs, so it fills them; whoever is due them takes them at a round's end"
+        why = "no job was due these GPUs, so it fills them; a job that is due them gets them at the end of a round"
     else:
         reason = Reason.RUNNING
         why = due_and_received(column)
     if guessed:
         reason = Reason.EXPLORING
-        why = "how fast it is there is a guess so far, and this measures it"
+        why = "its speed there is a guess so far, and this measures it"
     kept_s = kept_until_s(state, holding)
     if not job.spec.preemptible:
         why += "; it cannot be preempted"
     elif kept_s > now_s and job.fruitless and not holding.ran_s:
         left = span(kept_s - now_s)
-        why += f"; a turn of it was over before its first step, so it is let start up, at most for {left}"
+        why += f"; an earlier turn ended before its first step, so it may keep its GPUs for up to {left} to start"
     elif kept_s > now_s and job.spec.min_run_s > 0:
-        why += f"; nobody takes its GPUs for the next {span(kept_s - now_s)}"
+        why += f"; it keeps its GPUs for at least {span(kept_s - now_s)} more"
     draining = [n for n in nodes_of(holding.lease.gpus) if state.nodes[n].state == NodeState.DRAINING]
     if draining:
         why += f"; node {listed(draining)} is draining, {_leaves(state, job, kept_s)}"
     end_s = ends_s(state, job, now_s)
-    tail = "" if end_s is None else f" If it runs on, it is done {when(end_s, now_s)}."
+    tail = "" if end_s is None else f" If it keeps running, it will be done {when(end_s, now_s)}."
     changes = (
         ()
         if end_s is None
@@ -226,12 +230,12 @@ def _running(scene: Scene, holding: Holding) -> Finding:
 
 
 def _leaves(state: SchedulerState, job: Job, kept_s: float) -> str:
-    """When a job that runs on a draining node is taken off it: whoever is kept there stays."""
+    """Describe when a job leaves a draining node."""
     if not job.spec.preemptible:
-        return "but it stays there to its end"
+        return "but the job stays there to its end"
     if kept_s > state.round.ends_s:
-        return "so it moves at the first round's end after that"
-    return "so it moves at the round's end"
+        return "so the job moves at the end of the first round after that"
+    return "so the job moves at the end of the round"
 
 
 def _current(scene: Scene, holding: Holding) -> Column | None:
@@ -240,7 +244,7 @@ def _current(scene: Scene, holding: Holding) -> Column | None:
 
 def _place(holding: Holding) -> str:
     nodes = nodes_of(holding.lease.gpus)
-    shown = listed(nodes) if len(nodes) <= 3 else f"{nodes[0]} and {len(nodes) - 1} others"
+    names = listed(nodes) if len(nodes) <= 3 else f"{nodes[0]} and {len(nodes) - 1} others"
     return (
-        f"{holding.bundle.gpus} {holding.bundle.worker_type} on node{'s' if len(nodes) > 1 else ''} {shown}"
+        f"{holding.bundle.gpus} {holding.bundle.worker_type} on node{'s' if len(nodes) > 1 else ''} {names}"
     )

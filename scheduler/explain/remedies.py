@@ -1,4 +1,4 @@
-"""What would change the answer: what somebody could do, and what will happen by itself."""
+"""Changes that would change the answer: actions that people could take, and events that will happen anyway."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from scheduler.explain.wording import when
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase
 
-MOST = 3  # of one sort
+# How many changes of one sort are listed.
+MOST = 3
 
 
 def end_of(job: str, at_s: float, now_s: float) -> Change:
-    """A job has done its steps."""
+    """Return the change that a job ends."""
     return Change(what="job_ends", text=f"job {job} ends ({when(at_s, now_s)})", at_s=at_s)
 
 
 def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...]:
-    """Nodes that are there and cannot be used."""
+    """Return the changes that would make these unusable nodes usable."""
     changes = []
     for name in names[:MOST]:
         node = state.nodes[name]
@@ -32,9 +33,9 @@ def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...
         if node.state == NodeState.DRAINING:
             changes.append(Change(what="resume_node", text=f"resume node {name} ({kind}), which is draining"))
         elif node.state == NodeState.FAULTY:
-            back = "when its agent is well again"
+            back = "once its agent reports that all is well"
             if node.back_s is not None:
-                back = f"by itself {when(node.back_s, state.now_s)}"
+                back = when(node.back_s, state.now_s)
             text = f"node {name} ({kind}), which is out of use: {node.why}; it is tried again {back}"
             changes.append(Change(what="node_back", text=text, at_s=node.back_s))
         else:
@@ -45,7 +46,7 @@ def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...
 
 
 def about_nodes(scene: Scene) -> tuple[Change, ...]:
-    """Nodes that it could use and that are away."""
+    """Return the changes that would bring back nodes that the job could use."""
     away = [
         node
         for pool in scene.pools.values()
@@ -56,7 +57,7 @@ def about_nodes(scene: Scene) -> tuple[Change, ...]:
 
 
 def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
-    """So many more GPUs, and it could start at once; the fewest only, one line for each worker type."""
+    """Return, by worker type, the fewest additional GPUs with which the job could start at once."""
     missing: dict[str, int] = {}
     for column in columns:
         kind = column.bundle.worker_type
@@ -70,7 +71,7 @@ def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
 
 
 def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
-    """The running jobs of a worker type that are expected to end first."""
+    """Return the ends of the running jobs of a worker type that are expected to end first."""
     state, now_s = scene.state, scene.now_s
     times = []
     for holding in pool.holdings[:LOOKED_AT]:
@@ -82,7 +83,7 @@ def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
 
 
 def wider_choice(scene: Scene) -> tuple[Change, ...]:
-    """What the job's owner could allow, and it would fit into what is free now."""
+    """Return what the job's owner could allow so that the job would fit into the GPUs that are free now."""
     spec, state = scene.job.spec, scene.state
     changes = []
     for kind, pool in sorted(scene.pools.items()):
@@ -105,9 +106,9 @@ def _runs(scene: Scene, kind: str, width: int) -> bool:
 
 
 def fewer_needs(scene: Scene) -> tuple[Change, ...]:
-    """What the job asks of its nodes, as far as it could do without."""
+    """Return the needs on nodes that the job's owner could drop or reduce."""
     spec = scene.job.spec
-    asked = [
+    needs = [
         (bool(spec.nodes), "nodes", "allow other nodes"),
         (
             bool(spec.labels),
@@ -118,17 +119,17 @@ def fewer_needs(scene: Scene) -> tuple[Change, ...]:
         (spec.memory_gb > 0, "memory_gb", f"ask for less than {spec.memory_gb:g} GB of memory"),
         (spec.gpu_memory_gb > 0, "gpu_memory_gb", f"ask for GPUs with less than {spec.gpu_memory_gb:g} GB"),
     ]
-    return tuple(Change(what=what, text=text) for needed, what, text in asked if needed)
+    return tuple(Change(what=code, text=text) for needed, code, text in needs if needed)
 
 
 def shared_storage(scene: Scene) -> Change:
-    """What lets a job go on from its checkpoint anywhere."""
+    """Return the change that would let jobs continue from their checkpoints on any node."""
     text = "let other agents keep checkpoints in the same directory, on shared storage (their setting `checkpoint_dir`)"
     return Change(what="storage", text=text)
 
 
 def rates(scene: Scene) -> tuple[Change, ...]:
-    """Worker types where only a rate is missing."""
+    """Return the rates whose absence alone keeps the job from worker types."""
     spec = scene.job.spec
     kinds = [kind for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind) and pool.fitting]
     name = f"job type {spec.job_type}" if spec.job_type else "the job"

@@ -1,6 +1,6 @@
-"""What an explanation looks at: the GPUs of each worker type as they are now, and the ways to run the job.
+"""The scene of an explanation: the current GPUs of each worker type, and the ways to run the job.
 
-One pass over nodes and leases; the share table is only looked at as arrays.
+It takes one pass over nodes and leases; the share table is only read as arrays.
 """
 
 from __future__ import annotations
@@ -32,26 +32,31 @@ class Pool:
 
     worker_type: str
     total: int = 0  # usable now
-    free: int = 0  # of these, neither held nor promised
-    seeing: int = 0  # of the free ones, those on nodes that see its last checkpoint
-    fitting: int = 0  # that the job could use if nobody else were there
-    room: int = 0  # free ones that it could use
-    elsewhere: int = 0  # that it could use but for its checkpoint, which their nodes do not see
+    free: int = 0  # neither held nor promised
+    # Free GPUs on nodes that reach the job's last checkpoint.
+    seeing: int = 0
+    # GPUs that the job could use if there were no other jobs.
+    fitting: int = 0
+    # Free GPUs that the job could use.
+    room: int = 0
+    # GPUs that the job could use if their nodes reached its last checkpoint.
+    elsewhere: int = 0
     widest_node: int = 0
     holdings: list[Holding] = field(default_factory=list)
     away: list[Node] = field(default_factory=list)  # draining, silent, lost
 
-    holders: dict[str, int] = field(default_factory=dict)  # jobs that hold GPUs here, and how many
+    # The jobs that hold GPUs here, with their numbers of GPUs.
+    holders: dict[str, int] = field(default_factory=dict)
 
     def others(self, scene: Scene, most: int) -> tuple[list[str], int]:
-        """Some of the holders but the job itself, in order of arrival; and how many there are."""
+        """Return some of the other jobs that hold GPUs here, in order of arrival, and the number of all."""
         names = [name for name in self.holders if name != scene.job.id]
         return nsmallest(most, names, key=lambda name: scene.state.jobs[name].order), len(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A way to run the job. `row` of the share table; None: the allocation does not know it."""
+    """A way to run the job. `row`: of the share table; None if the table lacks it."""
 
     bundle: Bundle
     rate: float
@@ -64,32 +69,33 @@ class Column:
 
 
 class Scene:
-    """A job among the others."""
+    """A job among the nodes, leases and shares of a state."""
 
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
-        self.places = state.confined_to(job)  # whose nodes alone see its last checkpoint; empty: any
+        # Only nodes of these stores can reach its last checkpoint. Empty: all nodes.
+        self.places = state.confined_to(job)
         self.pools = _pools(state, job, self.places)
         self.columns = _columns(state, job, self.pools, now_s)
 
     @property
     def is_newcomer(self) -> bool:
-        """Whether the allocation in force does not know the job."""
+        """Whether the job came after the allocation in force."""
         allocation = self.state.allocation
         return allocation is None or self.job.id not in allocation.shares.jobs
 
     def possible(self, column: Column) -> bool:
-        """Whether this way is open as the cluster is, if nobody else were there."""
+        """Whether the job could run in this way if there were no other jobs."""
         pool = self.pools.get(column.bundle.worker_type)
         if column.rate <= 0 or pool is None or pool.fitting < column.bundle.gpus:
             return False
         return all(
-            one in self.state.active and self.state.eligible(self.state.active[one], self.now_s)
-            for one in column.bundle.jobs
+            name in self.state.active and self.state.eligible(self.state.active[name], self.now_s)
+            for name in column.bundle.jobs
         )
 
     def reserved(self, worker_type: str) -> Bundle | None:
-        """The gang that GPUs of a type are held back for, if it still waits for them."""
+        """Return the gang for which GPUs of a type are held back, if it still waits for them."""
         bundle = self.state.round.reserved.get(worker_type)
         if bundle is None:
             return None
@@ -99,15 +105,15 @@ class Scene:
         return bundle if all(waits) else None
 
     def evidence(self) -> tuple[Way, ...]:
-        """The ways, the most important ones first."""
+        """Return the ways to run the job, the most important ones first."""
         allocation = self.state.allocation
         prices: dict[str, float | None] = {}
         if allocation is not None and allocation.shares.price:
             prices = dict(zip(allocation.shares.worker_types, allocation.shares.price, strict=False))
-        shown = self.columns[:SHOWN_WAYS]
-        types = dict.fromkeys(column.bundle.worker_type for column in shown)
+        columns = self.columns[:SHOWN_WAYS]
+        types = dict.fromkeys(column.bundle.worker_type for column in columns)
         holders = {kind: self.shown_holders(kind) for kind in types}
-        return tuple([self._way(column, prices, holders) for column in shown])
+        return tuple([self._way(column, prices, holders) for column in columns])
 
     def _way(
         self, column: Column, prices: dict[str, float | None], holders: dict[str, tuple[Holder, ...]]
@@ -121,7 +127,7 @@ class Scene:
             worker_type=kind,
             gpus=bundle.gpus,
             label=bundle.label,
-            with_job=next((one for one in bundle.jobs if one != self.job.id), ""),
+            with_job=next((name for name in bundle.jobs if name != self.job.id), ""),
             rate=column.rate,
             guessed=column.guessed,
             share=column.share,
@@ -138,19 +144,20 @@ class Scene:
         )
 
     def shown_holders(self, worker_type: str) -> tuple[Holder, ...]:
-        """Some of those who hold GPUs of a type, the widest first."""
+        """Return some of the holders of a worker type's GPUs, the widest first."""
         pool = self.pools.get(worker_type)
         if pool is None:
             return ()
         state = self.state
-        shown: list[Holder] = []
+        holders: list[Holder] = []
         for holding in nsmallest(SHOWN_HOLDERS, pool.holdings, key=_narrowness):  # oldest leases first
-            if any(holder.job == holding.lease.job for holder in shown):
-                continue  # its last lease is ending, and it has the next one here
+            if any(holder.job == holding.lease.job for holder in holders):
+                # Its last lease is ending, and the next one is here as well.
+                continue
             job = state.jobs[holding.lease.job]
             stopping = holding.phase == Phase.STOPPING
             kept_s = kept_until_s(state, holding)
-            shown.append(
+            holders.append(
                 Holder(
                     job=job.id,
                     gpus=holding.bundle.gpus,
@@ -162,7 +169,7 @@ class Scene:
                     stopping=stopping,
                 )
             )
-        return tuple(shown)
+        return tuple(holders)
 
 
 def _narrowness(holding: Holding) -> int:
@@ -170,7 +177,7 @@ def _narrowness(holding: Holding) -> int:
 
 
 def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
-    """When a lease that is ending will have let its GPUs go: at its end, or when it has lapsed for certain."""
+    """Return when a lease that is ending frees its GPUs: at its end, or else when it has certainly lapsed."""
     at_s = state.lease_end_s(holding)
     if at_s <= now_s and holding.stop_by_s is not None:
         at_s = holding.stop_by_s
@@ -181,7 +188,7 @@ def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
     spec = job.spec
     picky = bool(places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
-    taken = state.holders.keys() | state.claims.keys()
+    busy = state.holders.keys() | state.claims.keys()
     pools: dict[str, Pool] = {}
     for name, node in sorted(state.nodes.items()):
         kind = node.spec.worker_type
@@ -192,7 +199,7 @@ def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
             pool.away.append(node)
             continue
         gpus = node.gpu_ids if node.broken or node.withheld else state.gpus_of[name]
-        free = len(gpus) - sum(map(taken.__contains__, gpus))
+        free = len(gpus) - sum(map(busy.__contains__, gpus))
         pool.total += len(gpus)
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
@@ -216,7 +223,7 @@ def _any_up(state: SchedulerState, holding: Holding) -> bool:
 
 
 def _used(state: SchedulerState) -> dict[str, tuple[float, float]]:
-    """CPUs and memory that are taken, by node."""
+    """Return the CPUs and memory in use, by node."""
     used: dict[str, tuple[float, float]] = {}
     for holding in state.leases.values():
         spec = state.jobs[holding.lease.job].spec
@@ -229,33 +236,33 @@ def _used(state: SchedulerState) -> dict[str, tuple[float, float]]:
 
 
 def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
-    """For how many of the free GPUs of a node it has what the job asks for."""
+    """Return for how many of its free GPUs a node has what the job asks for."""
     spec = job.spec
     if not node.fits(spec):
         return 0
-    for have, taken, asked in (
+    for have, in_use, each in (
         (node.spec.cpus, used[0], spec.cpus / spec.gpus),
         (node.spec.memory_gb, used[1], spec.memory_gb / spec.gpus),
     ):
-        if have is not None and asked > 0:
-            free = times(have - taken, asked, free)
+        if have is not None and each > 0:
+            free = times(have - in_use, each, free)
     return free
 
 
 def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: float) -> list[Column]:
-    """Those of the share table, and those that rates and nodes allow beside them."""
+    """Return the job's columns of the share table, and further ones that rates and nodes allow."""
     spec, table = job.spec, state.shares
     may_fill = state.allocation is None or bool(table.backfill.all())
-    found: dict[Bundle, Column] = {}
-    mine = table.job_row.get(job.id)
-    if mine is not None:
-        for row in np.flatnonzero((table.first == mine) | (table.second == mine)).tolist():
+    columns: dict[Bundle, Column] = {}
+    own_row = table.job_row.get(job.id)
+    if own_row is not None:
+        for row in np.flatnonzero((table.first == own_row) | (table.second == own_row)).tolist():
             bundle = table.bundles[row]
-            if all(one in state.active for one in bundle.jobs):
+            if all(name in state.active for name in bundle.jobs):
                 rate, guessed = rate_in(state, job, bundle, pools)
                 share = float(table.share[row])
                 entitled_s, received_s = _until_now(state, bundle, now_s, row)
-                found[bundle] = Column(
+                columns[bundle] = Column(
                     *(bundle, rate, guessed, row, share, entitled_s, received_s),
                     bool(table.backfill[row]),
                 )
@@ -264,14 +271,14 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
             for gpus in range(spec.narrowest, min(spec.widest, pool.fitting) + 1):
                 bundle = Bundle((job.id,), kind, gpus)
                 rate, guessed = rate_in(state, job, bundle, pools)
-                if rate > 0 and bundle not in found:
-                    fills = may_fill and mine is None and gpus == spec.gpus
-                    found[bundle] = Column(bundle, rate, guessed, None, backfill=fills)
-    return sorted(found.values(), key=lambda c: (-c.share, -c.rate, c.bundle))
+                if rate > 0 and bundle not in columns:
+                    fills = may_fill and own_row is None and gpus == spec.gpus
+                    columns[bundle] = Column(bundle, rate, guessed, None, backfill=fills)
+    return sorted(columns.values(), key=lambda c: (-c.share, -c.rate, c.bundle))
 
 
 def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
-    """What a column was due and got until now: both are booked to the end of the round when it begins."""
+    """Return the time that a column was due and received by now. Both are booked for a whole round as it begins."""
     table = state.shares
     ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
     entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s
@@ -286,9 +293,9 @@ def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) ->
 
 
 def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Pool]) -> tuple[float, bool]:
-    """Steps per second of the job in a bundle, and whether that is a guess."""
+    """Return the steps per second of the job in a bundle, and whether they are a guess."""
     if len(bundle.jobs) > 1:
-        a, b = (state.jobs[one].spec.job_type for one in bundle.jobs)
+        a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
         rates = pair_rates(state, bundle.worker_type, a, b, bundle.gpus)
         return (rates[bundle.jobs[0] != job.id], False) if rates else (0.0, False)
     pool = pools.get(bundle.worker_type)

@@ -1,4 +1,4 @@
-"""When a waiting job is expected to start, what that rests on, and how sure it is."""
+"""The expected start of a waiting job, the basis of the estimate, and how sure it is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Holding, Phase, node_of
 
-LOOKED_AT = 256  # holders of a worker type whose end is estimated; with more of them turns come soon anyway
-ROUNDS_AHEAD = 10_000  # beyond that nobody should be told a time
+# Estimate the end of at most so many jobs of a worker type. With more of them, turns come soon anyway.
+LOOKED_AT = 256
+# Beyond that, no estimate is given.
+ROUNDS_AHEAD = 10_000
 
 
 class Start(NamedTuple):
-    """An estimate."""
+    """An estimated start, its basis, and how sure it is."""
 
     at_s: float | None = None
     basis: Basis = ""
@@ -31,13 +33,13 @@ UNKNOWN = Start()
 
 
 def after_leases(state: SchedulerState, holding: Holding, now_s: float) -> Start:
-    """When the leases that it waits for have let go; never before its round."""
+    """Estimate the start of a lease: when the leases that it waits for free their GPUs."""
     times = [release_s(state, state.leases[name], now_s) for name in holding.waits_for]
     return Start(max([now_s, *times]), "lease_granted", "likely")
 
 
 def after_jobs(state: SchedulerState, job: Job, now_s: float) -> Start:
-    """When all that it depends on have ended, and the round after that begins."""
+    """Estimate the start of a job with dependencies: at the first boundary after all of them have ended."""
     times = [done_s(state, state.jobs[name], now_s) for name in sorted(job.blocked_by)]
     known = [at_s for at_s in times if at_s is not None]
     if not known or len(known) < len(times):
@@ -46,7 +48,11 @@ def after_jobs(state: SchedulerState, job: Job, now_s: float) -> Start:
 
 
 def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
-    """At the next boundary if those before it leave GPUs over; else when its due has grown and they were served."""
+    """Estimate the turn of a column.
+
+    It is the next boundary if columns with a higher claim leave enough GPUs. Otherwise those are served first, and the
+    column's due has to grow.
+    """
     state, now_s = scene.state, scene.now_s
     pool = scene.pools[column.bundle.worker_type]
     boundary = boundary_s(state, now_s)
@@ -66,7 +72,7 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
 
 
 def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
-    """GPUs that nobody can be given at that time, because a minimum run time protects them."""
+    """Count the GPUs that a minimum run time, or a job that cannot be preempted, protects at that time."""
     state, spec = scene.state, scene.job.spec
     kept = {
         gpu
@@ -85,7 +91,7 @@ def _usable(node: Node, spec: JobSpec, places: Places) -> bool:
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
-    """When enough of those who are protected are so no more, or have ended."""
+    """Estimate when enough protected GPUs lose their protection, or their jobs end."""
     state, now_s = scene.state, scene.now_s
     boundary = boundary_s(state, now_s)
     have = pool.fitting - kept_gpus(scene, pool, boundary)
@@ -100,7 +106,7 @@ def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
 
 
 def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
-    """When enough running jobs have done their steps."""
+    """Estimate when enough running jobs have ended."""
     state, now_s = scene.state, scene.now_s
     times = []
     for holding in pool.holdings[:LOOKED_AT]:
@@ -118,7 +124,7 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
 
 
 def _enough(times: list[tuple[float, int]], have: int, gpus: int) -> float | None:
-    """The time at which there are so many GPUs."""
+    """Return the time at which there are enough GPUs; None if there never are."""
     for at_s, more in sorted(times):
         have += more
         if have >= gpus:

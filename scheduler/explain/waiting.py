@@ -1,11 +1,11 @@
-"""Why a job waits: the first of these questions that has an answer is the dominant reason.
+"""Explain why a job waits. The first of these questions that has an answer gives the dominant reason.
 
 may it run at all?          dependency, earliest_start, retry_pause
 can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
 are GPUs held back for it?  gang_reserved
 is there room for it now?   fragmented, reserved_for_other, waiting_for_round
 does it have a share?       waiting_for_allocation, no_share
-who is in the way?          minimum_run_of_others, preemption_limit, turn_of_others
+what is in the way?         minimum_run_of_others, preemption_limit, turn_of_others
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from scheduler.explain.wording import jobs, listed, span, when
 from scheduler.model.cluster import OWN_DISK, NodeState
 from scheduler.model.lease import Bundle, Phase
 
-NAMED = 8  # other jobs that an explanation names for programs
-WIDTHS_TRIED = 64  # of an elastic job, when a rate is looked for
+# How many other jobs an explanation lists for programs.
+NAMED = 8
+# How many widths of an elastic job are tried to find a rate.
+WIDTHS_TRIED = 64
 
 
 def why_it_waits(scene: Scene) -> Finding:
-    """The dominant reason of a job that is queued or preempted."""
+    """Return the dominant reason why a queued or preempted job waits."""
     if scene.job.blocked_by:
         return _dependency(scene)
     later = waits_for_its_time(scene)
@@ -77,35 +79,34 @@ def _dependency(scene: Scene) -> Finding:
 
 
 def _nowhere(scene: Scene) -> Finding:
-    """There is no way to run it, even if nobody else were there."""
+    """Explain why the job could not run even if there were no other jobs."""
     spec = scene.job.spec
     allowed = [pool for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind)]
     rated = [pool for pool in allowed if _has_rate(scene, pool.worker_type)]
-    mine = rated or allowed
+    candidates = rated or allowed
     back = remedies.about_nodes(scene)
     wider = remedies.wider_choice(scene)
-    names = listed([pool.worker_type for pool in mine]) if mine else listed(spec.worker_types)
+    names = listed([pool.worker_type for pool in candidates]) if candidates else listed(spec.worker_types)
     width = f"{spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''}"
-    most = max(mine, key=lambda pool: pool.fitting, default=None)
+    most = max(candidates, key=lambda pool: pool.fitting, default=None)
     if most is not None and not rated:
         name = f"jobs of type {spec.job_type}" if spec.job_type else "it"
-        text = f"No rate is known of {name} with {width} on {names}: as far as is known, it cannot run there."
+        text = f"No rate is known of {name} with {width} on {names}, so it is not started there."
         if any(
             scene.state.rates.from_table(spec.job_type, spec.gpus, pool.worker_type) == 0 for pool in allowed
         ):
             text = f"The rates say that {name} cannot run with {width} on {names}: they are 0."
         return Finding(Reason.NO_RATE, text, (), (*remedies.rates(scene), *wider))
-    if most is None or not any(pool.total for pool in mine):
-        which = f" of a type that it may use ({names})" if mine or spec.worker_types else ""
+    if most is None or not any(pool.total for pool in candidates):
+        which = f" of a type that it may use ({names})" if candidates or spec.worker_types else ""
         return Finding(Reason.NO_NODES, f"There is no usable node{which}.", (), (*back, *wider))
-    if any(pool.fitting + pool.elsewhere >= spec.narrowest for pool in mine if pool.elsewhere):
-        return _checkpoint(scene, mine, (*back, *wider))
+    if any(pool.fitting + pool.elsewhere >= spec.narrowest for pool in candidates if pool.elsewhere):
+        return _checkpoint(scene, candidates, (*back, *wider))
     if most.fitting == 0:
-        asked = listed([change.what for change in remedies.fewer_needs(scene)])
-        text = f"Nodes of {names} are there, but none has what it asks for ({asked})."
+        needs = listed([change.what for change in remedies.fewer_needs(scene)])
+        text = f"There are nodes of {names}, but none has what it asks for ({needs})."
         return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
-    there = f"{most.fitting} {most.worker_type}"
-    text = f"It needs {width} of one type, and there are only {there} that it could use now."
+    text = f"It needs {width} of one type, and only {most.fitting} {most.worker_type} could be used now."
     more = Change(what="more_gpus", text=f"{spec.narrowest - most.fitting} more {most.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
 
@@ -113,7 +114,7 @@ def _nowhere(scene: Scene) -> Finding:
 def _checkpoint(
     scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
 ) -> Finding:
-    """It could run, but the nodes that could run it do not see its last checkpoint."""
+    """Explain that the nodes that could run the job cannot reach its last checkpoint."""
     state, places = scene.state, scene.places
     seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
     lies = listed(
@@ -124,19 +125,19 @@ def _checkpoint(
             for place in places
         ]
     )
-    text = f"Its last checkpoint lies {lies}, and it can only go on where that is seen: "
+    text = f"Its last checkpoint lies {lies}, and it can only continue on nodes that reach it: "
     away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
     if not seeing:
-        text += "there is no such node any more."
+        text += "there is no such node left."
     elif len(away) == len(seeing):
         text += (
             f"node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
         )
     else:
-        there = listed(
+        available = listed(
             [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
         )
-        text += f"on {listed(seeing[:NAMED])}, where {there} are free"
+        text += f"on {listed(seeing[:NAMED])}, where {available} are free"
         text += (
             f"; node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
             if away
@@ -152,14 +153,14 @@ def _has_rate(scene: Scene, worker_type: str) -> bool:
 
 
 def _gathering(scene: Scene) -> Finding | None:
-    """GPUs are held back for it as they free up."""
+    """Explain that GPUs are held back for the job as they become free, if so."""
     for kind, pool in sorted(scene.pools.items()):
         bundle = scene.reserved(kind)
         if bundle is not None and scene.job.id in bundle.jobs:
-            held, who = _holders(scene, [pool])
+            held, holders = _holders(scene, [pool])
             text = (
                 f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs are free, "
-                f"the others are held by {who}."
+                f"the others are held by {holders}."
             )
             start = after_minimum_runs(scene, pool, bundle.gpus)
             if start.at_s is None:
@@ -171,7 +172,7 @@ def _gathering(scene: Scene) -> Finding | None:
 
 
 def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Enough GPUs of a type are free."""
+    """Explain why the job waits although enough GPUs of a type are free, if so."""
     open_ = [column for column in possible if column.share > 0 or column.backfill]
     roomy = [c for c in open_ if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
     held_back = [scene.reserved(column.bundle.worker_type) for column in roomy]
@@ -215,10 +216,10 @@ def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
         start = after_ends(scene, pool, column.bundle.gpus)
         return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
     needs = remedies.fewer_needs(scene)
-    asked = listed([change.what for change in needs])
+    needs_listed = listed([change.what for change in needs])
     text = (
         f"{pool.free} {pool.worker_type} are free and it needs {column.bundle.gpus}, but only {pool.room} of "
-        f"them are on nodes that have what it asks for ({asked})."
+        f"them are on nodes that have what it asks for ({needs_listed})."
     )
     changes = (*needs, *remedies.ends(scene, pool))
     return Finding(Reason.FRAGMENTED, text, (), changes, after_ends(scene, pool, column.bundle.gpus))
@@ -231,7 +232,7 @@ def _turn(scene: Scene, column: Column) -> Start:
 
 
 def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
-    """The allocation in force gives it nothing, or does not know it yet."""
+    """Explain that the allocation in force gives the job no share, or does not include it yet, if so."""
     if any(column.share > 0 for column in possible):
         return None
     known = [column for column in possible if column.row is not None]
@@ -243,7 +244,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     pools = [scene.pools[kind] for kind in kinds]
     allocation = state.allocation
     policy = state.settings.policy if allocation is None else allocation.policy
-    held, who = _holders(scene, pools)
+    held, holders = _holders(scene, pools)
     idle = any(
         pool.room >= column.bundle.gpus
         for column in known
@@ -252,7 +253,9 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     text = f"The policy ({policy}) gives it no share now"
     if allocation is not None and allocation.failed:
         text = "The policy could not be solved, so it is first come, first served; it has no share now"
-    text += ", and idle GPUs are not for it either." if idle else f"; the {listed(kinds)} are held by {who}."
+    text += (
+        ", and it may not fill idle GPUs either." if idle else f"; the {listed(kinds)} are held by {holders}."
+    )
     notes = () if allocation is None else tuple(n for n in allocation.notes if scene.job.id in n.split())
     changes = (
         *(Change(what="note", text=note) for note in notes[: remedies.MOST]),
@@ -261,23 +264,23 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
         *remedies.wider_choice(scene),
     )
     pool = scene.pools[best.bundle.worker_type]
-    start = Start() if idle else after_ends(scene, pool, best.bundle.gpus + _asked_before(scene))
+    start = Start() if idle else after_ends(scene, pool, best.bundle.gpus + _wanted_before(scene))
     return Finding(Reason.NO_SHARE, text, held, changes, start)
 
 
-def _asked_before(scene: Scene) -> int:
-    """GPUs that jobs which came earlier wait for, too."""
-    state, mine = scene.state, scene.job
-    earlier = takewhile(lambda job: job.id != mine.id, state.active.values())
+def _wanted_before(scene: Scene) -> int:
+    """Count the GPUs that earlier jobs wait for as well."""
+    state, own_job = scene.state, scene.job
+    earlier = takewhile(lambda job: job.id != own_job.id, state.active.values())
     return sum(job.spec.gpus for job in earlier if job.lease is None and state.eligible(job, scene.now_s))
 
 
 def _allocation(scene: Scene) -> Finding:
-    """Its share has not been worked out yet."""
+    """Explain that the job's share has not been computed yet."""
     state, now_s, settings = scene.state, scene.now_s, scene.state.settings
     if not state.asked.answered:
         at_s = boundary_s(state, now_s)
-        text = f"Its share is being worked out: the solver was asked {span(now_s - state.asked.at_s)} ago."
+        text = f"Its share is being computed: the solver was asked {span(now_s - state.asked.at_s)} ago."
     else:
         at_s = boundary_s(state, now_s, state.asked.at_s + settings.min_reallocation_s)
         text = f"It came after the last allocation; the next one is for the round that begins {when(at_s, now_s)}."
@@ -289,12 +292,12 @@ def _allocation(scene: Scene) -> Finding:
 
 
 def _behind_others(scene: Scene, column: Column) -> Finding:
-    """It has a share, and others hold the GPUs."""
+    """Explain that other jobs hold the GPUs of a column with a share."""
     state, bundle = scene.state, column.bundle
     pool = scene.pools[bundle.worker_type]
     boundary = boundary_s(state, scene.now_s)
     kept = kept_gpus(scene, pool, boundary)
-    by_age, who = _holders(scene, [pool])
+    by_age, holders = _holders(scene, [pool])
     changes = (
         *remedies.more_gpus(scene, [column]),
         *remedies.ends(scene, pool),
@@ -304,18 +307,18 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
         return _kept_by_others(scene, column, pool, changes)
     due = due_and_received(column)
     if state.settings.preemptions_max == 0:
-        text = f"It waits for somebody to end: {due}; the settings let nobody be preempted (preemptions_max is 0)."
+        text = f"It waits for another job to end: {due}; the settings allow no preemption (preemptions_max is 0)."
         start = after_ends(scene, pool, bundle.gpus)
         more = Change(what="preemptions_max", text="raise preemptions_max")
         return Finding(Reason.PREEMPTION_LIMIT, text, by_age, (*changes, more), start)
     claims = higher_claims(scene, column)
-    text = f"It waits for its turn: {due}; {_taken(pool)} held by {who}"
+    text = f"It waits for its turn: {due}; {_busy(pool)} held by {holders}"
     text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + _idle_elsewhere(scene)
     return Finding(Reason.TURN_OF_OTHERS, text, by_age, changes, of_turn(scene, column, claims))
 
 
 def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]:
-    """Some of the others who hold GPUs of these types, in order of arrival, and all of them in words."""
+    """Return some of the other jobs that hold GPUs of these types, in order of arrival, and a phrase for all."""
     count, names = 0, []
     for pool in pools:
         some, more = pool.others(scene, NAMED)
@@ -325,7 +328,7 @@ def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]
     return tuple(first), jobs(first, count) if first else "its own last run, which is being stopped"
 
 
-def _taken(pool: Pool) -> str:
+def _busy(pool: Pool) -> str:
     kind = pool.worker_type
     if not pool.room:
         return f"the {pool.total} {kind} are"
@@ -333,7 +336,7 @@ def _taken(pool: Pool) -> str:
 
 
 def _idle_elsewhere(scene: Scene) -> str:
-    """What everybody asks who sees idle GPUs."""
+    """Explain why the job does not fill GPUs that are idle elsewhere."""
     kinds = dict.fromkeys(
         column.bundle.worker_type
         for column in scene.columns
@@ -353,8 +356,8 @@ def _standing(claims: Claims, holders: int) -> str:
     higher = [f"{claims.running} of them"] if claims.running else []
     if claims.waiting:
         higher.append(f"{claims.waiting} {'jobs that wait' if claims.waiting > 1 else 'job that waits'}")
-    have = "has" if claims.running + claims.waiting == 1 else "have"
-    claim = f"{listed(higher)} {have} a higher claim" if higher else "its own claim is the highest"
+    verb = "has" if claims.running + claims.waiting == 1 else "have"
+    claim = f"{listed(higher)} {verb} a higher claim" if higher else "its own claim is the highest"
     return f" until their round is over; {claim}"
 
 
@@ -372,7 +375,7 @@ def _kept_by_others(scene: Scene, column: Column, pool: Pool, changes: tuple[Cha
     why = f"{jobs(fixed)} cannot be preempted" if fixed else "they are in their minimum run time"
     text = (
         f"It waits for its turn: {due_and_received(column)}; the {bundle.worker_type} it needs are held by "
-        f"{jobs(by_end)}, and nobody takes them yet: {why}"
+        f"{jobs(by_end)}, which keep them for now: {why}"
     )
     text += f" ({when(start.at_s, now_s)})." if start.at_s is not None else "."
     return Finding(Reason.MINIMUM_RUN_OF_OTHERS, text, tuple(by_end[:NAMED]), changes, start)

@@ -1,6 +1,6 @@
-"""Numbers and names as people say them, and a whole explanation as a few aligned lines.
+"""Numbers and names in words, and a whole explanation as a few aligned lines.
 
-Times are said relative to now: the scheduler's clock is not the reader's.
+Times are relative to now, because the reader's clock may differ from the scheduler's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from scheduler.explain.answer import Explanation, Way
 _BASIS = {
     "lease_granted": "it has its lease already",
     "next_round": "when the next round begins",
-    "next_allocation": "its share is worked out first",
-    "earliest_start": "it is not to start before",
+    "next_allocation": "its share is computed first",
+    "earliest_start": "its earliest start",
     "dependency_ends": "when the jobs it waits for have done their steps",
-    "shares": "from its share and those with a higher claim",
+    "shares": "from its share and higher claims",
     "jobs_end": "when running jobs have done their steps",
     "minimum_run_ends": "when the minimum run time of others is over",
 }
@@ -24,7 +24,7 @@ AGES_S = 1000 * 365 * 86_400.0
 
 
 def span(seconds: float) -> str:
-    """A length of time: "40 s", "6 min", "1 h 20 min", "2 d 3 h"."""
+    """Format a length of time: "40 s", "6 min", "1 h 20 min", "2 d 3 h"."""
     if seconds >= AGES_S:
         return "over 1000 years"
     if seconds < 59.5:
@@ -40,47 +40,44 @@ def span(seconds: float) -> str:
 
 
 def when(at_s: float, now_s: float) -> str:
-    """A time to come: "now", "in about 6 min"."""
+    """Format a future time: "now", "in about 6 min"."""
     return "now" if at_s - now_s < 0.5 else f"in about {span(at_s - now_s)}"
 
 
 def percent(part: float) -> str:
-    """A share: "42 %", "0.3 %"."""
+    """Format a share: "42 %", "0.3 %"."""
     return f"{100 * part:.0f} %" if part >= 0.01 or part <= 0 else f"{100 * part:.1g} %"
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in a row: "a", "a and b", "a, b and c"."""
+    """Join words: "a", "a and b", "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
 
 
 def jobs(names: Sequence[str], count: int = 0, named_max: int = 2) -> str:
-    """Some jobs: "job 17", "jobs 17, 18 and 34 others". `count`: how many there are, where `names` are only some."""
+    """Name jobs: "job 17", "jobs 17, 18 and 34 others". `count`: the number of all, if `names` are only some."""
     count = max(count, len(names))
-    shown = list(names[:named_max] if count > named_max + 1 else names[:count])
-    rest = count - len(shown)
+    words = list(names[:named_max] if count > named_max + 1 else names[:count])
+    rest = count - len(words)
     if rest:
-        shown.append(f"{rest} other{'s' if rest > 1 else ''}")
-    return f"{'jobs' if count > 1 else 'job'} {listed(shown)}"
+        words.append(f"{rest} other{'s' if rest > 1 else ''}")
+    return f"{'jobs' if count > 1 else 'job'} {listed(words)}"
 
 
 def render(explanation: Explanation) -> str:
-    """The explanation for people."""
-    said = explanation
-    reason = "" if said.reason.value == said.state.value else f" ({said.reason})"
-    lines = [f"job {said.job}: {said.state}{reason}", said.text]
-    if said.evidence:
-        lines += ["", *_table(said.evidence)]
-        if said.ways > len(said.evidence):
-            lines.append(f"  and {said.ways - len(said.evidence)} more ways to run it")
-    if said.would_change:
-        lines += ["", "What would change it:", *(f"  - {change.text}" for change in said.would_change)]
-    if said.expected_start_s is not None:
-        basis = _BASIS.get(said.start_basis, "")
-        lines += [
-            "",
-            f"Expected start: {when(said.expected_start_s, said.at_s)} ({said.start_sure}: {basis})",
-        ]
+    """Format an explanation as text."""
+    reason = "" if explanation.reason.value == explanation.state.value else f" ({explanation.reason})"
+    lines = [f"job {explanation.job}: {explanation.state}{reason}", explanation.text]
+    if explanation.evidence:
+        lines += ["", *_table(explanation.evidence)]
+        if explanation.ways > len(explanation.evidence):
+            lines.append(f"  and {explanation.ways - len(explanation.evidence)} more ways to run it")
+    if explanation.would_change:
+        lines += ["", "What would change it:", *(f"  - {change.text}" for change in explanation.would_change)]
+    if explanation.expected_start_s is not None:
+        basis = _BASIS.get(explanation.start_basis, "")
+        start = when(explanation.expected_start_s, explanation.at_s)
+        lines += ["", f"Expected start: {start} ({explanation.start_sure}: {basis})"]
     return "\n".join(lines)
 
 

@@ -97,7 +97,7 @@ def running_backfill() -> Case:
     desk.run(job(steps=1e6))
     desk.until(100)
     desk.run(job(steps=1e6))
-    return Case(desk, "2", ("on node n1", "nobody was due"))
+    return Case(desk, "2", ("on node n1", "no job was due"))
 
 
 def exploring() -> Case:
@@ -166,7 +166,7 @@ def gpus_still_busy() -> Case:
 def stopping() -> Case:
     """Its turn is over."""
     desk, first, _ = at_the_turn()
-    return Case(desk, first, ("It gives its 1 v100 on node n1 up", "its turn is over"))
+    return Case(desk, first, ("It gives up its 1 v100 on node n1", "its turn is over"))
 
 
 def node_silent() -> Case:
@@ -199,7 +199,9 @@ def earliest_start() -> Case:
     """Its time has not come."""
     desk = Desk(node())
     desk.submit(job(earliest_start_s=7200))
-    return Case(desk, "1", ("earliest start, in about 2 h",), ("its time comes",), basis="earliest_start")
+    return Case(
+        desk, "1", ("earliest start, in about 2 h",), ("its earliest start comes",), basis="earliest_start"
+    )
 
 
 def retry_pause() -> Case:
@@ -229,7 +231,7 @@ def no_fitting_node() -> Case:
     desk = Desk(node(labels={"zone": "a"}), node("n2"))
     desk.submit(job(labels={"zone": "a"}))
     drained(desk, "n1")
-    return Case(desk, "1", ("Nodes of v100 are there", "(labels)"), ("resume node n1", "label zone=a"))
+    return Case(desk, "1", ("There are nodes of v100", "(labels)"), ("resume node n1", "label zone=a"))
 
 
 def too_wide_now() -> Case:
@@ -369,13 +371,13 @@ def minimum_run_of_others() -> Case:
 
 
 def preemption_limit() -> Case:
-    """The settings let nobody be preempted."""
+    """The settings let allow no preemption."""
     desk = two_for_one(preemptions_max=0)
     first = running_job(desk)
     return Case(
         desk,
         "2" if first == "1" else "1",
-        ("nobody be preempted",),
+        ("allow no preemption",),
         ("raise preemptions_max",),
         (first,),
         "jobs_end",

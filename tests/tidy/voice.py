@@ -20,7 +20,6 @@ TO_BE_REWRITTEN = (
     "gavel/training/checkpoint",
     "gavel/training/gang",
     "scheduler",
-    "scheduler/explain",
     "scheduler/journal",
     "scheduler/journal/repair",
     "scheduler/live",
