@@ -1,1 +1,1 @@
-"""Facts made durable, and read back."""
+"""The journal: facts made durable, and read back."""

@@ -1,7 +1,7 @@
-"""Facts to bytes and back. Same facts, same bytes.
+"""Facts to bytes and back. Equal facts have equal bytes.
 
-JSON, so that a journal can be read with nothing but `sqlite3`. JSON has no infinity and no NaN; msgspec writes
-`null` for them, which would come back as something else or not at all. So a fact that holds one is refused.
+The format is JSON, so that `sqlite3` is enough to read a journal. JSON has no infinity and no NaN: msgspec writes
+`null` for them, which would be read as something else or not at all. So a fact that holds one is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from scheduler.core.facts import AnyFact, Fact
 from scheduler.journal.errors import Unwritable
 from scheduler.model.launch import JobDecoder, restored
 
-VERSION = 1  # of the vocabulary: one more for each release that adds a fact type or a field
+# The version of the vocabulary of facts. Each release that adds a fact type or a field increases it.
+VERSION = 1
 
 HEAD = Struct("<qdi")  # seq, now_s, version
 _SNAPSHOT_HEAD = Struct("<qi")
@@ -28,11 +29,11 @@ _CANNOT_ENCODE = (
     TypeError,
     OverflowError,
     ValueError,
-)  # ValueError: half a surrogate pair
+)  # surrogates: ValueError
 
 
 def encode_facts(facts: Sequence[Fact]) -> bytes:
-    """The payload of one record. Unwritable when reading it back would not give these facts."""
+    """Encode the facts of one record; raise Unwritable if decoding would not return the same facts."""
     try:
         payload = _encoder.encode(facts)
     except _CANNOT_ENCODE as error:
@@ -45,22 +46,22 @@ def encode_facts(facts: Sequence[Fact]) -> bytes:
 
 
 def decode_facts(payload: bytes) -> list[Fact]:
-    """The facts of one record; msgspec.DecodeError (a ValueError) when it holds none."""
+    """Decode the facts of one record; raise msgspec.DecodeError (a ValueError) if it holds none."""
     return _decoder.decode(payload)  # type: ignore[return-value]
 
 
 def record_crc(seq: int, now_s: float, version: int, payload: bytes) -> int:
-    """The checksum of a record."""
+    """Return the checksum of a record."""
     return crc32(payload, crc32(HEAD.pack(seq, now_s, version)))
 
 
 def snapshot_crc(seq: int, version: int, payload: bytes) -> int:
-    """The checksum of a snapshot. The word keeps it from passing for anything else."""
+    """Return the checksum of a snapshot. The word "snapshot" sets it apart from those of records."""
     return crc32(payload, crc32(_SNAPSHOT_HEAD.pack(seq, version), crc32(b"snapshot")))
 
 
 def meta_crc(key: str, value: str) -> int:
-    """The checksum of a line of `meta`."""
+    """Return the checksum of a row of `meta`."""
     return crc32(f"{key}\0{value}".encode())
 
 
@@ -68,24 +69,24 @@ def _refuse_not_finite(facts: Sequence[Fact]) -> None:
     for fact in facts:
         where = _not_finite(msgspec.to_builtins(fact, enc_hook=_as_it_is))
         if where is not None:
-            raise Unwritable(f"{type(fact).__name__}{where}, which JSON does not have")
+            raise Unwritable(f"{type(fact).__name__}{where}, which JSON cannot hold")
 
 
 def _as_it_is(value: object) -> str:
-    """A part that is text already."""
+    """Turn a part that JSON cannot hold into text, as infinities matter only in numbers."""
     return repr(value)
 
 
 def _not_finite(value: object) -> str | None:
-    """Where an infinity or a NaN stands in plain data, and what it is."""
+    """Return the path and value of the first infinity or NaN in plain data; None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f" is {value}"
     if isinstance(value, dict):
         for key, part in value.items():
-            if (found := _not_finite(part)) is not None:
-                return f".{key}{found}"
+            if (fault := _not_finite(part)) is not None:
+                return f".{key}{fault}"
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
-            if (found := _not_finite(part)) is not None:
-                return f"[{index}]{found}"
+            if (fault := _not_finite(part)) is not None:
+                return f"[{index}]{fault}"
     return None

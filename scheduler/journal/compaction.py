@@ -1,11 +1,11 @@
-"""How a journal is kept short while a scheduler runs: snapshots now and then, and what they cover dropped.
+"""Keep a journal short while a scheduler runs: write snapshots from time to time, and drop the records they cover.
 
-A start reads the newest snapshot and the facts after it, so that it takes as long as these two are large. A snapshot
-is due after so many facts, and of a large state not before there are as many bytes of facts as there were in the last
-one: then neither writing snapshots nor reading facts is ever the larger part.
+A start reads the newest snapshot and the facts after it, so its length depends on the sizes of both. A snapshot is due
+after a number of facts, but for a large state not before the facts take as many bytes as the last snapshot did. So
+neither writing snapshots nor reading facts ever dominates.
 
-A snapshot is of one moment, between two batches. It is encoded and written in a thread, for which the next batch waits:
-the state must not change, and a connection has one transaction. Whatever else there is on the event loop goes on.
+A snapshot is taken between two batches. It is encoded and written in a thread, and the next batch waits for it: the
+state must not change, and a connection has one transaction. Everything else on the event loop continues.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 SNAPSHOT_FACTS = 50_000
-FACT_BYTES = 400  # about what one takes in a journal; with it, bytes of snapshots are compared with facts
+# The approximate size of a fact in a journal, to compare facts with bytes of snapshots.
+FACT_BYTES = 400
 
 
 class Kept(Protocol):
-    """What keeping needs of a journal."""
+    """The part of a journal's interface that a Keeper needs."""
 
     @property
     def last_seq(self) -> int:
@@ -27,16 +28,16 @@ class Kept(Protocol):
         ...
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Keep the state after record `seq`."""
+        """Write a snapshot of the state after record `seq`."""
         ...
 
     def compact(self) -> int:
-        """Delete records that two snapshots cover; how many."""
+        """Delete the records that two snapshots cover; return how many."""
         ...
 
 
 class Keeper:
-    """Decides when, between two batches, and does it then: `drive` calls `batch_done`."""
+    """Write snapshots between batches when they are due: `drive` calls `batch_done`."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Keeper:
         snapshot_facts: int = SNAPSHOT_FACTS,
         compact: bool = True,
     ) -> None:
-        """`facts`: how many recovery read after its snapshot. A journal whose records are dropped begins so, too."""
+        """Begin with so many `facts`, those that recovery read after its snapshot; compact the journal if asked to."""
         self._journal, self._snapshot = journal, snapshot
         self._facts, self._snapshot_facts, self._compact = facts, snapshot_facts, compact
         self._snapshot_bytes = 0
@@ -55,13 +56,13 @@ class Keeper:
             journal.compact()
 
     async def batch_done(self, facts: int) -> None:
-        """So many facts became durable, and the state is what all records add up to."""
+        """Count facts that became durable, and write a snapshot if it is due. The state matches the journal now."""
         self._facts += facts
         if self._facts >= max(self._snapshot_facts, self._snapshot_bytes // FACT_BYTES):
             await self.keep()
 
     async def keep(self) -> None:
-        """A snapshot now, if there is anything new: before a planned stop, so that the next start reads no facts."""
+        """Write a snapshot now if there is anything new: before a planned stop it spares the next start all facts."""
         if not self._facts or not self._journal.last_seq:
             return
         self._snapshot_bytes = await asyncio.to_thread(self._write)

@@ -1,4 +1,4 @@
-"""What a journal holds, in one number or as text: equal for equal records, however the file is laid out."""
+"""The records of a journal as one number or as text: equal for equal records, however the file is laid out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.journal.record import Row
 
 
 def digest(rows: Iterable[Row]) -> str:
-    """SHA-256, in hexadecimal digits, over records in order."""
+    """Return the SHA-256 of records in order, in hexadecimal digits."""
     sum_ = sha256()
     for row in rows:
         sum_.update(HEAD.pack(row.seq, row.now_s, row.version))
@@ -21,7 +21,7 @@ def digest(rows: Iterable[Row]) -> str:
 
 
 def export(rows: Iterable[Row], path: str | Path) -> int:
-    """Write records as JSON lines; how many."""
+    """Write records as JSON lines; return how many."""
     count = 0
     with open(path, "wb") as file:
         for row in rows:

@@ -1,14 +1,14 @@
-"""What can be wrong with a journal.
+"""Errors of journals.
 
 JournalError
-├── NotAJournal          there is a file, and it is something else; or a journal that has gone missing
-├── NewerJournal         written by a later release than this one
+├── NotAJournal          the file is something else, or the journal has disappeared
+├── NewerJournal         a later release wrote it
 ├── JournalBusy          another process has it open
-├── DamagedJournal       damage, where the caller asked to be stopped by it; `damage` says which
-├── CannotReplay         a fact that does not apply, though nothing is lost before it: a bug
-├── Unwritable           a fact that the format cannot hold; nothing was written
-└── AppendFailed         the facts are not on disk, so nothing may follow from them
-    └── DiskFull         for want of space
+├── DamagedJournal       there is damage, and the caller asked to stop there; `damage` describes it
+├── CannotReplay         a fact does not apply although nothing before it is lost: a bug
+├── Unwritable           a fact cannot be held by the format; nothing was written
+└── AppendFailed         the facts are not on disk, so no effect of them may leave
+    └── DiskFull         because the disk is full
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from scheduler.model.errors import SchedulerError
 
 
 class JournalError(SchedulerError):
-    """Anything about a journal. The message is one line, and says what to do."""
+    """Base of the errors of journals. The message is one line and says what to do."""
 
 
 class NotAJournal(JournalError):
-    """The file is something else, or is not there though it was."""
+    """The file is something else, or the journal has disappeared."""
 
 
 class NewerJournal(JournalError):
-    """A later release wrote this."""
+    """A later release wrote this journal."""
 
 
 class JournalBusy(JournalError):
-    """Another process has it open."""
+    """Another process has the journal open."""
 
 
 class DamagedJournal(JournalError):
-    """There is damage, and the caller asked to be stopped by it."""
+    """There is damage, and the caller asked to stop there."""
 
     def __init__(self, message: str, damage: Damage | None = None) -> None:
         super().__init__(message)
@@ -44,57 +44,59 @@ class DamagedJournal(JournalError):
 
 
 class CannotReplay(JournalError):
-    """A fact does not apply to the state that all facts before it add up to."""
+    """A fact does not apply to the state that all facts before it led to."""
 
 
 class Unwritable(JournalError):
-    """A fact that cannot be written down, such as one that holds an infinity."""
+    """A fact cannot be written, such as one that holds an infinity."""
 
 
 class AppendFailed(JournalError):
-    """What was to be written is not on disk. The process has to end; the next one starts from what is."""
+    """A write failed. The process must end, and the next one starts from the records on disk."""
 
 
 class DiskFull(AppendFailed):
-    """There is no room left."""
+    """The disk is full."""
 
 
-# Times between these, the years 2001 and 5138, are told as dates.
+# Times between these, the years 2001 and 5138, are formatted as dates.
 MIN_DATE_S, MAX_DATE_S = 1e9, 1e11
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Records that are lost, `first` to `last`, and how that was noticed. Or one snapshot: first == last."""
+    """Lost records, `first` to `last`, or one lost snapshot (first == last), and how the loss was noticed."""
 
     first: int
     last: int
     why: str
     part: str = "record"
-    payload: bytes | None = None  # what there is of it
-    known: bool = False  # found earlier, and put aside
-    after_s: float | None = None  # scheduler time of the last sound record before
-    before_s: float | None = None  # and of the first sound one after; None: there is none
+    payload: bytes | None = None  # the remains, if any
+    known: bool = False  # found and quarantined earlier
+    # The scheduler's time of the last sound record before the damage. None: there is none.
+    after_s: float | None = None
+    # The scheduler's time of the first sound record after it. None: there is none.
+    before_s: float | None = None
 
     @property
     def lost(self) -> int:
-        """How many records."""
+        """The number of records lost."""
         return self.last - self.first + 1 if self.part == "record" else 0
 
     def __str__(self) -> str:
-        one = self.first == self.last
-        which = f"{self.part} {self.first}" if one else f"{self.part}s {self.first} to {self.last}"
+        is_single = self.first == self.last
+        which = f"{self.part} {self.first}" if is_single else f"{self.part}s {self.first} to {self.last}"
         times = [
             f"{word} {_moment(time_s)}"
             for word, time_s in (("after", self.after_s), ("before", self.before_s))
             if time_s is not None
         ]
         when = f" (written {' and '.join(times)})" if times else ""
-        return f"{which} {'is' if one else 'are'} lost{when}: {self.why}"
+        return f"{which} {'is' if is_single else 'are'} lost{when}: {self.why}"
 
 
 def _moment(time_s: float) -> str:
-    """A date, where times are seconds since 1970; simulations count from 0."""
+    """Format a time: as a date if it can be seconds since 1970; simulations count from 0."""
     if not MIN_DATE_S <= time_s <= MAX_DATE_S:
         return f"{time_s:g} s"
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,12 +1,12 @@
-"""Whether a history keeps the promises: told from the facts alone, and not by the code that made them.
+"""Check the promises of the scheduler against a history of facts, without the code that made the facts.
 
-    two_holders     processes on a GPU are those of one job, or of a packed pair on the very same GPUs
+    two_holders     processes on a GPU belong to one job, or to a packed pair on exactly the same GPUs
     two_attempts    a job has processes under one lease at a time
     two_ends        a job ends once, and gets no lease and no other state after that
-    stale_attempt   attempts of a job rise, within an epoch and over all of them
-    unknown         whatever happens, happens to a job, lease or node that is there
+    stale_attempt   the numbers of a job's attempts rise, within an epoch and across epochs
+    unknown         facts are about jobs, leases and nodes that exist
 
-A history may begin in the middle, at a snapshot: then what was there before is believed.
+A history may begin at a snapshot, which is then taken as correct.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ from scheduler.model.jobs import Move
 from scheduler.model.lease import Lease, nodes_of
 
 ENDS = frozenset({Move.COMPLETE, Move.FAIL, Move.CANCEL})
-STORY_LAST = 12  # facts about the job that are told with a broken promise
+# How many facts about the job are reported with a broken promise.
+STORY_LAST = 12
 
 
 class Broken(NamedTuple):
-    """A promise that was not kept."""
+    """A broken promise."""
 
     promise: str
     job: str
     what: str
     at_s: float
-    story: tuple[str, ...]  # the last facts about the job
+    # The last facts about the job.
+    story: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.promise}: {self.what}"
 
 
 class History:
-    """Follows the facts, one after the other, and says which promise one of them breaks."""
+    """Follow the facts one by one, and collect the promises that they break."""
 
     def __init__(self, before: SchedulerState | None = None) -> None:
         self.broken: list[Broken] = []
         self._partial = before is not None and bool(before.jobs)
         self._jobs: dict[str, bool] = {}  # whether it has ended
-        self._finished: set[str] = set()  # jobs whose last lease closed because they had done all their steps
+        # Jobs whose last lease was closed because they had done all their steps.
+        self._finished: set[str] = set()
         self._open: dict[str, Lease] = {}
         self._running: dict[str, Lease] = {}  # leases with processes
         self._attempts: dict[str, tuple[int, int]] = {}
@@ -76,10 +79,10 @@ class History:
                 self._running[lease.id] = lease
 
     def see(self, now_s: float, fact: Fact) -> None:
-        """The next fact."""
+        """Check the next fact."""
         match fact:
             case JobSubmitted():
-                self._tell(fact.job, now_s, "submitted")
+                self._note(fact.job, now_s, "submitted")
                 if fact.job in self._jobs:
                     self._break("unknown", fact.job, f"job {fact.job} is submitted twice", now_s)
                 self._jobs[fact.job] = False
@@ -102,10 +105,10 @@ class History:
                 self._closed(now_s, fact)
 
     def _moved(self, now_s: float, fact: JobMoved) -> None:
-        self._tell(fact.job, now_s, f"{fact.move}{f': {fact.why}' if fact.why else ''}")
+        self._note(fact.job, now_s, f"{fact.move}{f': {fact.why}' if fact.why else ''}")
         ended = self._jobs.get(fact.job)
         if ended is None:
-            self._break("unknown", fact.job, f"job {fact.job} is moved, and was never submitted", now_s)
+            self._break("unknown", fact.job, f"job {fact.job} is moved but was never submitted", now_s)
         elif ended:
             self._break(
                 "two_ends", fact.job, f"job {fact.job} had ended and is moved by '{fact.move}'", now_s
@@ -115,16 +118,16 @@ class History:
     def _forgotten(self, now_s: float, job: str) -> None:
         ended = self._jobs.pop(job, None)
         if ended is None:
-            self._break("unknown", job, f"job {job} is forgotten, and was never submitted", now_s)
+            self._break("unknown", job, f"job {job} is forgotten but was never submitted", now_s)
         elif not ended and job not in self._finished:
-            self._break("unknown", job, f"job {job} is forgotten, and had not ended", now_s)
+            self._break("unknown", job, f"job {job} is forgotten but had not ended", now_s)
         self._finished.discard(job)
         self._attempts.pop(job, None)
         self._stories.pop(job, None)
 
     def _granted(self, now_s: float, lease: Lease) -> None:
         job = lease.job
-        self._tell(job, now_s, f"lease {lease.id}, attempt {lease.attempt}, on {', '.join(lease.gpus)}")
+        self._note(job, now_s, f"lease {lease.id}, attempt {lease.attempt}, on {', '.join(lease.gpus)}")
         if job not in self._jobs:
             self._break("unknown", job, f"lease {lease.id} is of job {job}, which was never submitted", now_s)
         elif self._jobs[job]:
@@ -143,15 +146,16 @@ class History:
     def _started(self, now_s: float, name: str) -> None:
         lease = self._open.get(name)
         if lease is None:
-            self._break("unknown", "", f"lease {name} is started, and was not open", now_s)
+            self._break("unknown", "", f"lease {name} is started but was not open", now_s)
             return
-        self._tell(lease.job, now_s, f"lease {name} started")
+        self._note(lease.job, now_s, f"lease {name} started")
         gpus = set(lease.gpus)
         beside = [other for other in self._running.values() if not gpus.isdisjoint(other.gpus)]
         for other in beside:
             if len(beside) > 1 or set(other.gpus) != gpus or other.job == lease.job:
-                what = f"jobs {other.job} and {lease.job} have processes on {', '.join(sorted(gpus & set(other.gpus)))}"
-                self._break("two_holders", lease.job, what, now_s)
+                both = ", ".join(sorted(gpus & set(other.gpus)))
+                clash = f"jobs {other.job} and {lease.job} have processes on {both}"
+                self._break("two_holders", lease.job, clash, now_s)
         if any(other.job == lease.job for other in self._running.values()):
             self._break("two_attempts", lease.job, f"job {lease.job} has processes under two leases", now_s)
         self._running[name] = lease
@@ -160,16 +164,16 @@ class History:
         lease = self._open.pop(fact.exit.lease, None)
         self._running.pop(fact.exit.lease, None)
         if lease is None:
-            self._break("unknown", "", f"lease {fact.exit.lease} is closed, and was not open", now_s)
+            self._break("unknown", "", f"lease {fact.exit.lease} is closed but was not open", now_s)
             return
-        self._tell(lease.job, now_s, f"lease {lease.id} closed: {fact.exit.outcome}")
+        self._note(lease.job, now_s, f"lease {lease.id} closed: {fact.exit.outcome}")
         if fact.exit.outcome == "finished":
             self._finished.add(lease.job)
 
-    def _tell(self, job: str, now_s: float, what: str) -> None:
+    def _note(self, job: str, now_s: float, event: str) -> None:
         story = self._stories.setdefault(job, [])
-        story.append(f"{now_s:.3f} {what}")
+        story.append(f"{now_s:.3f} {event}")
         del story[:-STORY_LAST]
 
-    def _break(self, promise: str, job: str, what: str, now_s: float) -> None:
-        self.broken.append(Broken(promise, job, what, now_s, tuple(self._stories.get(job, ()))))
+    def _break(self, promise: str, job: str, fault: str, now_s: float) -> None:
+        self.broken.append(Broken(promise, job, fault, now_s, tuple(self._stories.get(job, ()))))

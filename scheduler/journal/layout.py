@@ -1,7 +1,7 @@
-"""The SQLite file of a journal: its tables, how it is opened, and whether its structure is sound.
+"""The SQLite file of a journal: its tables, how it is opened, and the check of its structure.
 
-Nobody else may open a journal's file in a process that has it open: POSIX drops a process's locks on a file when any
-of its descriptors for it is closed.
+A process that has a journal open must not open its file again: POSIX drops a process's locks on a file when the process
+closes any of its descriptors for that file.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ INSERT_QUARANTINE = "INSERT INTO quarantine (part, first_seq, last_seq, why, pay
 
 
 class Unsound(Exception):
-    """SQLite cannot use the file as it is. The message is the reason, without the file's name."""
+    """SQLite cannot use the file as it is. The message is the reason, without the name of the file."""
 
 
 def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
-    """The one connection. It creates the tables in a new file; an old one is changed only if it says what it is."""
+    """Open the only connection. Create the tables in a new file; change an old one only if it is a journal."""
     size_bytes = path.stat().st_size if path.exists() else 0
     db = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?mode=rwc",
@@ -48,11 +48,13 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    db.text_factory = bytes  # damaged text is not UTF-8
+    # Damaged text may not be UTF-8.
+    db.text_factory = bytes
     try:
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
         tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        fresh = not tables and size_bytes <= PAGE_SIZE  # a process may have died while it made the file
+        # A process may have died while it created the file.
+        fresh = not tables and size_bytes <= PAGE_SIZE
         if not fresh:
             _check_head(db)
         db.execute(f"PRAGMA page_size={PAGE_SIZE}")
@@ -78,25 +80,25 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def put_meta(db: sqlite3.Connection, key: str, value: str) -> None:
-    """Keep a line of `meta`."""
+    """Write a row of `meta`."""
     db.execute(INSERT_META, (key, value, meta_crc(key, value)))
 
 
 def get_meta(db: sqlite3.Connection) -> dict[str, str]:
-    """All sound lines of `meta`."""
-    found: dict[str, str] = {}
+    """Return all sound rows of `meta`."""
+    values: dict[str, str] = {}
     for key, value, crc in db.execute("SELECT key, value, crc FROM meta ORDER BY key"):
         try:
             key, value = key.decode(), value.decode()
         except (AttributeError, UnicodeDecodeError):
             continue
         if meta_crc(key, value) == crc:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def check_structure(db: sqlite3.Connection) -> None:
-    """Unsound unless SQLite can use every page of the file, and its tables are ours."""
+    """Raise Unsound unless SQLite can read every page of the file and its tables are those of a journal."""
     _check_head(db)
     schema = {
         name.decode(errors="replace"): sql.decode(errors="replace")
@@ -107,7 +109,7 @@ def check_structure(db: sqlite3.Connection) -> None:
         raise Unsound("its tables are not those of a journal")
     stated = get_meta(db).get("format")
     if stated != str(FORMAT):
-        raise Unsound("it does not say its format")
+        raise Unsound("it does not state its format")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != b"ok":
         raise Unsound(verdict.decode(errors="replace").splitlines()[-1])
@@ -117,7 +119,7 @@ def _check_head(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise Unsound("it does not say that it is a journal")
+        raise Unsound("it is not marked as a journal")
     if version == FORMAT:
         return
     try:
@@ -126,43 +128,43 @@ def _check_head(db: sqlite3.Connection) -> None:
         stated = None
     if stated is not None and stated == str(version):
         raise NewerJournal(
-            f"has format {version}, this release reads up to {FORMAT}; use the release that wrote it"
+            f"has format {version}; this release reads up to {FORMAT}. Use the release that wrote it"
         )
-    raise Unsound(f"its format is said to be {version}")
+    raise Unsound(f"it claims to have format {version}")
 
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error while opening or reading speaks of what is in the file, and not of who may use it."""
+    """Whether an error while opening or reading is about the file's content rather than about access to it."""
     return _code(error) in _DAMAGE
 
 
 def cannot_open(path: Path, error: sqlite3.Error) -> JournalError:
-    """The error to raise when a file cannot be opened."""
+    """Return the error to raise when a file cannot be opened."""
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return JournalBusy(f"{path} is in use by another process; stop that one first")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
-            return JournalError(f"{path} cannot be opened; check that it and its folder are ours to write")
+            return JournalError(f"{path} cannot be opened; check that this user may write it and its folder")
         case sqlite3.SQLITE_FULL:
-            return DiskFull(f"{path} cannot be opened: the disk is full; make room, then start again")
+            return DiskFull(f"{path} cannot be opened: the disk is full; free some space, then start again")
     return JournalError(f"{path} cannot be opened: {error}")
 
 
 def cannot_write(path: Path, error: sqlite3.Error) -> AppendFailed:
-    """The error to raise when a write failed."""
+    """Return the error to raise when a write failed."""
     match _code(error):
         case sqlite3.SQLITE_FULL:
             return DiskFull(
-                f"{path}: the disk is full; make room, then start again: what was acknowledged is there"
+                f"{path}: the disk is full; free some space, then start again; everything acknowledged is saved"
             )
         case sqlite3.SQLITE_READONLY:
             return AppendFailed(f"{path} has become read-only; make it writable, then start again")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return AppendFailed(f"{path} is damaged ({error}); start again: it is mended when it is opened")
-    return AppendFailed(f"{path} could not be written ({error}); start again once the disk is well")
+            return AppendFailed(f"{path} is damaged ({error}); start again to have it repaired")
+    return AppendFailed(f"{path} could not be written ({error}); start again once the disk works")
 
 
 def _code(error: sqlite3.Error) -> int:

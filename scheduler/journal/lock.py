@@ -1,8 +1,8 @@
-"""The lock file beside a journal: who has it open, and how far it is known to have come.
+"""The lock file beside a journal: the process that has it open, and the last record known to be durable.
 
-The second is how a lost end is noticed, since SQLite takes a damaged write-ahead log for a shorter one. The number
-is written to shared memory after each commit, in one piece and without syncing: it outlives the process, and after a
-power cut it is merely old.
+The record number reveals a lost end, since SQLite takes a damaged write-ahead log for a shorter one. It is written to
+shared memory after each commit, in one piece and without syncing: it outlives the process, and after a power cut it is
+merely out of date.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from zlib import crc32
 
 from scheduler.journal.errors import JournalBusy, JournalError
 
-SIZE = 16  # two words of 64 bits: the last durable record with 24 bits of its checksum, the process
+# Two words of 64 bits: the last durable record with 24 bits of its checksum, and the process.
+SIZE = 16
 
 
 class LockFile:
-    """Held from construction to `close`. A killed process lets go of it."""
+    """A lock that is held from construction to `close`, or until the process dies."""
 
     def __init__(self, journal: Path) -> None:
         path = lock_path(journal)
@@ -46,7 +47,7 @@ class LockFile:
 
     @property
     def seq(self) -> int:
-        """The last record that is known to have been durable; 0 when nothing is known."""
+        """The last record known to be durable; 0 if none is."""
         return _seq_in(self._words[0])
 
     @seq.setter
@@ -54,28 +55,29 @@ class LockFile:
         self._words[0] = seq << 24 | crc32(b"%d" % seq) & 0xFFFFFF
 
     def discard(self) -> None:
-        """There turned out to be nothing to lock: leave no file that was not there before."""
+        """Delete the lock file if it is new, as there turned out to be no journal."""
         if self._new is not None:
             self._new.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._words.release()
         self._map.close()
         os.close(self._fd)
 
 
 def lock_path(journal: Path) -> Path:
-    """Where the lock file of a journal is."""
+    """Return the path of a journal's lock file."""
     return journal.with_name(journal.name + ".lock")
 
 
 @contextmanager
 def hands_off(journal: Path) -> Iterator[None]:
-    """Nobody may open the journal meanwhile; JournalBusy if somebody has. Works where we may only read."""
+    """Keep processes from opening the journal; raise JournalBusy if one has. Read permission is enough."""
     try:
         fd = os.open(lock_path(journal), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # no lock file: nobody has it open
+    # No lock file: no process has it open.
+    except OSError:
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""Opening a journal's file: checked before it is trusted, mended if it has to be, never worse off for it."""
+"""Open a journal's file: check it before it is trusted, and repair it if necessary without losing anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Opened(NamedTuple):
 
     db: sqlite3.Connection
     last_seq: int
-    mended: str  # why it had to be mended; empty: it had not
+    # Why it had to be repaired. Empty: it did not.
+    mended: str
 
 
 def refuse_special(path: Path) -> None:
@@ -33,29 +34,29 @@ def refuse_special(path: Path) -> None:
 
 
 def open_database(path: Path, known: int, *, durable: bool, strict: bool, name: Path) -> Opened:
-    """Connect to a file that is locked for us; errors call it `name`. `known`: a record it is known to have had."""
+    """Connect to a file whose lock we hold. Errors call it `name`; `known` is the last record known to be durable."""
     finish_mending(path)
     if known and not path.exists():
         raise NotAJournal(
-            f"{name} is gone, though {known} records were written to it; put it back, "
-            f"or delete {name.name}.lock to begin anew"
+            f"{name} has disappeared, and {known} records had been written to it; put it back, "
+            f"or delete {name.name}.lock to start a new journal"
         )
     try:
         return Opened(*_connect(path, known, durable, name), "")
     except layout.Unsound as error:
         why = str(error)
     if strict:
-        raise DamagedJournal(f"{name} is damaged: {why}; opened without 'strict' it is mended")
+        raise DamagedJournal(f"{name} is damaged: {why}; without 'strict' it is repaired")
     if not mend(path, known, why):
         raise NotAJournal(f"{name} is not a journal: {why}; choose another file")
     try:
         return Opened(*_connect(path, 0, durable, name), why)
     except layout.Unsound as error:
-        raise JournalError(f"{name} could not be mended: {error}") from None
+        raise JournalError(f"{name} could not be repaired: {error}") from None
 
 
 def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3.Connection, int]:
-    """The connection and the last record's number; Unsound with the files as they were."""
+    """Return a connection and the number of the last record; raise Unsound, and leave the files as they were."""
     log = _keep_log(path)
     db = None
     try:
@@ -65,7 +66,7 @@ def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3
         layout.check_structure(db)
         last = _last_seq(db)
         if last < known:
-            raise layout.Unsound(f"it ends at record {last}, and record {known} had been written")
+            raise layout.Unsound(f"it ends at record {last}, but record {known} had been written")
     except (layout.Unsound, NewerJournal, sqlite3.Error) as error:
         if db is not None:
             db.close()
@@ -80,12 +81,13 @@ def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3
         raise
     if log is not None:
         log.unlink()
-        sync_folder(path)  # before the first append: a log that came back would hide what was appended
+        # Before the first append: a log that came back would hide what was appended.
+        sync_folder(path)
     return db, last
 
 
 def _keep_log(path: Path) -> Path | None:
-    """A copy of the log that a crash left behind: SQLite deletes it on closing, with whatever it could not read."""
+    """Copy the log that a crash left behind: SQLite deletes it on closing, even what it could not read."""
     log, kept, copy = (beside(path, ending) for ending in ("-wal", "-wal.kept", "-wal.copy"))
     if kept.exists():
         os.replace(kept, log)
@@ -107,12 +109,12 @@ def _last_seq(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """A copy of a journal that nobody has open, to be looked at (and mended) without touching it."""
+    """Copy a journal that no process has open, so that it can be read, and repaired, without changing the original."""
     if not path.exists():
         raise NotAJournal(f"there is no journal {path}")
     with hands_off(path), TemporaryDirectory(prefix="journal-") as folder:
-        there = Path(folder, path.name)
+        copy = Path(folder, path.name)
         for ending in ("", "-wal", "-wal.kept", ".mended", ".lock"):
             if beside(path, ending).exists():
-                shutil.copyfile(beside(path, ending), beside(there, ending))
-        yield there
+                shutil.copyfile(beside(path, ending), beside(copy, ending))
+        yield copy

@@ -1,4 +1,4 @@
-"""From rows to records: what is sound is decoded, what is not becomes a Damage, holes are noticed."""
+"""From rows to records: sound rows are decoded; others, and holes between them, become Damage."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from scheduler.journal.codec import VERSION, decode_facts, snapshot_crc
 from scheduler.journal.errors import Damage, NewerJournal
 from scheduler.journal.record import Record, Row, Snapshot
 
-Holes = list[tuple[int, int, str]]  # records first to last are known not to be there, and why
+# Known holes: the first and the last missing record, and why they are missing.
+Holes = list[tuple[int, int, str]]
 
 
 def scan_rows(
     rows: Iterable[tuple[Any, ...]], after: int, last: int, holes: Holes, path: Path
 ) -> Iterator[Record | Damage]:
-    """Records and damage, in order, of everything after record `after` up to `last`."""
+    """Yield records and damage, in order, from after record `after` up to `last`."""
     expected, before_s = after + 1, None
-    pending: list[Damage] = []  # waits for the next sound record, to say when that was
+    # Damage that waits for the next sound record, whose time it states.
+    pending: list[Damage] = []
     for values in rows:
         row = Row(*values)
         record = _record(row, path)
@@ -32,7 +34,7 @@ def scan_rows(
             pending.append(replace(record, after_s=before_s))
             continue
         if pending:
-            yield from (replace(found, before_s=record.now_s) for found in pending)
+            yield from (replace(damage, before_s=record.now_s) for damage in pending)
             pending = []
         before_s = record.now_s
         yield record
@@ -44,7 +46,7 @@ def scan_rows(
 def _record(row: Row, path: Path) -> Record | Damage:
     if not row.is_sound:
         payload = row.payload if isinstance(row.payload, bytes) else None
-        return Damage(row.seq, row.seq, "its checksum does not fit", payload=payload)
+        return Damage(row.seq, row.seq, "its checksum is wrong", payload=payload)
     if row.version > VERSION:
         raise newer(path, row.seq, row.version)
     try:
@@ -54,15 +56,15 @@ def _record(row: Row, path: Path) -> Record | Damage:
 
 
 def newer(path: Path, seq: int, version: int) -> NewerJournal:
-    """The error for what a later release wrote."""
+    """Return the error for a record that a later release wrote."""
     return NewerJournal(
-        f"{path}: record {seq} is in version {version}, and this release reads up to {VERSION}; "
-        "use the release that wrote it, or the journal saved before the upgrade"
+        f"{path}: record {seq} has version {version}; this release reads up to {VERSION}. "
+        "Use the release that wrote it, or the journal saved before the upgrade"
     )
 
 
 def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iterator[Damage]:
-    """The hole from first to last, cut where what is known about it changes."""
+    """Yield the damage of a hole, split where the reason for it changes."""
     while first <= last:
         upto, why, known = last, "missing", False
         for start, end, reason in holes:
@@ -76,12 +78,12 @@ def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iter
 
 
 def checked_snapshot(seq: int, version: Any, payload: Any, crc: Any, path: Path) -> Snapshot | Damage:
-    """A snapshot if it is what was written."""
+    """Return a snapshot, or Damage if it is not what was written."""
     kept = payload if isinstance(payload, bytes) else None
     if not isinstance(version, int) or kept is None or abs(version) > 2**31 - 1:
-        return Damage(seq, seq, "it makes no sense", "snapshot", kept)
+        return Damage(seq, seq, "its columns are damaged", "snapshot", kept)
     if snapshot_crc(seq, version, kept) != crc:
-        return Damage(seq, seq, "its checksum does not fit", "snapshot", kept)
+        return Damage(seq, seq, "its checksum is wrong", "snapshot", kept)
     if version > VERSION:
         raise newer(path, seq, version)
     return Snapshot(seq, kept)

@@ -1,7 +1,7 @@
-"""What comes out of a journal: records, snapshots, and damage in their place. And what a journal can do.
+"""The items of a journal (records, snapshots, damage in their place), and the interface of journals.
 
-A journal is read by `scan`: everything after a number, in order, each a `Record` or a `Damage` that stands for one
-or several records. `records` and `read` are the same without the damage.
+`scan` reads a journal in order: every item is a `Record`, or a `Damage` that stands for one or several records.
+`records` and `read` leave the damage out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler.journal.errors import Damage
 
 
 class Record(NamedTuple):
-    """What one step came to. In a journal it is there as a whole or not at all."""
+    """The facts of one batch. A journal holds a record as a whole or not at all."""
 
     seq: int
     now_s: float
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as it is kept."""
+    """A record as it is stored."""
 
     seq: int
     now_s: float
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is what was written. Damaged columns may hold anything."""
+        """Whether the row is what was written. Damaged columns may hold anything."""
         try:
             return record_crc(self.seq, self.now_s, self.version, self.payload) == self.crc
         except (TypeError, ValueError, OverflowError, StructError):
@@ -42,45 +42,45 @@ class Row(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The state after record `seq`, in its own bytes."""
+    """The encoded state after record `seq`."""
 
     seq: int
     payload: bytes
 
 
 class Journal(Protocol):
-    """What recovery needs of a journal; `scheduler.drive` asks for less."""
+    """The interface of a journal, as recovery needs it; `scheduler.drive` needs less."""
 
     @property
     def last_seq(self) -> int:
-        """The number of the last record; 0 when there is none."""
+        """The number of the last record; 0 if there is none."""
         ...
 
     @property
     def read_only(self) -> bool:
-        """Whether it is only looked at."""
+        """Whether the journal was opened for reading only."""
         ...
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One atomic record; durable on return, if this journal promises that."""
+        """Append one atomic record; it is durable on return, if this journal promises that."""
         ...
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """All facts, oldest first."""
+        """Return all facts, oldest first."""
         ...
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Everything after record `after`, in order."""
+        """Yield everything after record `after`, in order."""
         ...
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Keep the state after record `seq`."""
+        """Write a snapshot of the state after record `seq`."""
         ...
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Snapshots, newest first."""
+        """Yield the snapshots, newest first."""
         ...
 
     def set_aside(self, damage: Sequence[Damage]) -> None:
-        """Move what is damaged to the quarantine."""
+        """Move damaged records and snapshots to the quarantine."""
         ...

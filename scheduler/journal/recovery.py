@@ -1,4 +1,4 @@
-"""Recovery of the scheduler itself: `recover` with the scheduler's state, its facts and its invariants."""
+"""Recovery of the scheduler: `recover` with its state, its facts and its invariants."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from scheduler.journal.record import Journal
 from scheduler.journal.repair.surviving_facts import fit
 from scheduler.journal.replay import Recovered, Rules, recover
 
-IDS_PER_RECORD_MAX = JOBS_PER_CALL_MAX  # numbers that one record is taken to have used at most
+# The most ids that one record may have used.
+IDS_PER_RECORD_MAX = JOBS_PER_CALL_MAX
 
 
 def lost(state: SchedulerState, records: int) -> tuple[float, Fact]:
-    """What is to be kept clear of: a record starts one epoch at most, and uses so many numbers."""
+    """Return the fact that skips every epoch and id that the lost records may have used."""
     jump = records * IDS_PER_RECORD_MAX
     return state.now_s, RecordsLost(
         records=records,
@@ -29,9 +30,9 @@ RULES = Rules(SchedulerState, SchedulerState.restore, apply, check, fit, lost)
 
 
 def recover_scheduler(journal: Journal, *, strict: bool = False) -> Recovered[SchedulerState]:
-    """The state that the journal adds up to.
+    """Recover the state from the journal.
 
-    With `lost_records`, identifiers that the state has not seen may have been used: the state counts on beyond them,
-    and the next `Core.take_over` believes no GPU to be free before its node has said so (docs/journal-format.md).
+    If records were lost, they may have used ids that the state does not know: the state skips those, and the next
+    `Core.take_over` counts no GPU as free before its node has reported (docs/journal-format.md).
     """
     return recover(journal, RULES, strict=strict)

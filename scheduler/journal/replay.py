@@ -1,8 +1,8 @@
-"""From a journal back to a state: the newest sound snapshot, then every fact after it.
+"""Replay a journal to a state: the newest sound snapshot, then every fact after it.
 
-Up to the first lost record every fact must apply. One that does not is a bug: it is set aside alone, as if its record
-were damaged. After the first loss a fact counts as far as it still fits (docs/journal-format.md says why), which is
-tried out on a state that can be taken back.
+Up to the first lost record every fact must apply. One that does not is a bug; it is set aside as if its record were
+damaged. After the first loss, a fact is applied as far as it still fits (docs/journal-format.md says why). That is
+tried on a state that can be rolled back.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from scheduler.journal.record import Journal, Record, Snapshot
 
 log = logging.getLogger(__name__)
 
-TRY_MIN, TRY_MAX = 16, 1024  # records that are applied between two looks at whether all is well
+# How many records are applied between two checks of the state.
+TRY_MIN, TRY_MAX = 16, 1024
 
 
 class State(Protocol):
-    """What a snapshot is made of."""
+    """A state that can be written as a snapshot."""
 
     def snapshot(self) -> bytes:
-        """All of it, as bytes."""
+        """Encode the state."""
         ...
 
 
@@ -37,12 +38,13 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A fact after the damage that did not fit any more, or only in part."""
+    """A fact after damage that was left out, or applied only in part."""
 
     seq: int
     fact: Fact
     why: str
-    raised: bool = False  # it cannot be applied, or breaks an invariant
+    # Whether it cannot be applied, or breaks an invariant.
+    raised: bool = False
 
     def __str__(self) -> str:
         return f"record {self.seq}: {type(self.fact).__name__} {self.why}"
@@ -50,76 +52,80 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Generic[S]):
-    """A state, and how it came about."""
+    """A recovered state, and how it was recovered."""
 
     state: S
     facts_applied: int
-    from_snapshot: int | None  # the record after which it was made; None: from the beginning
-    damage: tuple[Damage, ...]  # whatever was found, needed or not
+    # The record of the snapshot. None: replayed from the beginning.
+    from_snapshot: int | None
+    # All damage found, even in parts that were not needed.
+    damage: tuple[Damage, ...]
     skipped: tuple[Skipped, ...]
-    lost_records: int  # that the state would have needed; 0: it is exactly what it was
-    set_aside: tuple[Fact, ...] = ()  # facts that do not apply though nothing before them is lost: a bug
+    # How many of the lost records the state depends on. 0: the state is exact.
+    lost_records: int
+    # Facts that do not apply although nothing before them is lost: a bug.
+    set_aside: tuple[Fact, ...] = ()
 
     def report(self) -> list[str]:
-        """What a person should be told, in lines; none when all is well."""
-        return [*(str(found) for found in self.damage), *(str(skipped) for skipped in self.skipped)]
+        """Describe damage and skipped facts in lines; none if all is well."""
+        return [*(str(damage) for damage in self.damage), *(str(skipped) for skipped in self.skipped)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules(Generic[S]):
-    """How facts become a state."""
+    """The functions that turn facts into a state."""
 
     make: Callable[[], S]
     restore: Callable[[bytes], S]
     apply: Callable[[S, float, Fact], None]
-    check: Callable[[S], object] = lambda state: None  # raises when the state contradicts itself
+    check: Callable[[S], object] = lambda state: None  # raises on contradictions
+    # The facts to apply instead of one after records were lost: without its parts about unknown things.
     fit: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
-    # what a fact comes to after a record was lost: without what it says of things that nobody knows
+    # The fact that so many records are lost, and its time. It keeps their ids from being used again.
     lost: Callable[[S, int], tuple[float, Fact]] | None = None
-    # the fact that so many records are lost, and its time: from then on nobody takes their numbers for unused
 
 
 def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recovered[S]:
-    """The state that the journal adds up to. Damage never raises, unless `strict`; see `Recovered.damage`.
+    """Recover the state from a journal. Damage raises only if `strict`; otherwise see `Recovered.damage`.
 
-    After damage, and after facts that were set aside, the journal gets a snapshot of the result, so that the next start
-    does not have to find it again. It says with a fact how many records are lost, so that nobody ever uses their
-    numbers again.
+    After damage or a fact that was set aside, the journal gets a snapshot of the result, so that the next start need
+    not repeat the search, and a fact with the number of lost records, so that their ids are never used again.
     """
     damage: list[Damage] = []
-    in_doubt = 0  # the first record that does not apply
+    in_doubt = 0  # the first doubtful record
     with no_garbage_collection():
         state, start = _from_snapshot(journal, rules, damage)
         replay = _Replay(rules, state)
         after = 0 if start is None else start
         stream = journal.scan(after)
-        for found in stream:
-            if isinstance(found, Damage):
-                damage.append(found)
+        for item in stream:
+            if isinstance(item, Damage):
+                damage.append(item)
                 if strict:
-                    raise DamagedJournal(f"{found}; recovery without 'strict' goes on after it", found)
+                    raise DamagedJournal(f"{item}; recovery without 'strict' continues after it", item)
                 break
             try:
-                replay.apply(found)
+                replay.apply(item)
             except CannotReplay as error:
                 if strict:
                     raise
                 log.error("%(error)s", {"error": error}, exc_info=error)
-                replay.state, in_doubt = _before(journal, rules, found.seq), found.seq
-                stream = chain((found,), stream)
+                replay.state, in_doubt = _before(journal, rules, item.seq), item.seq
+                stream = chain((item,), stream)
                 break
-        if in_doubt or any(found.lost for found in damage):
+        if in_doubt or any(part.lost for part in damage):
             replay.carry_on(_records(stream, damage))
-        lost = sum(found.lost for found in damage)
-        set_aside = [one for one in replay.skipped if one.raised and in_doubt]
-        lost += len({one.seq for one in set_aside})
+        lost = sum(part.lost for part in damage)
+        set_aside = [skipped for skipped in replay.skipped if skipped.raised and in_doubt]
+        lost += len({skipped.seq for skipped in set_aside})
     if lost and rules.lost is not None:
         now_s, fact = rules.lost(replay.state, lost)
         rules.apply(replay.state, now_s, fact)
         if not journal.read_only:
-            journal.append(now_s, [fact])  # before the snapshot: who starts from that has to know it, too
+            # Before the snapshot, so that a start from the snapshot reads this fact, too.
+            journal.append(now_s, [fact])
     if (damage or lost) and not journal.read_only:
-        journal.set_aside([found for found in damage if not found.known])
+        journal.set_aside([part for part in damage if not part.known])
         journal.write_snapshot(journal.last_seq, replay.state.snapshot())
     return Recovered(
         replay.state,
@@ -128,29 +134,29 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
         tuple(damage),
         tuple(replay.skipped),
         lost,
-        tuple(one.fact for one in set_aside),
+        tuple(skipped.fact for skipped in set_aside),
     )
 
 
 def _before(journal: Journal, rules: Rules[S], seq: int) -> S:
-    """The state before this record, which was applied in part."""
+    """Rebuild the state before this record, which was applied in part."""
     state, start = _from_snapshot(journal, rules, [])
     replay = _Replay(rules, state)
-    for found in journal.scan(0 if start is None else start):
-        if isinstance(found, Damage) or found.seq >= seq:
+    for item in journal.scan(0 if start is None else start):
+        if isinstance(item, Damage) or item.seq >= seq:
             break
-        replay.apply(found)
+        replay.apply(item)
     return replay.state
 
 
 def _from_snapshot(journal: Journal, rules: Rules[S], damage: list[Damage]) -> tuple[S, int | None]:
-    for found in journal.snapshots():
-        if isinstance(found, Damage):
-            damage.append(found)
+    for item in journal.snapshots():
+        if isinstance(item, Damage):
+            damage.append(item)
             continue
-        state = _restored(found, rules, damage)
+        state = _restored(item, rules, damage)
         if state is not None:
-            return state, found.seq
+            return state, item.seq
     return rules.make(), None
 
 
@@ -159,22 +165,23 @@ def _restored(snapshot: Snapshot, rules: Rules[S], damage: list[Damage]) -> S | 
         return rules.restore(snapshot.payload)
     except NewerJournal:
         raise
-    except Exception as error:  # whatever the state thinks of its bytes: the records are there as well
+    # Any error at all: the records before the snapshot are there as well.
+    except Exception as error:
         why = f"it cannot be restored: {error!r}"
         damage.append(Damage(snapshot.seq, snapshot.seq, why, "snapshot", snapshot.payload))
         return None
 
 
 def _records(stream: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[Record]:
-    for found in stream:
-        if isinstance(found, Damage):
-            damage.append(found)
+    for item in stream:
+        if isinstance(item, Damage):
+            damage.append(item)
         else:
-            yield found
+            yield item
 
 
 class _Replay(Generic[S]):
-    """A state on its way through the records."""
+    """A state while records are applied to it."""
 
     def __init__(self, rules: Rules[S], state: S) -> None:
         self.rules = rules
@@ -183,7 +190,7 @@ class _Replay(Generic[S]):
         self.skipped: list[Skipped] = []
 
     def apply(self, record: Record) -> None:
-        """One record of a journal without a hole so far."""
+        """Apply a record before which nothing is lost."""
         seq, now_s, facts = record
         apply, state = self.rules.apply, self.state
         for fact in facts:
@@ -197,10 +204,11 @@ class _Replay(Generic[S]):
         self.facts_applied += len(facts)
 
     def carry_on(self, records: Iterator[Record]) -> None:
-        """The records after a hole: many at a time while all goes well, one by one where it does not."""
+        """Apply the records after a hole: in batches while all is well, one by one where it is not."""
         try:
             self.rules.check(self.state)
-        except Exception as error:  # what is broken already is no reason to leave out whatever follows
+        # An invariant that is broken already must not rule out all later facts.
+        except Exception as error:
             log.warning("the state breaks an invariant before the first record in doubt: %s", error)
             self.rules = replace(self.rules, check=lambda state: None)
         several = TRY_MIN
@@ -215,7 +223,8 @@ class _Replay(Generic[S]):
                         self._fit(record, fact)
                 self.rules.check(self.state)
                 several = min(2 * several, TRY_MAX)
-            except Exception:  # it does not matter why: it is found out fact by fact
+            # The cause is found fact by fact.
+            except Exception:
                 self.state, self.facts_applied = self.rules.restore(before), applied
                 del self.skipped[skipped:]
                 for record in batch:
@@ -233,13 +242,13 @@ class _Replay(Generic[S]):
         self.facts_applied += 1 if fitting else 0
 
     def _careful(self, record: Record) -> None:
-        """A record whole if that goes well; otherwise those of its facts with which all is well."""
+        """Apply a record as a whole, or else those of its facts that fit."""
         if self._try(record, record.facts):
             for fact in record.facts:
                 self._try(record, [fact])
 
     def _try(self, record: Record, facts: Sequence[Fact]) -> bool:
-        """Apply facts; whether that failed, in which case nothing has changed. A single one is then noted."""
+        """Apply facts; return whether several failed together. A failure changes nothing; a single fact is noted."""
         before, applied, skipped = self.state.snapshot(), self.facts_applied, len(self.skipped)
         try:
             for fact in facts:
@@ -257,12 +266,12 @@ class _Replay(Generic[S]):
 
 
 def _words(error: Exception) -> str:
-    return f"nothing is known of {error}" if isinstance(error, KeyError) else f"{error}" or repr(error)
+    return f"{error} is unknown" if isinstance(error, KeyError) else f"{error}" or repr(error)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Millions of new objects, none of them garbage: looking for cycles among them again and again takes the time."""
+    """Switch garbage collection off: replay makes millions of objects, and searching them for cycles takes long."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""The journal in a SQLite file. docs/journal-format.md says what is in it and why.
+"""The journal in a SQLite file. docs/journal-format.md describes its content and the reasons.
 
 Rules:
-- `append` returns when the record is durable, and one transaction holds one record (simulations: see `durable`);
+- `append` returns when the record is durable; one transaction holds one record (simulations: see `durable`);
 - after a failed write nothing more is written: the state in memory is ahead of the file, so the process must end;
-- nothing that could be read is ever thrown away because something else could not.
+- readable content is never dropped because other content is unreadable.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ from scheduler.journal.opening import copied, open_database, refuse_special
 from scheduler.journal.reading import Holes, checked_snapshot, scan_rows
 from scheduler.journal.record import Record, Row, Snapshot
 
-BATCH_RECORDS = 1000  # to a transaction, when not durable
+# The size of a transaction when the journal is not durable.
+BATCH_RECORDS = 1000
 BATCH_BYTES = 8 * 2**20
-COPY_PAGES, COPY_PAUSE_S = 256, 0.001  # a megabyte, then others may write
+# A megabyte, then a pause for others to write.
+COPY_PAGES, COPY_PAUSE_S = 256, 0.001
 _ROWS = "SELECT seq, now_s, version, payload, crc FROM records WHERE seq > ? ORDER BY seq"
 
 
 class CopyEnded(Exception):
-    """A copy was given up in the middle."""
+    """A copy was abandoned before it was complete."""
 
 
 class SqliteJournal:
-    """A journal in a file, created if it is not there.
+    """A journal in a file, which is created if it does not exist.
 
-    `durable=False` is for simulations: nothing is synced, and many records share a transaction. `read_only` looks at
-    a copy, of a journal that no daemon has open. `strict` raises DamagedJournal where a file would have to be mended.
+    `durable=False` is for simulations: nothing is synced, and many records share a transaction. `read_only` reads a
+    copy of a journal that no daemon has open. `strict` raises DamagedJournal instead of repairing a file.
     """
 
     def __init__(
@@ -72,7 +74,8 @@ class SqliteJournal:
             except NotAJournal:
                 self._lock.discard()
                 raise
-            self._db, self._seq, self.mended = opened  # mended: why the file had to be; empty if it had not
+            # `mended` says why the file had to be repaired; it is empty if it did not.
+            self._db, self._seq, self.mended = opened
             opening.callback(self._db.close)
             if durable:
                 self._lock.seq = self._seq
@@ -81,12 +84,12 @@ class SqliteJournal:
     # Writing
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One atomic record; durable on return, unless this journal is not."""
+        """Append one atomic record. It is durable on return, if the journal is."""
         if not facts:
             return
         self._check_writable()
         if not math.isfinite(now_s):
-            raise Unwritable(f"the time of a record is {now_s}, and must be a finite number")
+            raise Unwritable(f"the time of a record is {now_s}; it must be finite")
         payload = encode_facts(facts)
         seq = self._seq + 1
         row = Row(seq, now_s, VERSION, payload, record_crc(seq, now_s, VERSION, payload))
@@ -101,7 +104,7 @@ class SqliteJournal:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to SQLite that waits for a full batch."""
+        """Write the records that wait for a full batch."""
         if self._waiting:
             rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
             self._write(rows)
@@ -124,18 +127,17 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def _fail(self, error: sqlite3.Error) -> AppendFailed:
-        """Nothing is written after this."""
+        """Stop all further writing, and return the error to raise."""
         self._failed = str(error)
         self._waiting.clear()
         if self._db.in_transaction:
-            with suppress(
-                sqlite3.Error
-            ):  # SQLite has rolled back already, or will when the file is opened again
+            # SQLite has rolled back already, or will when the file is opened again.
+            with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
         return layout.cannot_write(self.path, error)
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Keep the state after record `seq`; durable, and in the database file itself, on return."""
+        """Write a snapshot of the state after record `seq`. On return it is durable, in the database file itself."""
         self._check_writable()
         if not 0 < seq <= self._seq:
             raise ValueError(f"a snapshot of record {seq}; records so far: {self._seq}")
@@ -149,43 +151,43 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def compact(self) -> int:
-        """Delete records that the last two snapshots both cover, and older snapshots. How many records went."""
+        """Delete older snapshots and the records that the last two snapshots cover; return the number of records."""
         self._check_writable()
         self.flush()
         newest = list(self.snapshots())[:2]
-        if len(newest) < 2 or any(isinstance(found, Damage) for found in newest):
+        if len(newest) < 2 or any(isinstance(snapshot, Damage) for snapshot in newest):
             return 0
         until = newest[1].seq  # type: ignore[union-attr]
         try:
             self._db.execute("BEGIN")
-            gone = self._db.execute("DELETE FROM records WHERE seq <= ?", (until,)).rowcount
+            deleted: int = self._db.execute("DELETE FROM records WHERE seq <= ?", (until,)).rowcount
             self._db.execute("DELETE FROM snapshots WHERE seq < ?", (until,))
             layout.put_meta(self._db, "compacted", str(until))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._fail(error) from None
-        return gone
+        return deleted
 
     def set_aside(self, damage: Sequence[Damage]) -> None:
-        """Move what is damaged to the quarantine; what is there already stays as it is."""
+        """Move damaged records and snapshots to the quarantine, unless they are there already."""
         self._check_writable()
         try:
             self._db.execute("BEGIN")
-            for found in damage:
-                table = "records" if found.part == "record" else "snapshots"
-                self._db.execute(f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?", (found.first, found.last))  # noqa: S608
+            for part in damage:
+                table = "records" if part.part == "record" else "snapshots"
+                self._db.execute(f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?", (part.first, part.last))  # noqa: S608
                 known = "SELECT 1 FROM quarantine WHERE part = ? AND first_seq = ? AND last_seq = ?"
-                if not self._db.execute(known, (found.part, found.first, found.last)).fetchone():
+                if not self._db.execute(known, (part.part, part.first, part.last)).fetchone():
                     self._db.execute(
                         layout.INSERT_QUARANTINE,
-                        (found.part, found.first, found.last, found.why, found.payload),
+                        (part.part, part.first, part.last, part.why, part.payload),
                     )
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._fail(error) from None
 
     def set_meta(self, key: str, value: str) -> None:
-        """Keep a word about the journal, such as what made it."""
+        """Write a property of the journal, such as the program that made it."""
         self._check_writable()
         try:
             layout.put_meta(self._db, key, value)
@@ -196,16 +198,16 @@ class SqliteJournal:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last record, readable or not; 0 when there is none."""
+        """The number of the last record, readable or not; 0 if there is none."""
         return self._seq
 
     @property
     def meta(self) -> dict[str, str]:
-        """What is said about the journal."""
+        """The properties of the journal."""
         return layout.get_meta(self._db)
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Everything after record `after`, in order; damage stands where the records would."""
+        """Yield the records after record `after`, in order, with damage in the place of lost ones."""
         self.flush()
         compacted = int(self.meta.get("compacted", "0"))
         holes: Holes = [(1, compacted, "compacted into a snapshot")] if compacted else []
@@ -219,30 +221,30 @@ class SqliteJournal:
             yield from scan_rows(self._db.execute(_ROWS, (after,)), after, self._seq, holes, self.path)
         except sqlite3.Error as error:
             raise DamagedJournal(
-                f"{self.path} is damaged: {error}; open it again to have it mended"
+                f"{self.path} is damaged: {error}; open it again to have it repaired"
             ) from None
 
     def records(self, after: int = 0) -> Iterator[Record]:
-        """The sound records after record `after`."""
-        return (found for found in self.scan(after) if isinstance(found, Record))
+        """Yield the sound records after record `after`."""
+        return (item for item in self.scan(after) if isinstance(item, Record))
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """The facts of all sound records, oldest first."""
+        """Yield the facts of all sound records, oldest first."""
         return ((record.now_s, fact) for record in self.records() for fact in record.facts)
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Snapshots, newest first; each is read when it is asked for."""
+        """Yield the snapshots, newest first, reading each one when it is needed."""
         for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq DESC").fetchall():
             row = self._db.execute("SELECT version, payload, crc FROM snapshots WHERE seq = ?", (seq,))
             version, payload, crc = row.fetchone()
             yield checked_snapshot(seq, version, payload, crc, self.path)
 
     def digest(self) -> str:
-        """SHA-256 over all sound records: equal for two journals that hold the same."""
+        """Return the SHA-256 of all sound records: equal for two journals with equal records."""
         return digest(self._rows())
 
     def export(self, path: str | Path) -> int:
-        """Write all sound records as JSON lines; how many."""
+        """Write all sound records as JSON lines; return how many."""
         return export(self._rows(), path)
 
     def _rows(self) -> Iterator[Row]:
@@ -253,28 +255,28 @@ class SqliteJournal:
                 yield row
 
     def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """A journal of its own with all that is in this one, as of the end of the copying; not synced.
+        """Copy this journal, as it is at the end of the copying, to a new file that is not synced.
 
-        Takes some seconds per gigabyte. It may run in a thread while others append over the same connection: SQLite
-        copies part by part, and puts into the copy what is written in between. CopyEnded when nobody wants it any more.
+        That takes some seconds per gigabyte. It may run in a thread while another appends over the same connection:
+        SQLite copies in parts, and adds to the copy what is written in between. Raise CopyEnded once `is_wanted`
+        returns False.
         """
 
         def pause(*_: int) -> None:
             if not is_wanted():
-                raise CopyEnded(f"{path} is not wanted any more")
+                raise CopyEnded(f"{path} is no longer wanted")
             time.sleep(COPY_PAUSE_S)
 
         self.flush()
         with closing(sqlite3.connect(path)) as copy:
-            copy.execute(
-                "PRAGMA synchronous=OFF"
-            )  # else the last part holds everybody up until it is on disk
+            # Otherwise the last part blocks all writers until it is on disk.
+            copy.execute("PRAGMA synchronous=OFF")
             self._db.backup(copy, pages=COPY_PAGES, progress=pause, sleep=COPY_PAUSE_S)
 
     # The end
 
     def close(self) -> None:
-        """Write what waits, and let go of the file. A journal whose write failed is left as it is."""
+        """Write the records that wait, and close the file. A journal whose write failed is left as it is."""
         with self._closing:
             if not self._failed:
                 self.flush()

@@ -82,7 +82,7 @@ def test_every_fact_can_be_read() -> None:
 def test_what_json_does_not_have_is_refused(number: float) -> None:
     """An infinity or a NaN is an error that names its place, not a silent null."""
     closed = LeaseClosed(exit=Exit("1", "finished", number, 1.0, 1.0, 1.0))
-    with pytest.raises(Unwritable, match=r"LeaseClosed\.exit\[2\] is -?(inf|nan), which JSON does not have"):
+    with pytest.raises(Unwritable, match=r"LeaseClosed\.exit\[2\] is -?(inf|nan), which JSON cannot hold"):
         encode_facts([EpochStarted(epoch=1), closed])
     with pytest.raises(Unwritable, match=r"PricesSet\.price_per_gpu_hour\.v100 is"):
         encode_facts([PricesSet(price_per_gpu_hour={"v100": number})])

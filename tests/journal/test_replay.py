@@ -106,12 +106,12 @@ def test_a_lost_record_costs_only_what_was_in_it(path: Path) -> None:
         assert set(recovered.state.jobs) == {str(n) for n in range(1, COUNT + 1)} - {"10"}
         assert recovered.state.jobs["11"] == "running"
         assert recovered.report() == [
-            "record 10 is lost (written after 4.5 s and before 5.5 s): its checksum does not fit",
-            f"record {COUNT + 1}: JobMoved does not fit: nothing is known of '10'",
+            "record 10 is lost (written after 4.5 s and before 5.5 s): its checksum is wrong",
+            f"record {COUNT + 1}: JobMoved does not fit: '10' is unknown",
         ]
         assert recovered.lost_records == 1
         assert [str(found) for found in quarantined(journal)] == [
-            "record 10 is lost: its checksum does not fit"
+            "record 10 is lost: its checksum is wrong"
         ]
         assert quarantined(journal)[0].payload is not None
     with SqliteJournal(path) as journal:
@@ -138,7 +138,7 @@ def test_a_damaged_snapshot_costs_nothing(path: Path) -> None:
         journal.compact()
         journal._db.execute("UPDATE snapshots SET payload = x'00' WHERE seq = 40")
         recovered = recover(journal, RULES)
-        assert recovered.report() == ["snapshot 40 is lost: its checksum does not fit"]
+        assert recovered.report() == ["snapshot 40 is lost: its checksum is wrong"]
         assert (recovered.from_snapshot, recovered.lost_records) == (20, 0)
         assert recovered.state.snapshot() == state_after(told(COUNT))
         found = latest_snapshot(journal)
@@ -183,7 +183,7 @@ def test_a_fact_that_never_fitted_is_set_aside(path: Path) -> None:
         assert recovered.set_aside == (records[1][1][1],)
         assert (recovered.lost_records, recovered.report()) == (
             1,
-            ["record 2: JobMoved does not fit: nothing is known of '7'"],
+            ["record 2: JobMoved does not fit: '7' is unknown"],
         )
         again = recover(journal, RULES)
     assert (again.set_aside, again.report(), again.state.jobs) == ((), [], recovered.state.jobs)

@@ -179,5 +179,5 @@ def test_who_waits_for_a_lost_job_is_held() -> None:
     job = recovered.state.jobs["2"]
     assert (job.state, job.why) == (
         JobState.HELD,
-        "nothing is known any more of job 1, for which it waits",
+        "the records of job 1, which it depends on, are lost",
     )

@@ -309,7 +309,7 @@ def test_a_later_layout_is_refused(path: Path) -> None:
     with SqliteJournal(path) as journal:
         journal.set_meta("format", "2")
         journal._db.execute("PRAGMA user_version=2")
-    with pytest.raises(NewerJournal, match=r"journal\.db has format 2, this release reads up to 1"):
+    with pytest.raises(NewerJournal, match=r"journal\.db has format 2; this release reads up to 1"):
         SqliteJournal(path)
 
 
@@ -331,7 +331,7 @@ def test_a_full_disk_promises_nothing(path: Path) -> None:
         pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
         journal._db.execute(f"PRAGMA max_page_count={pages + 1}")
         kept = 1
-        with pytest.raises(DiskFull, match="the disk is full; make room, then start again"):  # noqa: PT012
+        with pytest.raises(DiskFull, match="the disk is full; free some space, then start again"):  # noqa: PT012
             for now_s, facts in told(10_000):
                 journal.append(now_s, facts)
                 kept += 1

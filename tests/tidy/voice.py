@@ -20,8 +20,6 @@ TO_BE_REWRITTEN = (
     "gavel/training/checkpoint",
     "gavel/training/gang",
     "scheduler",
-    "scheduler/journal",
-    "scheduler/journal/repair",
     "scheduler/live",
     "scheduler/live/api",
     "scheduler/live/data",

@@ -1,1 +1,1 @@
-"""What to do with a damaged journal: salvage its records, keep the facts that still make sense."""
+"""Repair of damaged journals: salvage their records, keep the facts that still make sense."""

@@ -1,10 +1,10 @@
-"""A new database out of a damaged one, which stays beside it, complete.
+"""Build a new database from a damaged one, which is kept beside it, complete.
 
-The order of the steps is such that a process that dies between any two of them loses nothing, and the next one goes on:
+If a process dies between any two of the steps, nothing is lost and the next process continues:
 
-    .mending   a new database, being filled; whatever is left of an earlier one is thrown away
-    .mended    it is complete: from here on there is no way back
-    .damaged-1, .damaged-1-wal    what was there before
+    .mending   the new database while it is filled; the remains of an earlier attempt are deleted
+    .mended    the new database, complete: from here on it will replace the old one
+    .damaged-1, .damaged-1-wal    the old database
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scheduler.journal.repair.salvage import Salvaged, salvage
 
 
 def mend(path: Path, known: int, why: str) -> bool:
-    """Put a sound journal in the place of this one; False if there is nothing of a journal in it.
+    """Replace a damaged file by a sound journal; return False if nothing of a journal is in it.
 
-    Nobody has the file open, and `known` is the last record that was ever durable, as far as that is known.
+    No process may have the file open. `known` is the last record known to be durable.
     """
-    found = salvage(path, beside(path, "-wal"))
-    if found.is_empty and not known:
+    salvaged = salvage(path, beside(path, "-wal"))
+    if salvaged.is_empty and not known:
         return False
     new = beside(path, ".mending")
     _remove(new)
     _remove(beside(new, "-wal"))
     db = layout.connect(new, durable=True)
     try:
-        _fill(db, found, known, why)
+        _fill(db, salvaged, known, why)
     finally:
         db.close()
     os.replace(new, beside(path, ".mended"))
@@ -48,26 +48,28 @@ def finish_mending(path: Path) -> None:
         return
     old = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
     log = beside(path, "-wal")
-    if log.exists():  # first: once the database has its new name, this step is not repeated
+    # This comes first: once the database has its new name, this step is not repeated.
+    if log.exists():
         shutil.copyfile(log, beside(old, "-wal"))
     if path.exists():
         os.link(path, old)
     sync_folder(path)
-    _remove(log)  # it belongs to the old database, and SQLite would write it into the new one
+    # It belongs to the old database, and SQLite would apply it to the new one.
+    _remove(log)
     sync_folder(path)
     os.replace(new, path)
     sync_folder(path)
 
 
-def _fill(db: sqlite3.Connection, found: Salvaged, known: int, why: str) -> None:
-    compacted = int(found.meta.get("compacted", "0"))
-    # what compaction deleted may still lie about in free pages
-    records = [row for seq, row in sorted(found.records.items()) if seq > compacted]
-    last = max((known, compacted, *found.records, *found.snapshots))
+def _fill(db: sqlite3.Connection, salvaged: Salvaged, known: int, why: str) -> None:
+    compacted = int(salvaged.meta.get("compacted", "0"))
+    # Records that compaction deleted may still be in free pages.
+    records = [row for seq, row in sorted(salvaged.records.items()) if seq > compacted]
+    last = max((known, compacted, *salvaged.records, *salvaged.snapshots))
     db.execute("BEGIN")
     db.executemany(layout.INSERT_RECORD, records)
-    db.executemany(layout.INSERT_SNAPSHOT, sorted(found.snapshots.values()))
-    for key, value in sorted(found.meta.items()):
+    db.executemany(layout.INSERT_SNAPSHOT, sorted(salvaged.snapshots.values()))
+    for key, value in sorted(salvaged.meta.items()):
         if key != "format":
             layout.put_meta(db, key, value)
     expected = compacted + 1
@@ -82,7 +84,7 @@ def _fill(db: sqlite3.Connection, found: Salvaged, known: int, why: str) -> None
 
 
 def beside(path: Path, ending: str) -> Path:
-    """The file whose name has this ending more."""
+    """Return the path of the file whose name has this ending in addition."""
     return path.with_name(path.name + ending)
 
 

@@ -1,12 +1,12 @@
-"""Records out of a database that SQLite cannot read any more.
+"""Read records from a database that SQLite can no longer read.
 
-Every page of the database, and of the write-ahead log, is taken for a leaf of a table and searched for rows. Which
-page hung from which does not matter, nor does SQLite's bookkeeping: a row is believed when its own checksum fits.
-The file formats are SQLite's, https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6, 2.1 and 4.1.
+Every page of the database and of the write-ahead log is treated as a leaf of a table and searched for rows. The tree of
+pages and SQLite's bookkeeping do not matter: a row counts if its own checksum is right. The file formats are those of
+SQLite, https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6, 2.1 and 4.1.
 
-A page may be there several times: in the database, and in the log once for each commit. Records never change, so
-copies agree; should they not (a write that failed and was not acknowledged), the earlier one in the log's present run
-is what SQLite would have shown, then the database, then leftovers of older runs of the log.
+A page may exist several times: in the database, and in the log once for each commit. Records never change, so the
+copies agree. If they do not (a write failed and was not acknowledged), the earlier one in the log's current run is what
+SQLite would have shown, then the database, then what is left of older runs of the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SnapshotRow = tuple[int, int, bytes, int]
 
 @dataclass
 class Salvaged:
-    """What could be read."""
+    """The parts of a journal that could be read."""
 
     records: dict[int, Row] = field(default_factory=dict)
     snapshots: dict[int, SnapshotRow] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Salvaged:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was found: most likely this never was a journal."""
+        """Whether nothing could be read: most likely this never was a journal."""
         return not (self.records or self.snapshots or self.meta)
 
 
@@ -52,25 +52,27 @@ class _Page(NamedTuple):
 
 
 def salvage(database: Path, log: Path) -> Salvaged:
-    """Everything in these two files that is what it was when it was written."""
+    """Read everything from these two files that is unchanged since it was written."""
     main = [_Page(number, data) for number, data in enumerate(_blocks(database, 0, 0), 1)]
     current, stale = _log_pages(log)
-    copies: dict[int, list[bytes]] = {}  # of each page, the most credible last
+    # All copies of each page, the most credible one last.
+    copies: dict[int, list[bytes]] = {}
     for page in (*stale, *main, *current):
         copies.setdefault(page.number, []).append(page.data)
-    found = Salvaged()
+    salvaged = Salvaged()
     for page in (*current, *main, *stale):
-        _search(page, copies, found)
+        _search(page, copies, salvaged)
     newest = Salvaged()
     for page in current:
         _search(page, copies, newest)
-        found.meta |= newest.meta  # what is said about a journal does change
+        # Properties of a journal may change, so the newest ones count.
+        salvaged.meta |= newest.meta
         newest.meta.clear()
-    return found
+    return salvaged
 
 
 def _blocks(path: Path, start: int, head: int) -> Iterator[bytes]:
-    """Pages, each with the `head` bytes before it; a truncated last one is filled up with zeros."""
+    """Yield pages, each with the `head` bytes before it; pad a truncated last one with zeros."""
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -80,7 +82,7 @@ def _blocks(path: Path, start: int, head: int) -> Iterator[bytes]:
 
 
 def _log_pages(log: Path) -> tuple[list[_Page], list[_Page]]:
-    """Pages of the log's present run, and leftovers of older ones, each in the order they were written."""
+    """Return the pages of the log's current run, and those left from older runs, each in order of writing."""
     salts = next(_blocks(log, 0, 0), b"")[16:24]
     current: list[_Page] = []
     stale: list[_Page] = []
@@ -90,20 +92,21 @@ def _log_pages(log: Path) -> tuple[list[_Page], list[_Page]]:
     return current, stale
 
 
-def _search(page: _Page, copies: dict[int, list[bytes]], found: Salvaged) -> None:
+def _search(page: _Page, copies: dict[int, list[bytes]], salvaged: Salvaged) -> None:
     data = page.data
-    for head in (100, 0) if data[:6] == b"SQLite" else (0,):  # the first page starts with the file's header
+    # The first page starts with the header of the file.
+    for head in (100, 0) if data[:6] == b"SQLite" else (0,):
         if data[head] != LEAF:
             continue
         cells = min(unpack_from(">H", data, head + 3)[0], (PAGE_SIZE - head - 8) // 2)
         for offset in unpack_from(f">{cells}H", data, head + 8):
             for payload, rowid in _cell(data, offset, copies):
-                if _keep(rowid, payload, found):
+                if _keep(rowid, payload, salvaged):
                     break
 
 
 def _cell(data: bytes, offset: int, copies: dict[int, list[bytes]]) -> Iterator[tuple[bytes, int]]:
-    """Payload and row number of a cell. Where it goes on in other pages: once for each way of reading those."""
+    """Yield the payload and row number of a cell, once for each way of reading its overflow pages."""
     try:
         size, offset = _varint(data, offset)
         rowid, offset = _varint(data, offset)
@@ -129,22 +132,22 @@ def _cell(data: bytes, offset: int, copies: dict[int, list[bytes]]) -> Iterator[
             yield b"".join(parts), rowid
 
 
-def _keep(rowid: int, payload: bytes, found: Salvaged) -> bool:
-    """Take a row in if it is one of ours; later copies do not replace earlier ones."""
+def _keep(rowid: int, payload: bytes, salvaged: Salvaged) -> bool:
+    """Add a row if it is sound; later copies do not replace earlier ones. Return whether it was."""
     try:
         match _columns(payload):
             case [None, int() | float() as now_s, int() as version, bytes() as facts, int() as crc]:
                 row = Row(rowid, float(now_s), version, facts, crc)
                 if row.is_sound:
-                    found.records.setdefault(rowid, row)
+                    salvaged.records.setdefault(rowid, row)
                     return True
             case [None, int() as version, bytes() as state, int() as crc]:
                 if snapshot_crc(rowid, version, state) == crc:
-                    found.snapshots.setdefault(rowid, (rowid, version, state, crc))
+                    salvaged.snapshots.setdefault(rowid, (rowid, version, state, crc))
                     return True
             case [str() as key, str() as value, int() as crc]:
                 if meta_crc(key, value) == crc:
-                    found.meta.setdefault(key, value)
+                    salvaged.meta.setdefault(key, value)
                     return True
     except (IndexError, StructError, UnicodeDecodeError, OverflowError):
         pass
@@ -152,7 +155,7 @@ def _keep(rowid: int, payload: bytes, found: Salvaged) -> bool:
 
 
 def _columns(payload: bytes) -> list[Any]:
-    """The values of a row; empty when it has more than ours have."""
+    """Decode the values of a row; return none if it has more columns than any of our tables."""
     head, at = _varint(payload, 0)
     kinds: list[int] = []
     while at < head:
@@ -184,7 +187,7 @@ def _columns(payload: bytes) -> list[Any]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in SQLite's variable length, and where it ends."""
+    """Decode a number of SQLite's variable length; return it and where it ends."""
     value = 0
     for index in range(8):
         byte = data[at + index]

@@ -1,8 +1,8 @@
-"""What a fact comes to once an earlier record was lost: what it says of things that are still known.
+"""The surviving part of a fact after earlier records were lost: its content about things that are still known.
 
-Two rules. What is about a lost job, lease or node is left out, so that one lost grant does not take the round after
-it along, and that the next. And what a fact could not have said, had not something else happened before, has happened:
-GPUs that are given to another lease were free, so the lease that had them is closed, though nobody knows how it ended.
+There are two rules. Parts about a lost job, lease or node are left out, so that one lost grant does not invalidate the
+next round, and that one the round after it. And whatever must have happened before a fact has happened: if GPUs are
+granted to another lease they were free, so the lease that had them is closed, although its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
 
 
 def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
-    """The facts to apply instead of this one; usually just itself."""
+    """Return the facts to apply instead of this one; usually just this one."""
     match fact:
         case f.ProgressMade():
-            known = tuple(made for made in fact.progress if made.lease in state.leases)
+            known = tuple(progress for progress in fact.progress if progress.lease in state.leases)
             return _kept(fact, known == fact.progress, bool(known), progress=known)
         case f.LeasesStarted():
             return _started(state, now_s, fact)
@@ -59,17 +59,17 @@ def _kept(fact: f.Fact, whole: bool, any_left: bool, **parts: object) -> Sequenc
 
 
 def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
-    """Whether a lost job succeeded nobody knows, so who waits for one is held, for a person to decide."""
+    """Hold a job that depends on a lost one, for its user to decide: it is unknown whether that one succeeded."""
     known = tuple(other for other in fact.blocked_by if other in state.jobs)
     if known == fact.blocked_by:
         return (fact,)
     lost = sorted(set(fact.blocked_by) - set(known))
-    why = f"nothing is known any more of job {', '.join(lost)}, for which it waits"
+    why = f"the records of job {', '.join(lost)}, which it depends on, are lost"
     return replace(fact, blocked_by=known), f.JobMoved(job=fact.job, move=Move.HOLD, why=why)
 
 
 def _forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Sequence[f.Fact]:
-    """Whoever is forgotten had ended and held nothing; how it ended may be what was lost."""
+    """Close and cancel forgotten jobs that seem to be alive: they had ended, and the record of that was lost."""
     known = tuple(name for name in fact.jobs if name in state.jobs)
     keys = tuple(key for key in fact.keys if key in state.requests)
     jobs = [state.jobs[name] for name in known]
@@ -81,14 +81,14 @@ def _forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Se
 
 
 def _started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
-    """Whoever has started waits for nobody: those that it waited for are closed."""
+    """Close the leases that started ones waited for: a lease that has started waits for none."""
     leases = tuple(name for name in fact.leases if name in state.leases)
     closed = {other for name in leases for other in state.leases[name].waits_for}
     return *_closed(state, now_s, closed), *_kept(fact, leases == fact.leases, bool(leases), leases=leases)
 
 
 def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Sequence[f.Fact]:
-    ended = tuple(name for name in fact.ended if _goes_on(state, name))
+    ended = tuple(name for name in fact.ended if _continues(state, name))
     granted = _grants(state, fact.granted)
     rebundled = _rebundled(state, fact.rebundled)
     closed = _closed(state, now_s, _made_way(state, granted, dict(rebundled)) - set(ended))
@@ -112,7 +112,7 @@ def _filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> Sequence
     return *closed, *_kept(fact, whole, bool(granted or rebundled), granted=granted, rebundled=rebundled)
 
 
-def _goes_on(state: SchedulerState, name: str) -> bool:
+def _continues(state: SchedulerState, name: str) -> bool:
     holding = state.leases.get(name)
     return holding is not None and holding.phase != Phase.STOPPING
 
@@ -138,22 +138,22 @@ def _rebundled(
 
 
 def _made_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]) -> set[str]:
-    """Leases that cannot be there any more, or these could not have been granted."""
-    gone: set[str] = set()
+    """Return the leases that must have ended before these could be granted."""
+    ended: set[str] = set()
     for lease in granted:
         before = state.jobs[lease.job].lease
         if before is not None:
-            gone.add(before)
+            ended.add(before)
         for gpu in lease.gpus:
             for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
                 going_on = state.leases[name].phase != Phase.STOPPING
                 if going_on and bundles.get(name, state.leases[name].bundle) != lease.bundle:
-                    gone.add(name)
-    return gone
+                    ended.add(name)
+    return ended
 
 
 def _closed(state: SchedulerState, now_s: float, leases: set[str]) -> list[f.Fact]:
-    """They are over, with what was last heard of them."""
+    """Return the facts that close these leases, with their last known progress."""
     return [
         f.LeaseClosed(exit=_last_words(state, now_s, state.leases[name]), lapsed=True)
         for name in sorted(leases, key=int)
@@ -167,7 +167,7 @@ def _last_words(state: SchedulerState, now_s: float, holding: Holding) -> Exit:
 
 
 def _of_known_jobs(state: SchedulerState, shares: Shares) -> Shares:
-    """Without the columns of jobs that are lost."""
+    """Return shares without the columns of lost jobs."""
     known = [job in state.jobs for job in shares.jobs]
     if all(known):
         return shares

@@ -109,7 +109,7 @@ def test_a_damaged_journal(tmp_path: Path, gavel: Gavel, damage: Any) -> None:
         ),
         (
             (moved("z", Move.CANCEL),),
-            "unknown: job z is moved, and was never submitted (job z: 4.000 cancel)",
+            "unknown: job z is moved but was never submitted (job z: 4.000 cancel)",
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_missing_log_is_noticed(killed: Path, tmp_path: Path) -> None:
     (path.parent / "journal.db-wal").unlink()
     (damage,) = check_the_rest(path)
     assert (damage.first, damage.last) == (COUNT // 2 + 1, COUNT)
-    assert f"it ends at record {COUNT // 2}, and record {COUNT} had been written" in damage.why
+    assert f"it ends at record {COUNT // 2}, but record {COUNT} had been written" in damage.why
 
 
 def test_what_was_damaged_is_kept(closed: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_strict_opening_mends_nothing(closed: Path, tmp_path: Path) -> None:
     with open(path, "r+b") as cut:
         cut.truncate(5 * PAGE)
     before = path.read_bytes()
-    with pytest.raises(DamagedJournal, match=r"journal\.db is damaged: .*without 'strict' it is mended"):
+    with pytest.raises(DamagedJournal, match=r"journal\.db is damaged: .*without 'strict' it is repaired"):
         SqliteJournal(path, strict=True)
     assert path.read_bytes() == before
 
