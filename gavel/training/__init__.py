@@ -1,15 +1,15 @@
-"""What a training script imports to run under Gavel; without Gavel it changes nothing.
+"""The library that a training script imports to run under Gavel; without Gavel it changes nothing.
 
     from gavel.training import LeasedIterator, TorchCheckpoint
 
 Rules of this package:
 
-- It imports the standard library only; PyTorch, Transformers and Lightning where they are used, and only then.
-- It runs in the job's own environment, which may be older than ours: Python 3.9 will do.
-- It stands alone: this directory and `gavel/__init__.py` are all that the agent puts on a job's path.
-- It never stops a loop without reason, and never lets one run on without its lease.
+- It imports only the standard library, and PyTorch, Transformers and Lightning where and when they are used.
+- It runs in the job's own environment, which may be older than the agent's: Python 3.9 is enough.
+- It is self-contained: the agent puts only this directory and `gavel/__init__.py` on a job's path.
+- It never stops a loop without a reason, and never lets one continue without its lease.
 
-docs/training.md is the page for users, docs/job-directory.md what it agrees on with the agent.
+docs/training.md is the page for users; docs/job-directory.md is the contract with the agent.
 """
 
 from __future__ import annotations

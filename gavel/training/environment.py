@@ -1,6 +1,6 @@
-"""What the agent told this process through its environment (docs/job-directory.md).
+"""The variables that the agent sets for this process (docs/job-directory.md).
 
-Read once, checked, and from then on a plain value. Without `GAVEL_RUN_DIR` there is no Gavel around.
+They are read once, checked, and then passed on as plain values. Without `GAVEL_RUN_DIR` the process is outside Gavel.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 
 from gavel.training.errors import EnvironmentFault
 
-STEPS_MAX = 2**53  # what JSON carries exactly everywhere
+# The largest whole number that every JSON reader keeps exact.
+STEPS_MAX = 2**53
 
 
 @dataclass(frozen=True)
 class Run:
-    """One lease, as one of its ranks sees it."""
+    """One lease, from the point of view of one of its ranks."""
 
     run_dir: Path
     job: str
@@ -31,7 +32,7 @@ class Run:
 
 
 def run_of(environ: Mapping[str, str] | None = None) -> Run | None:
-    """The lease that this process runs under, or None outside Gavel."""
+    """Return the lease of this process, or None outside Gavel."""
     env = os.environ if environ is None else environ
     if not env.get("GAVEL_RUN_DIR"):
         return None
@@ -50,22 +51,24 @@ def run_of(environ: Mapping[str, str] | None = None) -> Run | None:
 
 
 def ranks_of(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """This process's rank and the number of ranks, in Gavel or under any other launcher."""
+    """Return the rank of this process and the number of ranks, under Gavel or any other launcher."""
     env = os.environ if environ is None else environ
     rank, world = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
     if not 0 <= rank < max(world, 1):
-        raise EnvironmentFault(f"RANK is {rank}, WORLD_SIZE is {world}: ranks go from 0 to WORLD_SIZE - 1")
+        raise EnvironmentFault(
+            f"RANK is {rank}, WORLD_SIZE is {world}: expected a rank from 0 to WORLD_SIZE - 1"
+        )
     return rank, max(world, 1)
 
 
 def steps_of(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many steps the job has to do in all, if that was said (`GAVEL_STEPS`)."""
+    """Return the job's total number of steps (`GAVEL_STEPS`), or None if it is not set."""
     env = os.environ if environ is None else environ
     return _whole(env, "GAVEL_STEPS", 0) if env.get("GAVEL_STEPS") else None
 
 
 def speed_of(environ: Mapping[str, str] | None = None) -> float:
-    """How fast an emulated GPU is to be (`GAVEL_SPEED`); 1 where nothing is said."""
+    """Return the speed of an emulated GPU (`GAVEL_SPEED`); 1 if it is not set."""
     env = os.environ if environ is None else environ
     text = env.get("GAVEL_SPEED") or "1"
     try:

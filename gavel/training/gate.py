@@ -1,14 +1,13 @@
-"""Between steps: whether the loop goes on, saves, or stops. One number decides nearly always.
+"""The gate between steps: it decides whether the loop continues, saves or stops. Nearly always one number is enough.
 
-The loop counts its steps in `done` and compares them with `limit`, which costs next to nothing. Only at the
-limit it calls `arrive`, and that is where steps in total, periodic checkpoints and what the ranks have agreed
-on are looked at.
+The loop counts its steps in `done` and compares them with `limit`, which costs almost nothing. Only at the limit does
+it call `arrive`, which considers the total number of steps, periodic checkpoints and the agreement between ranks.
 
-A rank is asked how far it is by another thread, while its loop runs on. `promise` answers so that the answer
-holds: first it puts the limit below everything, so that the loop stops at its next look; only then does it
-read how far the loop is. The loop may have looked just before and be in one step more, never in two. So the
-answer is `done + 1`, and the loop is let go that far. A loop that is held back there waits for the decision,
-which is a message away; when none comes in time, it goes on, or stops where it is.
+Another thread asks how far the loop is, while the loop runs. `promise` gives an answer that stays true: first it sets
+the limit below everything, so that the loop stops at its next comparison; only then does it read `done`. The loop may
+have compared just before and be in one more step, but never in two. So the answer is `done + 1`, and the loop may run
+that far. There it waits for the decision, which is one message away. If none arrives in time, the loop continues, or
+stops where it is.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NOW = -1
 
 
 class Due(NamedTuple):
-    """What is to be done at a step: save, stop, and whether that was the last one of all."""
+    """The actions due at a step: save, stop; and whether it was the last step of the job."""
 
     save: bool
     stop: bool
@@ -39,7 +38,8 @@ class Gate:
         self.done = 0
         self.limit = FOREVER
         self.looping = False
-        self._dealt_with = 0  # the step that `arrive` last saw
+        # The last step that `arrive` handled.
+        self._dealt_with = 0
         self.total: int | None = None
         self.every: int | None = None
         self._saves: list[int] = []
@@ -50,7 +50,7 @@ class Gate:
         self._changed = threading.Condition()
 
     def open(self, done: int, total: int | None, every: int | None) -> None:
-        """A loop that has done so many steps, has to do so many in all, and saves every so often."""
+        """Begin a loop: `done` steps are done of `total`, and every `every` steps it saves."""
         with self._changed:
             self.done, self.total, self.every = done, total, every
             self._dealt_with = done
@@ -58,7 +58,7 @@ class Gate:
 
     @property
     def stopping(self) -> bool:
-        """Whether an end of this lease has been decided, and the loop has come as far."""
+        """Whether the last step of this lease has been decided and reached."""
         return self._stop_at is not None and self.done >= self._stop_at
 
     @property
@@ -67,7 +67,7 @@ class Gate:
         return self.total is not None and self.done >= self.total
 
     def arrive(self, step: int) -> Due:
-        """What is due now that `step` steps are done; waits while a promise keeps this rank here."""
+        """Return the actions due after `step` steps. Wait while a promise keeps this rank here."""
         with self._changed:
             finished = self.total is not None and step >= self.total
             while not finished and self._promised is not None and step >= self._promised:
@@ -84,7 +84,7 @@ class Gate:
     # --------------------------------------------------------------------------------- the other threads
 
     def promise(self, patience_s: float, then_stop: bool) -> int:
-        """Hold the loop, and say which step it will not go beyond without a decision."""
+        """Hold the loop, and return the step that it will not pass without a decision."""
         with self._changed:
             self.limit = NOW
             promised = self.done + (1 if self.looping else 0)
@@ -97,7 +97,7 @@ class Gate:
             return promised
 
     def decide(self, step: int, stop: bool) -> None:
-        """All ranks save at `step`, and stop there too if so decided. Ends a promise."""
+        """Save at `step`, as all ranks do, and stop there if `stop`. This ends a promise."""
         with self._changed:
             self._promised = None
             if not stop:
@@ -108,20 +108,20 @@ class Gate:
             self._changed.notify_all()
 
     def stop_here_unless_decided(self) -> None:
-        """Stop at the next look, wherever that is: nobody to agree with can be reached."""
+        """Stop after the current step, unless a step is decided: no other rank can be reached to agree with."""
         if self._stop_at is None:
             self.decide(0, stop=True)
 
     # ----------------------------------------------------------------------------------- with the lock held
 
     def _give_up(self) -> None:
-        """The time for a decision is over: the promise is void."""
+        """Drop a promise, as the time for a decision is over."""
         self._promised = None
         if self._then_stop:
             self._stop_at = 0
 
     def _set_limit(self) -> None:
-        """The first step at which there is something to do."""
+        """Set the limit to the first step at which an action may be due."""
         marks = [*self._saves, self._stop_at, self._promised, self.total]
         if self.every is not None:
             marks.append((self._dealt_with // self.every + 1) * self.every)

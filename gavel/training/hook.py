@@ -1,8 +1,8 @@
-"""What a trainer's callback needs: how far it may go, and where its checkpoints are.
+"""Building blocks of callbacks for trainers: how far the trainer may go, and where its checkpoints are.
 
-A trainer has its own loop and its own format of checkpoints. `Steps` is the gate in its terms; `Places` gives each
-attempt a directory of its own, so that a stale one cannot overwrite what a newer one saved, and finds the
-newest checkpoint that was written to its end: a file beside it says so (`NAME.complete`).
+A trainer has its own loop and its own format of checkpoints. `Steps` is the gate for its loop. `Places` gives each
+attempt a directory of its own, so that a stale attempt cannot overwrite the checkpoints of a newer one, and finds the
+newest complete checkpoint, which a file beside it marks (`NAME.complete`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class Steps:
     def __init__(self) -> None:
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
-        self.stopped = False  # by the lease, or because GAVEL_STEPS are done
+        # Whether the lease or the total number of steps ended the loop.
+        self.stopped = False
 
     def begin(self, done: int, total: int | None, every_s: float | None, every_steps: int | None) -> Due:
-        """The loop starts; what is due before its first step."""
+        """Begin the loop; return the actions due before its first step."""
         totals = [steps for steps in (total, steps_of()) if steps is not None]
         total = min(totals, default=None)
         self.stopped = False
@@ -46,7 +47,7 @@ class Steps:
         return self.done(done)
 
     def done(self, step: int) -> Due:
-        """So many steps are done: what is due."""
+        """Return the actions due after `step` steps."""
         self._gate.done = step
         if step < self._gate.limit:
             return GO_ON
@@ -56,7 +57,7 @@ class Steps:
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """While a checkpoint is written; at its end it is safe. A last one is the last word, too."""
+        """Enclose the writing of a checkpoint, which is safe afterwards. After the last one, report the end as well."""
         if self._session is None:
             yield
         else:
@@ -68,7 +69,7 @@ class Steps:
         pacing.start_over()
 
     def end(self, step: int) -> None:
-        """The loop is over, for whatever reason; if it was not the lease, that was all."""
+        """End the loop. Unless the lease stopped it, the job is finished."""
         self._gate.looping = False
         if self._session is not None:
             self._session.end(self._gate.finished or not self.stopped, step)
@@ -92,16 +93,16 @@ class Places:
 
     @property
     def place(self) -> Path:
-        """Where this attempt saves."""
+        """The directory in which this attempt saves."""
         return self._root if self._token is None else self._root / str(self._token)
 
     def check(self) -> None:
-        """Raise StaleAttempt if a newer attempt has come here, or may; call it before anything is written."""
+        """Raise StaleAttempt if a newer attempt has claimed the directory, or may. To be called before any write."""
         session.check_lease()
         self._store.check_claims()
 
     def complete(self, checkpoint: Path) -> None:
-        """A checkpoint, a file or a directory, has been written by all ranks: now it counts."""
+        """Mark a checkpoint, a file or a directory that all ranks have written, as complete."""
         if self.rank != 0:
             return
         for path in [checkpoint, *checkpoint.rglob("*")]:
@@ -114,7 +115,7 @@ class Places:
         self._delete_old(checkpoint)
 
     def _newest(self) -> str | None:
-        """Of the newest attempt that has one, the checkpoint that was completed last; by name, from the root."""
+        """Return the last complete checkpoint of the newest attempt that has one, relative to the root; else None."""
         attempts = sorted((path for path in entries(self._root) if token_of(path.name)), reverse=True)
         for attempt in attempts:
             marks = [path for path in entries(attempt) if path.name.endswith(MARK)]
@@ -124,7 +125,7 @@ class Places:
         return None
 
     def _delete_old(self, newest: Path) -> None:
-        """Attempts older than the one that this one went on from; marks whose checkpoint the trainer deleted."""
+        """Delete attempts older than the one resumed from, and marks whose checkpoint the trainer has deleted."""
         keep = {newest.parent, self.newest.parent} if self.newest is not None else {newest.parent}
         for attempt in entries(self._root):
             if self._token is None or token_of(attempt.name) is None or attempt in keep:

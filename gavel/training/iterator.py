@@ -7,8 +7,8 @@
     if steps.finished:
         export(model)
 
-The checkpoint is loaded when the iterator is made, so make it last. A step counts as done when the loop comes
-back for the next batch. Outside Gavel the loop ends with its steps, or with the loader, and never before.
+The iterator loads the checkpoint when it is made, so make it after everything else. A step counts as done when the loop
+asks for the next batch. Outside Gavel the loop ends with its steps or its loader, and never before.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _END = object()
 
 
 class Checkpoint(Protocol):
-    """What a loop resumes from and saves to. All ranks call both; `save` returns when the step is safe on disk.
+    """The checkpoint of a loop. All ranks call both methods; `save` returns when the step is safe on disk.
 
-    One that has a method `attach(name, part, of_rank)` is given the position in the data to keep: objects with
-    `state_dict` and `load_state_dict`, of which those with `of_rank` differ between ranks.
+    If it has a method `attach(name, part, of_rank)`, it also keeps the position in the data: `part` has `state_dict`
+    and `load_state_dict`, and differs between ranks if `of_rank` is set.
     """
 
     def load(self) -> int:
-        """Restore the newest state there is; the step that it is of, 0 for a fresh start."""
+        """Restore the newest state; return its step, or 0 for a fresh start."""
 
     def save(self, step: int) -> None:
-        """Keep the state as that of this step."""
+        """Save the state as that of this step."""
 
 
 class LeasedIterator(Generic[Batch]):
-    """Batches, until all steps are done or the lease is over.
+    """An iterator over batches that ends when all steps are done or the lease is over.
 
-    With a number of steps (`steps`, else `GAVEL_STEPS`) it goes over the loader as often as it takes. Without,
-    or inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` save in
-    between, so that a crash loses little. `synthetic` gives the first batch again and again, to measure a
-    model without its data.
+    With a number of steps (`steps`, else `GAVEL_STEPS`) it repeats the loader as often as necessary. Without one, or
+    inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` set the distance
+    between periodic checkpoints, so that a crash loses little. `synthetic` repeats the first batch, to measure a model
+    without its data.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LeasedIterator(Generic[Batch]):
         if not synthetic:
             self._position.resume(self._saved, must_resume=attach is None and self._session is not None)
         total = steps if steps is not None else steps_of()
-        self._in_epochs = self._ended = self._said = False
+        self._in_epochs = self._ended = self._end_reported = False
         if self._session is None:
             self._gate.open(self._saved, total, every_steps)
             self._keep_time()
@@ -92,25 +92,25 @@ class LeasedIterator(Generic[Batch]):
 
     @property
     def step(self) -> int:
-        """Steps done, over the whole life of the job."""
+        """The number of steps done over the whole life of the job."""
         return self._gate.done
 
     @property
     def epoch(self) -> int:
-        """The number of the pass over the data that the loop is in, from 0."""
+        """The number of the current pass over the data, from 0."""
         return self._position.epoch
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done; false while there are some, also when only this lease is over."""
+        """Whether all steps are done; False if only this lease is over."""
         return self._ended or self._gate.finished
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches; at the end of the lease, or of all steps, a checkpoint and no more."""
+        """Iterate over the batches. At the end of the lease or of all steps, save a checkpoint and stop."""
         return self._batches()
 
     def epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """Numbers of passes, from where the job is, to iterate once inside each of them:
+        """Iterate over the numbers of passes that remain; iterate over the batches once inside each of them:
 
         for epoch in steps.epochs(10):
             for batch in steps:
@@ -124,7 +124,8 @@ class LeasedIterator(Generic[Batch]):
                 yield epoch
                 if self._over():
                     return
-                if self.epoch == epoch:  # the script left the pass before its end, or never began it
+                # The script left the pass before its end, or never began it.
+                if self.epoch == epoch:
                     if self.step == before:
                         raise TrainingError(
                             "inside epochs(), iterate over the LeasedIterator: no step was done"
@@ -144,7 +145,7 @@ class LeasedIterator(Generic[Batch]):
             return
         gate.looping = True
         try:
-            if step >= gate.limit and not self._may_go_on(step):
+            if step >= gate.limit and not self._may_continue(step):
                 return
             while True:
                 batches = self._pass()
@@ -155,7 +156,7 @@ class LeasedIterator(Generic[Batch]):
                 for batch in rest:
                     yield batch
                     gate.done = step = step + 1
-                    if step >= gate.limit and not self._may_go_on(step):
+                    if step >= gate.limit and not self._may_continue(step):
                         return
                 if not self._synthetic:
                     self._position.pass_over(step)
@@ -167,7 +168,7 @@ class LeasedIterator(Generic[Batch]):
 
     def _pass(self) -> Iterator[Any]:
         if self._synthetic:
-            return self._position.first_for_ever(bounded=self._gate.total is not None)
+            return self._position.repeat_first(bounded=self._gate.total is not None)
         return self._position.begin()
 
     def _first_step_begins(self) -> None:
@@ -175,8 +176,8 @@ class LeasedIterator(Generic[Batch]):
         if self._session is not None:
             self._session.progress.step_begins()
 
-    def _may_go_on(self, step: int) -> bool:
-        """At the gate's limit: save if that is due. False at the end."""
+    def _may_continue(self, step: int) -> bool:
+        """Act at the gate's limit: save if that is due. Return False if the loop must stop."""
         due = self._gate.arrive(step)
         if due.stop:
             self._end(due.finished)
@@ -185,15 +186,15 @@ class LeasedIterator(Generic[Batch]):
         return not due.stop
 
     def _over(self) -> bool:
-        """Whether there is nothing left to do under this lease; if so that is said, once."""
+        """Whether nothing is left to do under this lease; if so, save and report the end once."""
         over = self._gate.finished or self._gate.stopping
-        if over and not self._said:
+        if over and not self._end_reported:
             self._end(self._gate.finished)
         return over
 
     def _end(self, finished: bool) -> None:
-        """The last checkpoint, then the last word."""
-        self._ended, self._said = finished, True
+        """Save the last checkpoint, then report the end."""
+        self._ended, self._end_reported = finished, True
         self._save(self.step, last=True)
         if self._session is not None:
             self._session.end(finished, self.step)
@@ -201,7 +202,7 @@ class LeasedIterator(Generic[Batch]):
     # ---------------------------------------------------------------------------------------------- saving
 
     def _save(self, step: int, last: bool) -> None:
-        """Save. One in between that fails is told and left at that: the one before it is still good."""
+        """Save a checkpoint. A periodic one that fails is only logged, because the one before it is still good."""
         if step == self._saved:
             return
         if self._session is not None:
@@ -224,10 +225,10 @@ class LeasedIterator(Generic[Batch]):
         pacing.start_over()
 
     def _keep_time(self) -> None:
-        """Outside Gavel nobody watches the time for `every_s`: a thread does, of a single rank."""
+        """Start a thread that keeps the time for `every_s`, for a single rank outside Gavel."""
         if self._every_s is not None and self._world > 1:
             log.warning(
-                "gavel: outside Gavel several ranks cannot agree on a time; use every_steps, not every_s"
+                "gavel: several ranks cannot agree on a time outside Gavel; use every_steps instead of every_s"
             )
         elif self._every_s is not None:
             threading.Thread(
@@ -238,10 +239,10 @@ class LeasedIterator(Generic[Batch]):
             ).start()
 
 
-def _ask_to_save(known: weakref.ref[Gate], every_s: float) -> None:
+def _ask_to_save(gate_ref: weakref.ref[Gate], every_s: float) -> None:
     pause = threading.Event()
     while not pause.wait(every_s):
-        gate = known()
+        gate = gate_ref()
         if gate is None:
             return
         if gate.looping:

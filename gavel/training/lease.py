@@ -1,12 +1,11 @@
-"""The lease as a file: until when this process may run.
+"""The lease as a file: how long this process may run.
 
-The agent replaces the file as a whole; a file that is missing or makes no sense changes nothing of what was
-known before.
+The agent replaces the file as a whole. A file that is missing or unreadable leaves the last known lease in force.
 
-The moment that counts for saving is `kill_s`. Before it no other attempt of the job runs: the scheduler gives its GPUs
-to nobody until the exit of this attempt is confirmed, or until the lease's end and a margin have passed, and that is
-`kill_s` or later (an agent whose patience is longer than the margin is refused). From `kill_s` on this process should
-be dead, another attempt may begin at any time, and nothing may be saved.
+The time that matters for saving is `kill_s`. Before it no other attempt of the job runs: the scheduler gives the GPUs
+away only when the exit of this attempt is confirmed, or when the end of the lease and a margin have passed, which is at
+`kill_s` or later (an agent whose patience exceeds the margin is refused). From `kill_s` on this process should be dead,
+another attempt may begin at any time, and nothing may be saved.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FILE_BYTES_MAX = 65536
 
 @dataclass(frozen=True)
 class Lease:
-    """Three moments of this machine's monotonic clock: save and end, be signalled, be killed."""
+    """Three times of this machine's monotonic clock: when to save and end, get SIGTERM, get SIGKILL."""
 
     ask_s: float
     signal_s: float
@@ -31,11 +30,11 @@ class Lease:
     why: str = ""
 
     def time_left_s(self, now_s: float) -> float:
-        """Until the job should save and end."""
+        """Return the time left until the job should save and end."""
         return max(0.0, self.ask_s - now_s)
 
     def late_s(self, now_s: float) -> float | None:
-        """For how long another attempt may have been running; None while this one may still save."""
+        """Return for how long another attempt may have run; None while this one may still save."""
         return now_s - self.kill_s if now_s >= self.kill_s else None
 
 
@@ -44,39 +43,40 @@ class LeaseFile:
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)
-        self._seen: tuple[int, int, int, int] | None = None
+        self._version: tuple[int, int, int, int] | None = None
         self._asleep_s = asleep_s()
         self.lease: Lease | None = None
 
     def now_s(self) -> float:
-        """The time on the clock of the lease, which runs on while this process or the whole machine is suspended.
+        """Return the time on the clock of the lease, which also runs while this process or the machine is suspended.
 
-        The moments are of the monotonic clock, which stands still while the machine is suspended. So what has been
-        slept since the lease was read is added.
+        The lease uses the monotonic clock, which stands still while the machine is suspended. So the time for which
+        the machine has slept since the lease was read is added.
         """
         return running_s() - self._asleep_s
 
     def read(self) -> Lease | None:
-        """The lease as it stands: the newest one that could be read, None while there was none."""
+        """Return the newest lease that could be read; None if there has been none."""
         try:
             status = os.stat(self._path)
-            seen = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-            if seen != self._seen:
+            version = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+            if version != self._version:
                 with open(self._path, "rb") as file:
                     data = file.read(FILE_BYTES_MAX)
                 self.lease = parse(data) or self.lease
-                self._seen, self._asleep_s = seen, asleep_s()
+                self._version, self._asleep_s = version, asleep_s()
         except OSError:
-            pass  # gone, or not ours to read: what was known holds
+            # Missing or unreadable: the last known lease stays in force.
+            pass
         return self.lease
 
 
 def parse(data: bytes) -> Lease | None:
-    """The lease in a file's content, or None if there is no sense in it."""
+    """Parse the content of a lease file; return None if it is not a lease."""
     try:
-        words = json.loads(data)
-        moments = [words["ask_s"], words["signal_s"], words["kill_s"]]
-        why = words.get("why", "")
+        fields = json.loads(data)
+        moments = [fields["ask_s"], fields["signal_s"], fields["kill_s"]]
+        why = fields.get("why", "")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if not all(type(moment) in (int, float) and math.isfinite(moment) for moment in moments):
@@ -86,14 +86,14 @@ def parse(data: bytes) -> Lease | None:
 
 
 def running_s() -> float:
-    """Seconds since the machine was started, with those in which it was suspended (Linux)."""
+    """Return the seconds since the machine started, including those in which it was suspended (Linux)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def asleep_s() -> float:
-    """How long the machine has been suspended since it was started.
+    """Return how long the machine has been suspended since it started.
 
-    A process stopped between the two looks gets too small a number, and takes its lease for shorter than it is.
+    A process that is stopped between the two readings gets too small a number, and so underestimates its lease.
     """
     running = running_s()
     return running - time.monotonic()

@@ -1,11 +1,11 @@
-"""A callback for Lightning (2.x): it ends in time, after a checkpoint.
+"""A callback for Lightning (2.x): it stops training in time, after a checkpoint.
 
     lease = LeaseCallback("checkpoints", sampler=sampler)
     trainer = Trainer(callbacks=[lease], ...)
     trainer.fit(model, loader, ckpt_path=lease.resume_from, weights_only=True)
 
-Lightning restores the model, its optimizers and the number of the batch, but not the position in the data: give
-the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or a loader with a state.
+Lightning restores the model, its optimizers and the number of the batch, but not the position in the data. For that,
+pass the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or use a loader with a state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ KEPT = 2
 
 
 class LeaseCallback(Callback):
-    """Saves and stops a Trainer when its lease ends; finds the checkpoint to go on from.
+    """Save and stop a Trainer when its lease ends, and find the checkpoint to resume from.
 
-    `directory` is where checkpoints go outside Gavel, and under a lease without a checkpoint directory.
-    `every_s` and `every_steps` save in between. Steps are the Trainer's: of the optimizer, not batches.
+    `directory` holds the checkpoints outside Gavel, and under a lease without a checkpoint directory. `every_s` and
+    `every_steps` set the distance between periodic checkpoints. Steps are those of the optimizer, not batches.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class LeaseCallback(Callback):
 
     @property
     def resume_from(self) -> str | None:
-        """What to give to `fit`: under a lease the newest whole checkpoint of the job, else None."""
+        """The checkpoint to pass to `fit`: under a lease the job's newest complete one, else None."""
         return None if self._places.newest is None else os.fspath(self._places.newest)
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning does not keep: the position in the data, and random numbers."""
+        """Return the state that Lightning does not keep: the position in the data, and random numbers."""
         sampler = None if self._sampler is None else self._sampler.state_dict()
         return {"sampler": sampler, "rng": rng.snapshot()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there; random numbers when the first step begins."""
+        """Restore the position now, and the random numbers when the first step begins."""
         self._rng = state_dict["rng"]
         if self._sampler is not None and state_dict["sampler"] is not None:
             self._sampler.load_state_dict(state_dict["sampler"])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """From here on the lease is watched."""
+        """Begin to watch the lease."""
         self._step = trainer.global_step
         total = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
         if self._steps.begin(self._step, total, self._every_s, self._every_steps).stop:
@@ -84,7 +84,8 @@ class LeaseCallback(Callback):
     ) -> None:
         """Save, or save and stop, if that is due."""
         if trainer.global_step == self._step:
-            return  # gradients are being accumulated
+            # Gradients are being accumulated.
+            return
         self._step = trainer.global_step
         due = self._steps.done(self._step)
         if due.save:
@@ -93,11 +94,11 @@ class LeaseCallback(Callback):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The last word: all done, or only this lease over."""
+        """Report the end: of the job, or only of this lease."""
         self._steps.end(trainer.global_step)
 
     def _save(self, trainer: Any, batches: int) -> None:
-        """All ranks write, as the strategy wants it, to a name aside; rank 0 gives it its name."""
+        """Let all ranks write a checkpoint under a temporary name, as the strategy requires; rank 0 renames it."""
         if self._sampler is not None:
             first = self._first_batch or 0
             loader = trainer.train_dataloader
@@ -116,13 +117,14 @@ class LeaseCallback(Callback):
     def _delete_old(self, newest: Path) -> None:
         self._saved = [*self._saved, newest]
         for path in self._saved[:-KEPT]:
-            shutil.rmtree(path, ignore_errors=True)  # some strategies make a directory
+            # Some strategies make a directory.
+            shutil.rmtree(path, ignore_errors=True)
             for name in (path.name + MARK, path.name):
                 with contextlib.suppress(OSError):
                     path.with_name(name).unlink()
         self._saved = self._saved[-KEPT:]
 
     def _stop(self, trainer: Any) -> None:
-        """Lightning goes on to its least number of epochs or steps; a lease that is over knows none."""
+        """Stop the Trainer, also before its least number of epochs or steps."""
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True

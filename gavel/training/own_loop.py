@@ -1,6 +1,6 @@
-"""For scripts with a loop of their own: how much time there is, how far it is, how it ended.
+"""Functions for scripts with a loop of their own: the time left, progress, and the end.
 
-Each of these raises StaleAttempt in a process that was suspended past its lease: its job may have gone on elsewhere.
+Each of them raises StaleAttempt in a process that was suspended past its lease: its job may run elsewhere by now.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ from gavel.training import session
 
 
 def time_left_s() -> float:
-    """Seconds until the script should save and end: 0 when it should, infinite outside Gavel.
+    """Return the seconds until the script should save and end: 0 when it should, infinite outside Gavel.
 
-    Ranks of one job may see the end at slightly different times. Those that work in lock step have to agree
-    on one step, which `LeasedIterator` does for them.
+    Ranks of one job may see the end at slightly different times. Ranks in lock step have to agree on one step, which
+    `LeasedIterator` does for them.
     """
-    known = session.current()
-    return float("inf") if known is None else known.time_left_s()
+    lease_session = session.current()
+    return float("inf") if lease_session is None else lease_session.time_left_s()
 
 
 def report(steps: int, saved: int | None = None) -> None:
-    """So many steps are done over the job's whole life, and so many safe in a checkpoint (None: as before)."""
-    known = session.current()
-    if known is not None:
-        known.check_lease_as_known()
-        known.gate.done = steps
-        known.progress.begin(known.progress.saved if saved is None else saved)
-        known.progress.step_begins()
+    """Report the steps done over the job's whole life, and those saved in a checkpoint (None: as before)."""
+    lease_session = session.current()
+    if lease_session is not None:
+        lease_session.check_lease_as_known()
+        lease_session.gate.done = steps
+        lease_session.progress.begin(lease_session.progress.saved if saved is None else saved)
+        lease_session.progress.step_begins()
 
 
 def end(steps: int, saved: int, finished: bool) -> None:
-    """The last word: all steps are done, or only this lease is over and the job wants to go on.
+    """Report the end: of the job (`finished`), or only of this lease, with the job to be continued.
 
-    A script that exits with code 0 and has not said the latter counts as finished.
+    A script that exits with code 0 without having reported the latter counts as finished.
     """
-    known = session.current()
-    if known is not None:
+    lease_session = session.current()
+    if lease_session is not None:
         report(steps, saved)
-        known.end(finished, steps)
+        lease_session.end(finished, steps)

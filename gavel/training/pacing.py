@@ -1,4 +1,4 @@
-"""Steps that wait instead of computing, for GPUs that are only declared.
+"""Steps that wait instead of computing, for emulated GPUs.
 
 An agent can offer emulated GPUs with a speed (`GAVEL_SPEED`). A script that calls `pace(0.1)` once a step does
 ten steps a second on a GPU of speed 1, five on one of speed 0.5.
@@ -17,10 +17,10 @@ _due_s: float | None = None
 def pace(step_s: float) -> None:
     """Wait until this step has taken `step_s` seconds at speed 1; call it once a step.
 
-    Steps follow a time-table: one that ends late shortens the wait of the next. After a pause of more than a
-    step, such as a checkpoint, the time-table starts anew, so that nothing is caught up on.
+    Steps follow a timetable: a step that ends late shortens the wait of the next one. After a pause of more than a
+    step, such as a checkpoint, the timetable starts again, so that steps do not catch up.
     """
-    global _speed, _due_s  # noqa: PLW0603 - a process has one time-table
+    global _speed, _due_s  # noqa: PLW0603 - a process has one timetable
     if not 0 <= step_s < float("inf"):
         raise ValueError(f"pace({step_s}): expected the seconds of a step, such as 0.1")
     if _speed is None:
@@ -34,6 +34,6 @@ def pace(step_s: float) -> None:
 
 
 def start_over() -> None:
-    """The next step begins now: what lies between it and the one before was no step."""
+    """Begin the next step now, so that a pause since the last one does not count."""
     global _due_s  # noqa: PLW0603
     _due_s = time.monotonic()

@@ -1,14 +1,14 @@
-"""Where a loop is in its data: the pass, the batch within it, and how to get there again.
+"""The position of a loop in its data: the pass, the batch within it, and the way back to it.
 
-Three kinds of loader:
+There are three kinds of loaders:
 
-- one over a `ResumableSampler`: the sampler goes on where it was, nothing is loaded in vain;
-- one with a state of its own (`state_dict`, `load_state_dict`): it is asked;
-- any other: the pass begins again, with the random numbers that it began with, and the batches that were
-  consumed are skipped. The order of a shuffling loader comes out the same.
+- a loader over a `ResumableSampler`: the sampler continues where it was, and no data is loaded in vain;
+- a loader with a state of its own (`state_dict`, `load_state_dict`): it restores itself;
+- any other loader: the pass begins again with the random numbers it began with before, and the consumed batches are
+  skipped. A shuffling loader gives the same order again.
 
-The state is kept in the checkpoint, if that takes it (`attach`, see `iterator.py`); otherwise it is told from
-the number of steps and the loader's length.
+The position is kept in the checkpoint if that allows it (`attach`, see `iterator.py`); otherwise it is derived from the
+number of steps and the length of the loader.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ class Position:
     def __init__(self, loader: Iterable[Any], world: int) -> None:
         self.epoch = 0
         self._loader, self._world = loader, world
-        self._batch = 0  # consumed of this pass, at the last `mark`
-        self._batch_at_iter = 0  # what was consumed when the loader was last asked for its batches
-        self._first_step = 0  # the step at which this pass began, had it begun at its first batch
+        # The batches consumed of this pass, at the last `mark`.
+        self._batch = 0
+        # The batches consumed when the loader was last iterated.
+        self._batch_at_iter = 0
+        # The step at which this pass would have begun at its first batch.
+        self._first_step = 0
         self._began_rng: rng.Snapshot | None = None
         self._sampler = _sampler_of(loader)
         self._stateful = self._sampler is None and all(
@@ -46,12 +49,12 @@ class Position:
     # ----------------------------------------------------------------------------------- in the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        """What is the same for all ranks."""
+        """Return the part of the state that all ranks share."""
         sampler = None if self._sampler is None else self._sampler.state_dict()
         return {"epoch": self.epoch, "batch": self._batch, "world": self._world, "sampler": sampler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the position from its state."""
         self._known = True
         self.epoch, self._batch = state["epoch"], state["batch"]
         if self._sampler is not None and state["sampler"] is not None:
@@ -61,7 +64,7 @@ class Position:
             self._batch = consumed // self._world
             if consumed % self._world:
                 log.warning(
-                    "gavel: %d ranks go on where %d were: some samples of this epoch come again; "
+                    "gavel: %d ranks continue for %d: some samples of this epoch are repeated; "
                     "gavel.training.ResumableSampler avoids that",
                     self._world,
                     state["world"],
@@ -69,18 +72,18 @@ class Position:
 
     @property
     def of_rank(self) -> PositionOfRank:
-        """What each rank has to keep for itself."""
+        """The part of the position that differs between ranks."""
         return PositionOfRank(self)
 
     # ------------------------------------------------------------------------------------------ the loop
 
     def resume(self, step: int, must_resume: bool) -> None:
-        """The loop goes on after `step` steps. Raises NoLength where it cannot be told what that means."""
-        if not self._known and not self._told_by_sampler() and (step or must_resume):
+        """Find the position after `step` steps. Raise NoLength if it cannot be derived from the number of steps."""
+        if not self._known and not self._taken_from_sampler() and (step or must_resume):
             length = self._length()
             if length is None:
                 raise NoLength(
-                    f"{type(self._loader).__name__} has no length, so the position in it cannot be told from the "
+                    f"{type(self._loader).__name__} has no length, so the position in it cannot be derived from the "
                     "number of steps: pass a TorchCheckpoint, which keeps it, or give the loader a __len__"
                 )
             self.epoch, self._batch = divmod(step, length) if length else (0, 0)
@@ -90,12 +93,12 @@ class Position:
         self._first_step, self._batch_at_iter = step - self._batch, self._batch
 
     def begin(self) -> Iterator[Any]:
-        """The batches of this pass, from the position on."""
+        """Iterate over the batches of this pass, from the position on."""
         if not self._batch:
             self._began_rng = rng.snapshot()
             self._set_epoch()
             return iter(self._loader)
-        here = rng.snapshot()
+        current_rng = rng.snapshot()
         if self._began_rng is not None:
             rng.restore(self._began_rng)
         self._set_epoch()
@@ -103,30 +106,30 @@ class Position:
         if self._sampler is None and not self._stateful:
             for _ in itertools.islice(batches, self._batch):
                 pass
-        rng.restore(here)
+        rng.restore(current_rng)
         return batches
 
     def mark(self, step: int) -> None:
-        """`step` steps are done: the position is that of this moment."""
+        """Move the position to that after `step` steps."""
         batch = step - self._first_step
         if self._sampler is not None:
             self._sampler.advance((batch - self._batch_at_iter) * self._batch_size())
         self._batch = batch
 
     def pass_over(self, step: int) -> None:
-        """The loader has nothing more: the next pass begins."""
+        """Begin the next pass, because the loader is exhausted."""
         if step == self._first_step:
-            raise TrainingError(f"{type(self._loader).__name__} gave no batch: is the data set empty?")
+            raise TrainingError(f"{type(self._loader).__name__} returned no batch: is the data set empty?")
         self.epoch += 1
         self._batch, self._batch_at_iter, self._first_step = 0, 0, step
         if self._sampler is not None:
             self._sampler.set_epoch(self.epoch)
 
-    def first_for_ever(self, bounded: bool) -> Iterator[Any]:
-        """The first batch again and again: as long as a pass, or without end where steps are counted."""
+    def repeat_first(self, bounded: bool) -> Iterator[Any]:
+        """Repeat the first batch: for the length of a pass, or without end if steps are counted (`bounded`)."""
         first = next(iter(self._loader), _NOTHING)
         if first is _NOTHING:
-            raise TrainingError(f"{type(self._loader).__name__} gave no batch: is the data set empty?")
+            raise TrainingError(f"{type(self._loader).__name__} returned no batch: is the data set empty?")
         length = self._length()
         if bounded:
             return itertools.repeat(first)
@@ -136,8 +139,8 @@ class Position:
 
     # --------------------------------------------------------------------------------------------- details
 
-    def _told_by_sampler(self) -> bool:
-        """The script has brought the sampler to its place by itself."""
+    def _taken_from_sampler(self) -> bool:
+        """Take the position from the sampler, if the script has restored it; return whether it has."""
         sampler = self._sampler
         if sampler is None or not (sampler.epoch or sampler.consumed):
             return False
@@ -175,7 +178,7 @@ class PositionOfRank:
         self._position = position
 
     def state_dict(self) -> dict[str, Any]:
-        """The random numbers with which the pass began; the loader's state."""
+        """Return the random numbers with which the pass began, and the loader's state."""
         position = self._position
         loader: Any = position._loader
         return {
@@ -184,7 +187,7 @@ class PositionOfRank:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the position from its state."""
         position = self._position
         loader: Any = position._loader
         position._began_rng = state["began_rng"]

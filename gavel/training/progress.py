@@ -1,6 +1,6 @@
-"""How far this rank is, as a file that the agent reads: `progress-RANK.json`.
+"""The progress of this rank, as a file that the agent reads: `progress-RANK.json`.
 
-Replaced as a whole. Trouble in writing it is told once and disturbs nobody: training goes on.
+The file is replaced as a whole. An error while writing it is logged once, and training continues.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ PERIOD_S = 1.0
 
 
 class Progress:
-    """Counts of one rank, and their file. Methods may be called from any thread."""
+    """The counts of one rank, and their file. Methods may be called from any thread."""
 
     def __init__(self, run_dir: Path, rank: int, epoch: int, attempt: int) -> None:
         self._path = os.fspath(run_dir / f"progress-{rank}.json")
         self._token = {"epoch": epoch, "attempt": attempt}
         self._lock = threading.RLock()
-        self._told = False
+        self._fault_logged = False
         self._written_s = -PERIOD_S
         self._first_step_s: float | None = None
         self._save_began_s: float | None = None
         self._saving_s = 0.0
         self.saved = 0
-        self.state = ""  # until it is known how far the job is, there is nothing to tell
+        # Empty until a loop has begun: nothing is written before.
+        self.state = ""
 
     def begin(self, saved: int) -> None:
-        """A loop opens; so many steps are safe on disk."""
+        """Begin a loop with `saved` steps safe on disk."""
         with self._lock:
             self.saved, self.state = saved, "running"
 
     def step_begins(self) -> None:
-        """The first step starts now; later calls change nothing."""
+        """Note that the first step starts now. Later calls change nothing."""
         if self._first_step_s is None:
             self._first_step_s = time.monotonic()
 
     def save_begins(self) -> None:
-        """From now on time is spent on a checkpoint, not on steps."""
+        """Note that time is spent on a checkpoint rather than on steps from now on."""
         self._save_began_s = time.monotonic()
 
     def save_ends(self, saved: int | None) -> None:
-        """Steps go on; `saved` is the step that is safe now, None if it came to nothing."""
+        """Note that steps continue. `saved`: the step that is safe now; None if the checkpoint failed."""
         began_s, self._save_began_s = self._save_began_s, None
         if began_s is not None and self._first_step_s is not None:
             self._saving_s += time.monotonic() - max(began_s, self._first_step_s)
@@ -55,29 +56,29 @@ class Progress:
             self.saved = saved
 
     def stepping_s(self, now_s: float) -> float:
-        """Time since the first step began, without what checkpoints took."""
+        """Return the time since the first step began, without that spent on checkpoints."""
         if self._first_step_s is None:
             return 0.0
         until_s = self._save_began_s if self._save_began_s is not None else now_s
         return max(0.0, until_s - self._first_step_s - self._saving_s)
 
     def write_if_due(self, now_s: float, steps: int) -> None:
-        """Write, unless that was done less than a second ago or the last word has been said."""
+        """Write the file, unless that was done less than a second ago or the end has been reported."""
         with self._lock:
             if now_s - self._written_s >= PERIOD_S and self.state == "running":
                 self.write(now_s, steps)
 
     def end(self, state: str, steps: int) -> None:
-        """The last word of this rank: `finished` or `yielded`."""
+        """Report the end of this rank: `finished` or `yielded`."""
         with self._lock:
             self.state = state
             self.write(time.monotonic(), steps)
 
     def write(self, now_s: float, steps: int) -> None:
-        """Write now."""
+        """Write the file now."""
         with self._lock:
             self._written_s = now_s
-            words = {
+            counts = {
                 **self._token,
                 "steps": steps,
                 "saved": self.saved,
@@ -88,9 +89,11 @@ class Progress:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
                 with os.fdopen(os.open(aside, flags, 0o666), "w", encoding="ascii") as file:
-                    json.dump(words, file)
+                    json.dump(counts, file)
                 os.replace(aside, self._path)
             except OSError as fault:
-                if not self._told:
-                    log.warning("gavel: cannot report progress in %s: %s; going on", self._path, fault)
-                self._told = True
+                if not self._fault_logged:
+                    log.warning(
+                        "gavel: cannot report progress in %s: %s; training continues", self._path, fault
+                    )
+                self._fault_logged = True

@@ -1,11 +1,10 @@
-"""A sampler for PyTorch's DataLoader that can go on in the middle of an epoch, with any number of ranks.
+"""A sampler for PyTorch's DataLoader that can resume in the middle of an epoch, with any number of ranks.
 
-The order of an epoch follows from seed and epoch alone. After each step all ranks together have consumed a
-prefix of it: rank r takes every world-th sample from its place on. So one number says where an epoch stands, and
-whoever goes on, with as many ranks as there are then, takes the rest.
+The order of an epoch depends on seed and epoch alone. After each step all ranks together have consumed a prefix of it:
+rank r takes every world-th sample, beginning at place r. So one number describes the position in an epoch, and the
+ranks of the next attempt, however many, share the rest.
 
-What counts is what the loop has consumed. Data loaders fetch ahead; what was fetched and not used is fetched
-again.
+Only samples that the loop has consumed count. Data loaders fetch ahead; samples fetched but not used are fetched again.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Any
 from gavel.training.environment import ranks_of
 from gavel.training.errors import CheckpointError
 
-CHUNK = 65536  # how many places of the order are turned into Python numbers at a time
+# How many places of the order are turned into Python numbers at a time.
+CHUNK = 65536
 
 
 class ResumableSampler:
-    """Indices of a data set, for `DataLoader(…, sampler=…)`; `LeasedIterator` keeps its position.
+    """A sampler of the indices of a data set, for `DataLoader(…, sampler=…)`; `LeasedIterator` keeps its position.
 
-    Where the ranks do not divide what is left of an epoch, the last few samples are given twice (world - 1 at
-    most, as DistributedSampler does), so that all ranks have the same number of steps; with `drop_last` they
-    are left out.
+    If the number of ranks does not divide the rest of an epoch, the last samples are repeated (at most world - 1, as
+    DistributedSampler does), so that all ranks have the same number of steps; with `drop_last` they are left out.
     """
 
     def __init__(
@@ -41,33 +40,35 @@ class ResumableSampler:
         self.rank = known_rank if rank is None else rank
         self.world = known_world if world is None else world
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank is {self.rank}, world is {self.world}: ranks go from 0 to world - 1")
+            raise ValueError(
+                f"rank is {self.rank}, world is {self.world}: expected a rank from 0 to world - 1"
+            )
         self.length = len(dataset)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.epoch = 0
-        self.consumed = 0  # by all ranks, of this epoch
+        self.consumed = 0  # by all ranks
         self._begun_at = 0
 
     def __len__(self) -> int:
-        """How many samples a rank gets in a whole epoch."""
+        """Return the number of samples that a rank gets in a whole epoch."""
         return self._rounds(self.length)
 
     def __iter__(self) -> Iterator[int]:
-        """What is left of the epoch for this rank."""
+        """Iterate over the rest of the epoch for this rank."""
         self._begun_at = self.consumed
         return self._rest(self.epoch, self.consumed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch; the one that is going on is not begun again."""
+        """Begin another epoch. If it is the current one, nothing changes."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._begun_at = epoch, 0, 0
 
     def advance(self, samples: int) -> None:
-        """So many samples has each rank consumed since the last `iter()`."""
+        """Note that each rank has consumed `samples` samples since the last `iter()`."""
         self.consumed = min(self.length, self._begun_at + samples * self.world)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands."""
+        """Return the position in the epoch, and everything that its order depends on."""
         return {
             "epoch": self.epoch,
             "consumed": self.consumed,
@@ -77,11 +78,11 @@ class ResumableSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. The order is the one that was begun, whatever seed the script says now."""
+        """Restore the position. The order is that of the saved epoch, whatever seed the script sets now."""
         if state["length"] != self.length:
             raise CheckpointError(
-                f"the data set has {self.length} samples, and had {state['length']} when the checkpoint was made: "
-                "go on with the same data, or start with a new checkpoint directory"
+                f"the data set has {self.length} samples, but had {state['length']} when the checkpoint was made: "
+                "use the same data, or start with a new checkpoint directory"
             )
         self.seed, self.shuffle = state["seed"], state["shuffle"]
         self.epoch, self.consumed = state["epoch"], state["consumed"]

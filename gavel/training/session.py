@@ -1,11 +1,11 @@
-"""What a process knows of its lease, kept up to date by one background thread.
+"""The session of a process under a lease, kept up to date by one background thread.
 
-Every 50 ms, and whenever another rank says something, the thread looks at `lease.json`, carries on the
-agreement between ranks (`agreement.py`) and, once a second, writes the progress. It touches the loop in one
-way only: through the limit of the gate (`gate.py`). A renewed lease changes a number that nobody waits for.
+Every 50 ms, and whenever another rank sends a message, the thread reads `lease.json`, advances the agreement between
+ranks (`agreement.py`) and, once a second, writes the progress. It affects the loop only through the limit of the gate
+(`gate.py`). Renewing a lease only changes a number.
 
-SIGTERM means the same as the lease's `ask_s`: save and end. It is taken over only where the script has left it
-at its default, and only under a lease. SIGINT is left alone.
+SIGTERM means the same as the lease's `ask_s`: save and end. Its handler is replaced only if the script has left it at
+the default, and only under a lease. SIGINT is not touched.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from gavel.training.progress import Progress
 log = logging.getLogger("gavel.training")
 
 LOOK_S = 0.05
-FLUSH_S = 0.25  # the last word of this rank to the others is waited for so long,
-FLUSH_WAITS = 20  # and so often: when the machine stands still, that is one time only
-AFTER_SIGNAL_S = 5.0  # what is left after a SIGTERM of which the lease says nothing
+# At the end, wait this long, this many times, for the thread to tell the other ranks. Many short waits, because a
+# suspended machine uses up only one of them.
+FLUSH_S = 0.25
+FLUSH_WAITS = 20
+# The time left after a SIGTERM that the lease does not announce.
+AFTER_SIGNAL_S = 5.0
 
 
 class Session:
@@ -46,14 +49,15 @@ class Session:
         self.save_every_s: float | None = None
         self._file = LeaseFile(run.run_dir / "lease.json")
         self._signalled_s: float | None = None
-        self._alone_s: float | None = None  # when to stop without the others; set once asked
+        # When to stop without the other ranks; set once the lease ends.
+        self._alone_s: float | None = None
         self._ended_at: int | None = None
-        self._said = threading.Event()
+        self._end_sent = threading.Event()
         self._saved_s = time.monotonic()
         self._silent_since_s = time.monotonic()
-        self._told = self._failed = self._closed = False
+        self._absence_logged = self._failed = self._closed = False
         link = ChairLink if run.rank == 0 else MemberLink
-        self._link: ChairLink | MemberLink = link(run, self._promise, self._heed)
+        self._link: ChairLink | MemberLink = link(run, self._promise, self._obey)
         self._wake_from, self._wake = socket.socketpair()
         for end in (self._wake_from, self._wake):
             end.setblocking(False)
@@ -61,14 +65,14 @@ class Session:
         self._thread = threading.Thread(target=self._watch, name="gavel", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch, and show it: who does not read the lease is signalled as soon as it is over."""
+        """Begin to watch the lease, and mark that: the agent signals other processes as soon as the lease ends."""
         with contextlib.suppress(OSError):
             (self.run.run_dir / f"heeds-{self.run.rank}").touch()
         self._thread.start()
         self._take_sigterm()
 
     def begin(self, done: int, saved: int, total: int | None, every_steps: int | None) -> None:
-        """A loop opens that has done so many steps, as many as are saved, and has so many to do in all."""
+        """Begin a loop with the steps done, those saved, and the total, if it is known."""
         self.gate.open(done, total, every_steps)
         self.progress.begin(saved)
         self._saved_s = time.monotonic()
@@ -82,9 +86,9 @@ class Session:
         return self._file.lease
 
     def time_left_s(self) -> float:
-        """Until the job should save and end: 0 when it should, infinite while nobody has said.
+        """Return the time until the job should save and end: 0 when it should, infinite while no lease is known.
 
-        StaleAttempt once it must not save any more.
+        Raise StaleAttempt once the job must no longer save.
         """
         self.check_lease_as_known()
         if self._signalled_s is not None or self.gate.stopping:
@@ -93,32 +97,32 @@ class Session:
         return float("inf") if lease is None else lease.time_left_s(self._file.now_s())
 
     def patience_s(self, wanted_s: float) -> float:
-        """How long something may be waited for, so that there is time to end before the kill."""
+        """Return how long a wait of up to `wanted_s` may take so that the process can end before SIGKILL."""
         lease = self._file.lease
         return wanted_s if lease is None else min(wanted_s, max(1.0, lease.kill_s - time.monotonic() - 1.0))
 
     def check_lease_as_known(self) -> None:
-        """`check_lease` for every step: without a look at the file while the lease as last read goes on."""
+        """Check the lease as `check_lease` does, but read the file only if the last known lease is over."""
         lease = self._file.lease
         if lease is not None and lease.late_s(self._file.now_s()) is not None:
             self.check_lease()
 
     def check_lease(self) -> None:
-        """Raise StaleAttempt if this process ought to be dead: suspended for so long, it must not write any more.
+        """Raise StaleAttempt if this process should be dead: after a long suspension it must no longer write.
 
-        The file is read anew: what the other thread saw last may be as old as the suspension.
+        The file is read again, because the last known lease may be older than the suspension.
         """
         lease = self._file.read()
         late_s = None if lease is None else lease.late_s(self._file.now_s())
         if late_s is not None:
             raise StaleAttempt(
-                f"attempt {self.run.attempt} should have been gone {late_s:.1f} s ago, as its lease ended; a newer one "
-                "may run elsewhere, so nothing is saved any more"
+                f"attempt {self.run.attempt} should have ended {late_s:.1f} s ago, with its lease; a newer one may run "
+                "elsewhere, so nothing more is saved"
             )
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """While a checkpoint is being written: that time is not spent on steps."""
+        """Enclose the writing of a checkpoint, whose time does not count as stepping."""
         self.progress.save_begins()
         try:
             yield
@@ -127,9 +131,9 @@ class Session:
             self._saved_s = time.monotonic()
 
     def end(self, finished: bool, steps: int) -> None:
-        """The last word of this rank, to the agent and to the other ranks. SIGTERM ends it again.
+        """Report the end of this rank to the agent and to the other ranks. SIGTERM kills the process again.
 
-        StaleAttempt where nobody may hear it any more.
+        Raise StaleAttempt if the attempt must no longer report.
         """
         self.check_lease()
         self.progress.end("finished" if finished else "yielded", steps)
@@ -137,11 +141,11 @@ class Session:
             self._ended_at = steps
             with contextlib.suppress(OSError):
                 self._wake.send(b"!")
-            any(self._said.wait(FLUSH_S) for _ in range(FLUSH_WAITS))
+            any(self._end_sent.wait(FLUSH_S) for _ in range(FLUSH_WAITS))
         self._leave_sigterm()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching the lease."""
         self._closed = True
         if self._thread.is_alive():
             self._thread.join()
@@ -154,10 +158,11 @@ class Session:
             try:
                 self._tick(time.monotonic())
                 self._wait()
-            except Exception:  # a fault of ours must not leave the job without its end
+            # A fault in this package must not keep the job from ending in time.
+            except Exception:
                 if not self._failed:
                     log.exception(
-                        "gavel: a fault of Gavel's; the lease is watched on, and this is not said again"
+                        "gavel: an internal error; the lease is still watched, and further errors are not logged"
                     )
                 self._failed = True
                 time.sleep(LOOK_S)
@@ -171,18 +176,18 @@ class Session:
             self._alone_s = min(self._alone_s or float("inf"), now_s + 0.75 * left_s)
             if now_s >= self._alone_s:
                 self.gate.stop_here_unless_decided()
-        if self._ended_at is not None and not self._said.is_set():
+        if self._ended_at is not None and not self._end_sent.is_set():
             self._link.ended(self._ended_at)
-            self._said.set()
+            self._end_sent.set()
         self._save_if_due(now_s)
         self._link.tick(now_s)
         self.progress.write_if_due(now_s, self.gate.done)
-        if lease is None and not self._told and now_s - self._silent_since_s > AFTER_SIGNAL_S:
-            self._told = True
-            log.warning("gavel: there is no lease in %s; going on until SIGTERM", self.run.run_dir)
+        if lease is None and not self._absence_logged and now_s - self._silent_since_s > AFTER_SIGNAL_S:
+            self._absence_logged = True
+            log.warning("gavel: there is no lease in %s; training continues until SIGTERM", self.run.run_dir)
 
     def _asked_left_s(self, now_s: float, lease: Lease | None) -> float | None:
-        """Until the first SIGTERM, or the kill after it; None while nobody wants this job to end."""
+        """Return the time until the first SIGTERM, or until SIGKILL after it; None while the job may continue."""
         if self._signalled_s is not None:
             until_s = self._signalled_s + AFTER_SIGNAL_S
             return max(0.2, (min(until_s, lease.kill_s) if lease is not None else until_s) - now_s)
@@ -196,17 +201,18 @@ class Session:
             self._saved_s = now_s
             self._link.save(now_s)
 
-    def _promise(self, where: Where) -> int:
-        return self.gate.promise(where.patience_s, then_stop=where.stop)
+    def _promise(self, question: Where) -> int:
+        return self.gate.promise(question.patience_s, then_stop=question.stop)
 
-    def _heed(self, decision: Decision) -> None:
+    def _obey(self, decision: Decision) -> None:
         self.gate.decide(decision.step, decision.stop)
 
     def _wait(self) -> None:
-        poll = select.poll()  # not select(): a job may have thousands of files open
-        for each in [self._wake_from, *self._link.sockets()]:
-            if each.fileno() >= 0:
-                poll.register(each, select.POLLIN)
+        # Not select(): a job may have thousands of files open.
+        poll = select.poll()
+        for sock in [self._wake_from, *self._link.sockets()]:
+            if sock.fileno() >= 0:
+                poll.register(sock, select.POLLIN)
         poll.poll(LOOK_S * 1000)
         with contextlib.suppress(OSError):
             self._wake_from.recv(64)
@@ -214,7 +220,8 @@ class Session:
     # ------------------------------------------------------------------------------------------ signals
 
     def _take_sigterm(self) -> None:
-        with contextlib.suppress(ValueError):  # not in the main thread: left as it is
+        # Not in the main thread: the handler stays as it is.
+        with contextlib.suppress(ValueError):
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -227,7 +234,7 @@ class Session:
         self._signalled_s = time.monotonic()
 
     def forget(self) -> None:
-        """In a child process: neither its sockets nor its signals are the child's business."""
+        """Close the sockets and restore SIGTERM in a child process, which has no part in the lease."""
         self._link.close()
         self._wake.close()
         self._wake_from.close()
@@ -240,7 +247,7 @@ _of_parent = False
 
 
 def current() -> Session | None:
-    """This process's session, started when it is first asked for; None outside Gavel."""
+    """Return the session of this process, which starts on the first call; None outside Gavel."""
     global _session  # noqa: PLW0603 - a process has one lease
     with _lock:
         if _session is None and not _of_parent:
@@ -252,14 +259,14 @@ def current() -> Session | None:
 
 
 def check_lease() -> None:
-    """Raise StaleAttempt if this process must not save any more; nothing outside Gavel."""
-    known = current()
-    if known is not None:
-        known.check_lease()
+    """Raise StaleAttempt if this process must no longer save. Outside Gavel, do nothing."""
+    session = current()
+    if session is not None:
+        session.check_lease()
 
 
 def _forget() -> None:
-    """In a forked child, such as a worker of a data loader: it has no thread, and no part in the lease."""
+    """Drop the session in a forked child, such as a data loader's worker: it has no part in the lease."""
     global _session, _lock, _of_parent  # noqa: PLW0603
     _lock = threading.Lock()
     if _session is not None:

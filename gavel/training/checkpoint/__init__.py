@@ -1,1 +1,1 @@
-"""Checkpoints as sets of files: whole, newest, never of a stale attempt."""
+"""Checkpoints as sets of files: complete, the newest, never those of a stale attempt."""

@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all: written aside, flushed to disk, renamed."""
+"""Files that exist in full or not at all: written under a temporary name, flushed to disk, renamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Summed:
-    """A file being written, and the CRC-32 and size of what went into it."""
+    """A file being written, with the CRC-32 and size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -22,7 +22,7 @@ class Summed:
         self.size_bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write all of it."""
+        """Write all of the data."""
         view = memoryview(data).cast("B")
         self.crc32 = zlib.crc32(view, self.crc32)
         self.size_bytes += len(view)
@@ -31,15 +31,16 @@ class Summed:
         return self.size_bytes
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, because nothing is buffered."""
 
 
 def replace(path: Path, write: Write, before_rename: Callable[[], object] = lambda: None) -> dict[str, int]:
-    """Make the file `path` by calling `write`, durable on return; its CRC-32 and size.
+    """Make or replace a file by calling `write`; return its CRC-32 and size. The file is durable on return.
 
-    What `before_rename` raises leaves everything as it was.
+    If `before_rename` raises, everything stays as it was.
     """
-    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")  # ranks of other nodes may have our pid
+    # Random, as ranks on other nodes may have the same pid.
+    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(aside, flags, 0o666), "wb", buffering=0) as file:
@@ -57,7 +58,7 @@ def replace(path: Path, write: Write, before_rename: Callable[[], object] = lamb
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, durable on return."""
+    """Make a directory and its parents, durable on return."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -67,7 +68,7 @@ def make_directory(path: Path) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """The names in a directory to disk, where the file system can do that."""
+    """Flush the names in a directory to disk, if the file system can do that."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
@@ -77,12 +78,12 @@ def flush_directory(path: Path) -> None:
 
 
 def open_own(path: Path) -> BinaryIO:
-    """A file to read, which may not be a link."""
+    """Open a file for reading; it must not be a link."""
     return cast(BinaryIO, os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"))
 
 
 def sum_of(path: Path) -> dict[str, int]:
-    """CRC-32 and size of a file."""
+    """Return the CRC-32 and size of a file."""
     crc32 = size_bytes = 0
     with open_own(path) as file:
         while block := file.read(BLOCK_BYTES):

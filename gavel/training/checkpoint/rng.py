@@ -1,6 +1,6 @@
-"""The state of random numbers in this process: Python's, and NumPy's and PyTorch's where they are in use.
+"""The state of random numbers in this process: Python's, and NumPy's and PyTorch's if they are in use.
 
-A snapshot is made of lists, numbers and tensors only, so that it can be stored without pickling code.
+A snapshot holds only lists, numbers and tensors, so that it can be stored without pickling code.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ Snapshot = dict[str, Any]
 
 
 def snapshot() -> Snapshot:
-    """The state of every generator that the process has by default."""
+    """Return the state of every default generator of the process."""
     version, words, gauss = random.getstate()
-    taken: Snapshot = {"python": [version, list(words), gauss]}
+    state: Snapshot = {"python": [version, list(words), gauss]}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
-        taken["numpy"] = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
+        state["numpy"] = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
     torch = sys.modules.get("torch")
     if torch is not None:
-        taken["torch"] = torch.get_rng_state()
+        state["torch"] = torch.get_rng_state()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            taken["cuda"] = torch.cuda.get_rng_state_all()
-    return taken
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
 
 
-def restore(taken: Snapshot) -> None:
-    """Go on from a snapshot. What was not in use then, or is not in use now, is left as it is."""
-    version, words, gauss = taken["python"]
+def restore(state: Snapshot) -> None:
+    """Restore a snapshot. Generators that were not in use then, or are not now, stay as they are."""
+    version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in taken:
-        name, keys, position, has_gauss, cached = taken["numpy"]
+    if numpy is not None and "numpy" in state:
+        name, keys, position, has_gauss, cached = state["numpy"]
         numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
     torch = sys.modules.get("torch")
-    if torch is not None and "torch" in taken:
-        torch.set_rng_state(taken["torch"])
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
         if torch.cuda.is_available():
-            for device in range(min(torch.cuda.device_count(), len(taken.get("cuda", [])))):
-                torch.cuda.set_rng_state(taken["cuda"][device], device)
+            for device in range(min(torch.cuda.device_count(), len(state.get("cuda", [])))):
+                torch.cuda.set_rng_state(state["cuda"][device], device)

@@ -1,15 +1,14 @@
-"""Single files in which a script with a loop of its own keeps its state: whole, and never set back.
+"""Single files in which a script with a loop of its own keeps its state: always complete, and never set back.
 
-    DIR/state.txt.e00000003-a00000017    what the attempt under lease 17 saved last; the newest one counts
+    DIR/state.txt.e00000003-a00000017    the last state saved by the attempt under lease 17; the newest file counts
 
-Under a lease DIR is the job's checkpoint directory for a relative path. Outside Gavel the file is `state.txt`; and a
-script that kept its state there before it used these functions goes on from it.
+Under a lease DIR is the job's checkpoint directory for a relative path. Outside Gavel the file is `state.txt`. A script
+that kept its state there before it used these functions resumes from it.
 
-An attempt that was suspended past its lease and comes back is refused: by the clock, and by a newer attempt's file.
-No check is certain, because the process may be suspended again, for hours, between the check and the rename that
-follows. What is certain is where that rename leads: to the name of its own attempt, which no reader takes once a
-newer attempt has saved. No clock, lock or message has a part in that. A file is on disk, under its name, before older
-ones are deleted.
+An attempt that returns after a suspension past its lease is refused, by the clock and by the file of a newer attempt.
+No check is certain, because the process may be suspended again, for hours, between the check and the rename after it.
+But the target of that rename is certain: the name of its own attempt, which no reader uses once a newer attempt has
+saved. That needs no clock, lock or message. A file is on disk, under its name, before older ones are deleted.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from gavel.training.errors import StaleAttempt
 
 
 def save_text(path: str | os.PathLike[str], text: str) -> None:
-    """Save a text (UTF-8) as the file `path`; on return it is on disk, as a whole.
+    """Save a text (UTF-8) as the file `path`; on return it is completely on disk.
 
-    A relative path is in the job's checkpoint directory. StaleAttempt if a newer attempt runs, or may run. Of several
-    ranks one should save, or each in a file of its own.
+    A relative path is in the job's checkpoint directory. Raise StaleAttempt if a newer attempt runs, or may run. If
+    there are several ranks, one of them should save, or each should use a file of its own.
     """
     save_bytes(path, text.encode())
 
@@ -43,13 +42,14 @@ def save_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         atomic.replace(file.own, lambda aside: _put(aside, data), before_rename=file.check)
     except FileNotFoundError:
-        file.check()  # a newer attempt has cleared away what this one was writing
+        # A newer attempt has deleted the temporary file of this one.
+        file.check()
         raise
     file.delete_older()
 
 
 def load_text(path: str | os.PathLike[str], default: str | None = None) -> str:
-    """Return what was saved last under `path`; `default` if nothing was, FileNotFoundError without one."""
+    """Return the text saved last under `path`; if there is none, `default`, or raise FileNotFoundError."""
     return load_bytes(path, None if default is None else default.encode()).decode()
 
 
@@ -63,14 +63,15 @@ def load_bytes(path: str | os.PathLike[str], default: bytes | None = None) -> by
             return newest.read_bytes()
         except FileNotFoundError:
             if newest != file.plain:
-                continue  # a newer one was saved meanwhile, and this one deleted
+                # A newer file was saved meanwhile, and this one deleted.
+                continue
             if default is None:
                 raise
             return default
 
 
 class _File:
-    """A file of which each attempt has its own version."""
+    """A file of which each attempt has a version of its own."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         run = run_of()
@@ -80,24 +81,24 @@ class _File:
         self.own = self.plain if self._token is None else self._of(self._token)
 
     def check(self) -> None:
-        """Raise StaleAttempt if another attempt has saved here, or may."""
+        """Raise StaleAttempt if a newer attempt has saved this file, or may."""
         if self._token is None:
             return
         session.check_lease()
         newest = max(self._tokens(), default=self._token)
         if newest > self._token:
             raise StaleAttempt(
-                f"attempt {newest} has saved {self.plain} already; this is attempt {self._token}, which must not save "
-                "any more and ends here"
+                f"attempt {newest} has saved {self.plain} already; this is attempt {self._token}, which must no "
+                "longer save and ends here"
             )
 
     def newest(self) -> Path:
-        """The file that counts; it need not exist."""
+        """Return the path of the file that counts; it may not exist."""
         tokens = self._tokens() if self._token is not None else []
         return self._of(max(tokens)) if tokens else self.plain
 
     def delete_older(self) -> None:
-        """Delete what older attempts saved under this name, and what they left unfinished."""
+        """Delete the files that older attempts saved under this name, and those they left unfinished."""
         if self._token is None:
             return
         unfinished = re.compile(rf"\.{re.escape(self.plain.name)}\.([^.]*)\.[0-9a-f]+\.new")

@@ -1,24 +1,24 @@
-"""Checkpoints in a directory: sets of files, one part from each rank, that count only as a whole.
+"""Checkpoints in a directory: sets of files, with one part from each rank, that count only when complete.
 
-    DIR/claims/e00000003-a00000002.json       which attempts have come here, and what each went on from
-    DIR/e00000003-a00000002/                  what an attempt has saved
+    DIR/claims/e00000003-a00000002.json       the attempts that have used the directory, and where each resumed
+    DIR/e00000003-a00000002/                  everything that an attempt has saved
       step-000000001200/
-        state.pt  rank-0.pt  rank-1.pt        files, as many as the ranks want
-        part-0.json  part-1.json              what a rank has written: each file's size and CRC-32
-        COMPLETE                              all parts are there; only now the step is saved
+        state.pt  rank-0.pt  rank-1.pt        files, as many as the ranks write
+        part-0.json  part-1.json              the files of a rank, with their sizes and CRC-32
+        COMPLETE                              all parts are there; only now is the step saved
 
 The rules:
 
-- **A set is good if it is complete and every file in it has the size and sum that its part says.** The newest good
-  set counts: of the newest attempt that has one, that of the greatest step. What is damaged is passed over with
-  a warning. Two good sets are kept, the others deleted.
-- **Whoever sees all parts first writes COMPLETE.** All that do write the same. A rank waits for it for
-  `wait_s`, or until one of the others says that it could not write (`part-1.failed`).
-- **An attempt that is not the newest writes nothing.** An attempt claims the directory when it loads, before it
-  looks what is there. Before a set becomes complete, the claims are looked at again. An attempt writes and
-  deletes in its own directory, and deletes in older ones, so that a stale one that is in between cannot hurt a newer.
-- **All ranks go on from the same set.** Under a lease rank 0 chooses, and writes its choice into its claim;
-  the others wait for that. Outside Gavel each chooses by the same rule, and there are no claims.
+- **A set is good if it is complete and every file in it has the size and sum that its part states.** The newest good
+  set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning. Two
+  good sets are kept; the others are deleted.
+- **The first rank to see all parts writes COMPLETE.** Any other that does so writes the same. A rank waits for it for
+  `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
+- **An attempt that is not the newest writes nothing.** An attempt claims the directory when it loads, before it reads
+  anything. Before a set becomes complete, the claims are checked again. An attempt writes only in its own directory,
+  and deletes only there and in older ones, so that a stale attempt cannot damage a newer one.
+- **All ranks resume from the same set.** Under a lease rank 0 chooses and writes its choice into its claim; the other
+  ranks wait for that. Outside Gavel each rank chooses by the same rule, and there are no claims.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAt
 log = logging.getLogger("gavel.training")
 
 KEPT = 2
-CHOICE_S = 600.0  # how long rank 0 may take to start and to look through what there is
+# How long rank 0 may take to start and to check the existing sets.
+CHOICE_S = 600.0
 POLL_S = 0.01
 POLL_S_MAX = 0.2
 
 
 class Token(NamedTuple):
-    """Which attempt: by the scheduler's epoch, then by the number of its lease.
+    """The order of attempts: by the scheduler's epoch, then by the number of the lease.
 
-    Leases are numbered over all jobs, attempts are not: a job may go on in the directory that an earlier one has left.
+    Leases are numbered across all jobs, attempts are not: a job may resume in the directory of an earlier job.
     """
 
     epoch: int
@@ -59,13 +60,14 @@ class Token(NamedTuple):
         return f"e{self.epoch:08d}-a{self.attempt:08d}"
 
 
-class Found(NamedTuple):
-    """A complete set, by what is said of it; its files have not been looked at."""
+class CompleteSet(NamedTuple):
+    """A complete set, as its COMPLETE describes it; its files have not been checked."""
 
     token: Token
     step: int
     path: Path
-    parts: dict[str, Any]  # file name → its CRC-32 and size
+    # By name of a file: its CRC-32 and size.
+    parts: dict[str, Any]
     world: int
 
 
@@ -80,31 +82,32 @@ class Store:
 
     # -------------------------------------------------------------------------------------------- loading
 
-    def choose(self) -> Found | None:
-        """Claim the directory, and say which set to go on from; None for a fresh start."""
+    def choose(self) -> CompleteSet | None:
+        """Claim the directory, and return the set to resume from; None for a fresh start."""
         if not self._claims:
             self._make(self.root)
-            found = self._newest_good()
+            candidate = self._newest_good()
             self._token = max([self._token, *(token for token, _ in self._attempts())])
             if self.rank == 0:
-                self._clear_after(found)
-            return found
-        place = self.settle(lambda: None if (found := self._newest_good()) is None else _name(found))
+                self._clear_after(candidate)
+            return candidate
+        place = self.settle(lambda: None if (candidate := self._newest_good()) is None else _name(candidate))
         return None if place is None else self._set_at(place)
 
     def settle(self, choose: Callable[[], str | None]) -> Path | None:
-        """Claim the directory, and go on from what rank 0 chooses: all ranks from the same place."""
+        """Claim the directory, and return the path that rank 0 chose to resume from; the same on all ranks."""
         self._make(self.root / "claims")
         self.check_claims()
         if self.rank != 0:
             return self._chosen_by_rank_0()
-        self._claim({})  # before looking: from now on an older attempt completes nothing
+        # Before reading anything: from now on no older attempt completes a set.
+        self._claim({})
         chosen = choose()
         self._claim({"from": chosen})
         return None if chosen is None else self.root / chosen
 
     def check_claims(self) -> None:
-        """Raise StaleAttempt if a newer attempt has come here."""
+        """Raise StaleAttempt if a newer attempt has claimed the directory."""
         if not self._claims:
             return
         newest = max(
@@ -112,8 +115,8 @@ class Store:
         )
         if newest is not None and newest > self._token:
             raise StaleAttempt(
-                f"attempt {newest} has taken over {self.root}; this is attempt {self._token}, which must not save "
-                "any more and ends here"
+                f"attempt {newest} has taken over {self.root}; this is attempt {self._token}, which must no "
+                "longer save and ends here"
             )
 
     def _make(self, directory: Path) -> None:
@@ -123,7 +126,7 @@ class Store:
                 raise PermissionError("not writable")
         except OSError as fault:
             raise CheckpointError(
-                f"cannot save checkpoints in {self.root}: {fault}; give a directory that this user may write"
+                f"cannot save checkpoints in {self.root}: {fault}; choose a directory that this user may write"
             ) from fault
 
     def _claim(self, words: dict[str, Any]) -> None:
@@ -141,36 +144,36 @@ class Store:
             if words is not None and "from" in words:
                 return None if words["from"] is None else self.root / str(words["from"])
         raise CheckpointError(
-            f"rank 0 did not say within {CHOICE_S:g} s what to go on from: {claim} is missing; "
+            f"rank 0 did not choose within {CHOICE_S:g} s where to resume: {claim} is missing; "
             "is the checkpoint directory the same one on all nodes?"
         )
 
-    def _set_at(self, path: Path) -> Found:
-        for found in self._sets():
-            if found.path == path and (self.rank == 0 or self._is_good(found)):
-                return found
-        raise CheckpointError(f"rank 0 goes on from {path}, which this rank cannot read")
+    def _set_at(self, path: Path) -> CompleteSet:
+        for candidate in self._sets():
+            if candidate.path == path and (self.rank == 0 or self._is_good(candidate)):
+                return candidate
+        raise CheckpointError(f"rank 0 resumes from {path}, which this rank cannot read")
 
-    def _newest_good(self) -> Found | None:
-        for found in self._sets():
-            if self._is_good(found):
-                return found
+    def _newest_good(self) -> CompleteSet | None:
+        for candidate in self._sets():
+            if self._is_good(candidate):
+                return candidate
         return None
 
-    def _is_good(self, found: Found) -> bool:
-        for name, expected in found.parts.items():
+    def _is_good(self, candidate: CompleteSet) -> bool:
+        for name, expected in candidate.parts.items():
             try:
-                actual = atomic.sum_of(found.path / name)
+                actual = atomic.sum_of(candidate.path / name)
             except OSError as fault:
-                log.warning("gavel: checkpoint %s is passed over: %s", found.path, fault)
+                log.warning("gavel: checkpoint %s is skipped: %s", candidate.path, fault)
                 return False
             if actual != expected:
-                log.warning("gavel: checkpoint %s is passed over: %s is damaged", found.path, name)
+                log.warning("gavel: checkpoint %s is skipped: %s is damaged", candidate.path, name)
                 return False
         return True
 
-    def _sets(self) -> list[Found]:
-        """Complete sets, the newest first."""
+    def _sets(self) -> list[CompleteSet]:
+        """Return the complete sets, the newest first."""
         sets = []
         for token, attempt in self._attempts():
             for path in entries(attempt):
@@ -180,10 +183,10 @@ class Store:
                     continue
                 parts, world = words.get("files"), words.get("world")
                 if isinstance(parts, dict) and isinstance(world, int):
-                    sets.append(Found(token, int(step.group(1)), path, parts, world))
+                    sets.append(CompleteSet(token, int(step.group(1)), path, parts, world))
                 else:
-                    log.warning("gavel: checkpoint %s is passed over: COMPLETE is damaged", path)
-        return sorted(sets, key=lambda found: (found.token, found.step), reverse=True)
+                    log.warning("gavel: checkpoint %s is skipped: COMPLETE is damaged", path)
+        return sorted(sets, key=lambda candidate: (candidate.token, candidate.step), reverse=True)
 
     def _attempts(self) -> list[tuple[Token, Path]]:
         named = [(token_of(path.name), path) for path in entries(self.root)]
@@ -192,13 +195,13 @@ class Store:
     # --------------------------------------------------------------------------------------------- saving
 
     def write(self, step: int, name: str, write: atomic.Write) -> None:
-        """One file of this rank's part."""
+        """Write one file of this rank's part."""
         place = self._place(step)
         atomic.make_directory(place)
         self._files[name] = atomic.replace(place / name, write)
 
     def commit(self, step: int, wait_s: float) -> None:
-        """This rank's part is written: wait until the set is complete."""
+        """Finish this rank's part, and wait until the set is complete."""
         self.check_claims()
         place = self._place(step)
         part = json.dumps({"files": self._files, "world": self.world}).encode()
@@ -213,12 +216,12 @@ class Store:
                 raise IncompleteCheckpoint(f"another rank could not write its part of step {step}")
         missing = [rank for rank in range(self.world) if not (place / f"part-{rank}.json").exists()]
         raise IncompleteCheckpoint(
-            f"after {wait_s:g} s the part of rank {', '.join(map(str, missing))} is not in {place}: "
-            "was it at another step, or is this directory not the same one on all nodes?"
+            f"after {wait_s:g} s the part of rank {', '.join(map(str, missing))} is missing in {place}: "
+            "was it at another step, or is this directory different on some node?"
         )
 
     def give_up(self, step: int) -> None:
-        """This rank could not write: nobody need wait for it. What it has written takes room, so it goes."""
+        """Report that this rank could not write, so that no rank waits for it, and delete what takes up space."""
         self._files = {}
         place = self._place(step)
         with contextlib.suppress(OSError):
@@ -240,8 +243,8 @@ class Store:
         return True
 
     def _delete_old(self) -> None:
-        """Keep the newest two; of what is older than they are, nothing, complete or not."""
-        sets = [found for found in self._sets() if found.token <= self._token]
+        """Keep the newest two sets; delete everything older, complete or not."""
+        sets = [candidate for candidate in self._sets() if candidate.token <= self._token]
         if len(sets) < KEPT:
             return
         oldest = (sets[KEPT - 1].token, sets[KEPT - 1].step)
@@ -254,17 +257,17 @@ class Store:
                 with contextlib.suppress(OSError):
                     attempt.rmdir()
 
-    def _clear_after(self, found: Found | None) -> None:
-        """Outside Gavel a script started anew writes where the last one did: what it did not get done goes."""
+    def _clear_after(self, candidate: CompleteSet | None) -> None:
+        """Delete sets after the one resumed from: outside Gavel, a restarted script writes to the same directory."""
         for path in entries(self.root / str(self._token)):
-            if found is None or found.token != self._token or path.name > found.path.name:
+            if candidate is None or candidate.token != self._token or path.name > candidate.path.name:
                 _remove(path)
 
     def _place(self, step: int) -> Path:
         return self.root / str(self._token) / f"step-{step:012d}"
 
     def _waiting(self, wait_s: float) -> Iterator[None]:
-        """Look, at growing intervals, until it has been long enough."""
+        """Yield at growing intervals until the time is over."""
         until_s = time.monotonic() + wait_s
         pause_s = POLL_S
         while True:
@@ -276,26 +279,26 @@ class Store:
 
 
 def token_of_run(run: Run) -> Token:
-    """The attempt that runs here."""
+    """Return the token of a run's attempt."""
     return Token(run.epoch, int(run.lease) if run.lease.isdecimal() else run.attempt)
 
 
 def token_of(name: str) -> Token | None:
-    """The attempt that a directory or a claim is named after."""
+    """Return the attempt in the name of a directory or claim; None if there is none."""
     match = re.fullmatch(r"e(\d{8,18})-a(\d{8,18})", name)
     return None if match is None else Token(int(match.group(1)), int(match.group(2)))
 
 
 def entries(path: Path) -> list[Path]:
-    """What is in a directory, by name; nothing if it cannot be read."""
+    """Return the entries of a directory by name; none if it cannot be read."""
     try:
         return sorted(path.iterdir())
     except OSError:
         return []
 
 
-def _name(found: Found) -> str:
-    return f"{found.token}/{found.path.name}"
+def _name(candidate: CompleteSet) -> str:
+    return f"{candidate.token}/{candidate.path.name}"
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -312,7 +315,7 @@ def _put(file: Any, data: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
-    """COMPLETE first, so that half of a set is none."""
+    """Delete a set: COMPLETE first, so that the remains of a set do not count."""
     with contextlib.suppress(OSError):
         (path / "COMPLETE").unlink()
     shutil.rmtree(path, ignore_errors=True)

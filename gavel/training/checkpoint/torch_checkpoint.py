@@ -1,7 +1,7 @@
-"""`TorchCheckpoint`: everything that training with PyTorch has to take up again, in a directory.
+"""`TorchCheckpoint`: everything that training with PyTorch needs to resume, in a directory.
 
-Rank 0 saves what all ranks have in common: the objects by name, and the position in the data. Each rank saves its
-own random numbers, and what was named in `of_rank`. `store.py` says how the parts become a whole.
+Rank 0 saves what all ranks share: the objects by name, and the position in the data. Each rank saves its own random
+numbers and the objects in `of_rank`. `store.py` describes how the parts become a set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from gavel.training import session
 from gavel.training.checkpoint import rng, torch_state
-from gavel.training.checkpoint.store import Found, Store, token_of_run
+from gavel.training.checkpoint.store import CompleteSet, Store, token_of_run
 from gavel.training.environment import ranks_of, run_of
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
 
@@ -21,13 +21,12 @@ _RNG = "rng"
 
 
 class TorchCheckpoint:
-    """Checkpoints of named objects: modules, optimisers, schedulers, scalers, anything with a state.
+    """Checkpoints of named objects: modules, optimizers, schedulers, scalers, anything with a state.
 
         checkpoint = TorchCheckpoint("checkpoints", model=model, optimizer=optimizer, scheduler=scheduler)
 
-    `directory` is where they go outside Gavel; under a lease they go to `GAVEL_CHECKPOINT_DIR`, which belongs to
-    the job. `of_rank` names objects of which every rank has its own. `wait_s` is how long the ranks wait for
-    each other's parts.
+    `directory` holds them outside Gavel; under a lease they are in `GAVEL_CHECKPOINT_DIR`, which belongs to the job.
+    `of_rank` names objects that differ between ranks. `wait_s` is how long the ranks wait for each other's parts.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class TorchCheckpoint:
         place = (os.environ.get("GAVEL_CHECKPOINT_DIR") if run is not None else None) or directory
         if place is None:
             raise CheckpointError(
-                "where to? Outside Gavel, give a directory: TorchCheckpoint('checkpoints', …)"
+                "no directory: outside Gavel, pass one, as in TorchCheckpoint('checkpoints', …)"
             )
         self._rank, world = ranks_of()
         self._wait_s = wait_s
@@ -54,24 +53,25 @@ class TorchCheckpoint:
         self._store = Store(Path(place).absolute(), token, self._rank, world)
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
-        """One more object, in common or of each rank. It may be missing from a checkpoint without harm."""
+        """Add an object, shared or `of_rank`. Loading a checkpoint without it is no error."""
         (self._own if of_rank else self._common)[f"+{name}"] = part
 
     def load(self) -> int:
-        """Put all objects into the newest good state; the step that it is of, 0 if there is none."""
-        found = self._store.choose()
-        if found is None:
+        """Restore all objects from the newest good set; return its step, or 0 if there is none."""
+        newest = self._store.choose()
+        if newest is None:
             return 0
-        self._give_back(self._common, torch_state.read(found.path / "state.pt"), found)
+        self._give_back(self._common, torch_state.read(newest.path / "state.pt"), newest)
         own = f"rank-{self._rank}.pt"
-        if own in found.parts:  # not so where there are more ranks now than there were
-            state = torch_state.read(found.path / own)
-            self._give_back(self._own, state, found)
+        # Missing if there are more ranks now than there were.
+        if own in newest.parts:
+            state = torch_state.read(newest.path / own)
+            self._give_back(self._own, state, newest)
             rng.restore(state[_RNG])
-        return found.step
+        return newest.step
 
     def save(self, step: int) -> None:
-        """Save all objects as the state of this step; on return it is safe, or an error says why not."""
+        """Save all objects as the state of this step. It is safe on return; otherwise an error is raised."""
         session.check_lease()
         self._store.check_claims()
         try:
@@ -81,24 +81,26 @@ class TorchCheckpoint:
             if self._rank == 0:
                 common = {name: torch_state.state_of(name, thing) for name, thing in self._common.items()}
                 self._store.write(step, "state.pt", lambda file: torch_state.write(common, file))
-            known = session.current()
-            wait_s = self._wait_s if known is None else known.patience_s(self._wait_s)
+            lease_session = session.current()
+            wait_s = self._wait_s if lease_session is None else lease_session.patience_s(self._wait_s)
             self._store.commit(step, wait_s)
         except (StaleAttempt, IncompleteCheckpoint):
-            raise  # this rank's part is good: if the others come later, the set may still be whole
-        except (OSError, RuntimeError) as fault:  # PyTorch makes a RuntimeError of a full disk
+            # The part of this rank is good: if others follow later, the set may still become complete.
+            raise
+        # PyTorch raises a RuntimeError when the disk is full.
+        except (OSError, RuntimeError) as fault:
             self._store.give_up(step)
             if isinstance(fault, (OSError, CheckpointError)):
                 raise
             raise CheckpointError(str(fault)) from fault
 
-    def _give_back(self, objects: Mapping[str, Any], state: dict[str, Any], found: Found) -> None:
+    def _give_back(self, objects: Mapping[str, Any], state: dict[str, Any], newest: CompleteSet) -> None:
         for name, thing in objects.items():
             if name in state:
                 torch_state.give_back(name, thing, state[name])
             elif not name.startswith("+"):
-                known = ", ".join(sorted(key for key in state if not key.startswith("+") and key != _RNG))
+                names = ", ".join(sorted(key for key in state if not key.startswith("+") and key != _RNG))
                 raise CheckpointError(
-                    f"the checkpoint {found.path} has no state of '{name}'; it has {known or 'none'}: "
+                    f"the checkpoint {newest.path} has no state of '{name}'; it has {names or 'none'}: "
                     "name the same objects as before, or start with a new checkpoint directory"
                 )

@@ -1,7 +1,7 @@
-"""The state of training objects as plain data, and back: what `torch.load(weights_only=True)` accepts.
+"""The state of training objects as plain data that `torch.load(weights_only=True)` accepts, and back.
 
-Modules, optimisers, schedulers, scalers, generators, and anything else with `state_dict` and `load_state_dict`.
-What cannot be stored without pickling code is refused when it is saved, not when it is needed.
+It covers modules, optimizers, schedulers, scalers, generators, and anything else with `state_dict` and
+`load_state_dict`. A value that cannot be stored without pickling code is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ARRAY, _BYTES = "__numpy__", "__bytes__"
 
 
 def check(name: str, thing: Any) -> None:
-    """Raise TypeError unless the state of `thing` can be taken and given back."""
+    """Raise TypeError unless the state of `thing` can be saved and restored."""
     if not (_has(thing, "state_dict", "load_state_dict") or _has(thing, "get_state", "set_state")):
         raise TypeError(
             f"{name} is a {type(thing).__name__}: expected something with state_dict() and load_state_dict(), "
@@ -27,14 +27,14 @@ def check(name: str, thing: Any) -> None:
 
 
 def state_of(name: str, thing: Any) -> Any:
-    """The state of an object, as plain data."""
+    """Return the state of an object as plain data."""
     thing = _bare(thing)
     state = thing.state_dict() if _has(thing, "state_dict") else thing.get_state()
     return _plain(state, name)
 
 
 def give_back(name: str, thing: Any, state: Any) -> None:
-    """Put an object into a state. Raises CheckpointError if it does not fit."""
+    """Restore the state of an object; raise CheckpointError if it does not fit."""
     thing = _bare(thing)
     try:
         if _has(thing, "load_state_dict"):
@@ -48,30 +48,30 @@ def give_back(name: str, thing: Any, state: Any) -> None:
 
 
 def write(state: dict[str, Any], file: BinaryIO) -> None:
-    """States to a file."""
+    """Write states to a file."""
     import torch
 
     torch.save(state, file)
 
 
 def read(path: Any) -> dict[str, Any]:
-    """States from a file. Nothing that it says is run."""
+    """Read states from a file, without running any code in it."""
     import torch
 
     try:
         with atomic.open_own(path) as file:
             state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as fault:  # whatever PyTorch makes of a file that is none of ours
-        # its own words advise to run what the file says
+    except Exception as fault:
+        # PyTorch may raise anything for a foreign file, and its message advises users to run the code in the file.
         why = "it holds more than data" if type(fault).__name__ == "UnpicklingError" else fault
         raise CheckpointError(f"cannot read the checkpoint {path}: {why}") from None
     if not isinstance(state, dict):
-        raise CheckpointError(f"cannot read the checkpoint {path}: it holds no states")
+        raise CheckpointError(f"cannot read the checkpoint {path}: it contains no states")
     return state
 
 
 def _bare(thing: Any) -> Any:
-    """The module itself, without what distributes or compiles it: the width of a job may change."""
+    """Unwrap a module that is distributed or compiled, because the width of a job may change."""
     torch = sys.modules.get("torch")
     while torch is not None and isinstance(thing, torch.nn.Module):
         wrapped = isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
@@ -87,7 +87,7 @@ def _has(thing: Any, *names: str) -> bool:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """The value in types that every reader knows; raises CheckpointError with the place of any other."""
+    """Convert a value to plain types; raise CheckpointError, with the place, if it contains any other type."""
     import torch
 
     if value is None or type(value) in (bool, int, float, complex, str):
@@ -125,7 +125,7 @@ def _tensor(data: bytes | bytearray) -> Any:
 
 
 def _original(value: Any) -> Any:
-    """Arrays and bytes as they were."""
+    """Convert plain data back to arrays and bytes."""
     if isinstance(value, dict):
         if value.keys() == {_ARRAY}:
             numpy = importlib.import_module("numpy")

@@ -1,1 +1,1 @@
-"""How the ranks of a gang agree on the last step."""
+"""The agreement between the ranks of a gang on the last step."""

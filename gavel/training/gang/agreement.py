@@ -1,41 +1,43 @@
-"""At which step all ranks stop, or save: how rank 0 finds it. Pure: messages and times in, messages out.
+"""The step at which all ranks stop or save, as rank 0 determines it. Pure: messages and times in, messages out.
 
-Ranks that train one model together must do the same number of steps: one that stops earlier leaves the others
-waiting in a collective operation for ever, and a checkpoint is a whole only if all parts are of one step.
-Leases end at slightly different times on different machines, so the last step has to be agreed on:
+Ranks that train one model together must do the same number of steps: a rank that stops earlier leaves the others
+waiting in a collective operation forever, and a checkpoint is complete only if all parts are of one step. Leases end at
+slightly different times on different machines, so the ranks have to agree on the last step:
 
-1. A rank that sees its lease end tells rank 0: *ask*. (Two that do so at once start one round.)
-2. Rank 0 asks everybody: *where* are you? Each answers with a step that it promises not to go beyond without
-   a decision (`gate.py` says how it can know): the step that it is in.
-3. When all have answered, rank 0 decides: the greatest of the answers. Nobody is beyond it, so everybody can
-   stop there. In lock step that is the step in progress, at most the one after it.
+1. A rank whose lease ends sends rank 0 *ask*. If two do so at once, they start one round.
+2. Rank 0 sends all ranks *where*. Each answers with a step that it promises not to pass without a decision, which is
+   the step that it is in (`gate.py` explains why the promise holds).
+3. When all have answered, rank 0 decides on the greatest answer. No rank is beyond it, so all can stop there. In lock
+   step that is the step in progress, or at most the one after it.
 
-A periodic checkpoint is agreed on in the same way, and the ranks go on after it.
+The ranks agree on a periodic checkpoint in the same way, and continue after it.
 
 What may go wrong:
 
-- *A rank has done all its steps.* It said so (*ended*) and cannot be asked any more; its last step counts as
-  its answer. As all ranks have the same number of steps to do, the others do theirs too.
-- *Rank 0 has done all its steps.* Its last word is the decision: stop at that step, which is the last.
-- *A rank is not there*: still starting, or its connection is lost. Rank 0 waits for it for half the time that
-  is left until the first SIGTERM, then decides without it. One that comes back is told then; if it is beyond
-  that step already, it stops where it is. Its part of the checkpoint is of another step, the set stays
-  incomplete, and the job goes on from the one before: steps are lost, nothing is wrong.
-- *Rank 0 is not there.* After three quarters of that time each rank stops where it is, with the same outcome.
-- *A lease is renewed in the middle of it.* Too late: once asked, the job stops. Nobody asks before `ask_s`, so a
-  renewal that comes in time is never noticed.
+- *A rank has done all its steps.* It has reported that (*ended*) and no longer answers; its last step counts as its
+  answer. All ranks have the same number of steps to do, so the others finish as well.
+- *Rank 0 has done all its steps.* Its report is the decision: stop at that step, which is the last.
+- *A rank is missing*: still starting, or its connection is lost. Rank 0 waits for it for half the time that is left
+  until the first SIGTERM, then decides without it. A rank that comes back gets the decision then; if it is beyond that
+  step already, it stops where it is. Its part of the checkpoint is of another step, the set stays incomplete, and the
+  job resumes from the one before: steps are lost, but nothing is wrong.
+- *Rank 0 is missing.* After three quarters of that time each rank stops where it is, with the same outcome.
+- *A lease is renewed during a round.* That is too late: once a rank has asked, the job stops. No rank asks before
+  `ask_s`, so a renewal in time goes unnoticed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SAVE_PATIENCE_S = 5.0  # how long a periodic checkpoint may wait for answers before it is left out
-NEVER = 0  # as the step of a decision to save: not this time
+# How long a periodic checkpoint may wait for answers before it is left out.
+SAVE_PATIENCE_S = 5.0
+# The step of a decision not to save this time.
+NEVER = 0
 
 
 class Where(NamedTuple):
-    """To all ranks: where are you? Answers carry the round's number."""
+    """A question to all ranks: which step are you in? Answers carry the number of the round."""
 
     round: int
     patience_s: float
@@ -43,14 +45,14 @@ class Where(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """To all ranks: save at this step, and stop there or go on."""
+    """A decision for all ranks: save at this step, and stop there or continue."""
 
     step: int
     stop: bool
 
 
 class Chair:
-    """Rank 0's notes: who is there, who has answered, what was decided."""
+    """The state of rank 0: the answers of all ranks, the open question, the decision."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -59,10 +61,11 @@ class Chair:
         self._round = 0
         self._open: Where | None = None
         self._until_s = 0.0
-        self.decided: Decision | None = None  # to stop; there is no way back
+        # The decision to stop, which is final.
+        self.decided: Decision | None = None
 
     def call(self, now_s: float, left_s: float, stop: bool) -> list[Where | Decision]:
-        """Somebody's lease ends in `left_s` (or, `stop` false, a periodic checkpoint is due)."""
+        """Start a round, because a lease ends in `left_s` or, if not `stop`, a periodic checkpoint is due."""
         if self.decided is not None or (not stop and (self._open is not None or self._ended)):
             return []
         if self._open is not None and self._open.stop:
@@ -76,18 +79,18 @@ class Chair:
         return [self._open, *self._conclude()]
 
     def joined(self) -> Where | Decision | None:
-        """What a rank is told that is here now, for the first time or again."""
+        """Return the message for a rank that connects, for the first time or again; None if there is none."""
         return self.decided or self._open
 
     def answered(self, rank: int, round_number: int, step: int) -> list[Where | Decision]:
-        """A rank promises not to go beyond `step`."""
+        """Take in a rank's promise not to pass `step`."""
         if self._open is None or round_number != self._round or not 0 <= rank < self._world:
             return []
         self._answers[rank] = step
         return self._conclude()
 
     def ended(self, rank: int, step: int) -> list[Where | Decision]:
-        """A rank has done all its steps. Of rank 0 that is a decision: nobody is left to ask."""
+        """Note that a rank has done all its steps. If it is rank 0, that is the decision."""
         if not 0 <= rank < self._world:
             return []
         self._ended[rank] = self._answers[rank] = step
@@ -96,7 +99,7 @@ class Chair:
         return self._conclude()
 
     def passed(self, now_s: float) -> list[Where | Decision]:
-        """Time has passed: decide without those who have not answered when it is due."""
+        """Decide without the missing answers once the time for them is over."""
         if self._open is None or now_s < self._until_s:
             return []
         if not self._open.stop:

@@ -1,7 +1,7 @@
-"""What ranks say to each other: one JSON object a line, over a socket that never blocks.
+"""Messages between ranks: one JSON object per line, over a socket that never blocks.
 
-A line has at most 512 bytes, and the first one of a connection must say which job, epoch, attempt and rank is
-speaking. Whoever says anything else is cut off.
+A line has at most 512 bytes, and the first line of a connection must name the job, epoch, attempt and rank of its
+sender. A connection that sends anything else is closed.
 
     {"gavel": 1, "job": "12", "epoch": 3, "attempt": 2, "rank": 1}     rank → 0, first
     {"ask": 19.2}  {"round": 1, "at": 118}  {"ended": 5000}            rank → 0
@@ -27,11 +27,11 @@ Message = dict[str, Any]
 
 
 class Cut(Exception):
-    """The connection is over: closed, broken, or the other side said what may not be said."""
+    """The connection is over: it was closed, broke, or carried an invalid message."""
 
 
 class Lines:
-    """One connection, as messages."""
+    """A connection that carries messages."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -42,7 +42,7 @@ class Lines:
         self._buffer = b""
 
     def receive(self) -> list[Message]:
-        """The messages that have arrived in full. Raises Cut."""
+        """Return the messages that have arrived in full; raise Cut if the connection is over."""
         try:
             data = self.socket.recv(4096)
         except BlockingIOError:
@@ -53,20 +53,20 @@ class Lines:
             raise Cut("closed")
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if any(len(line) > LINE_BYTES_MAX for line in [*lines, self._buffer]):
-            raise Cut("a line too long")
+            raise Cut("a line is too long")
         return [_message(line) for line in lines]
 
     def send(self, message: Message) -> None:
-        """Say it. Raises Cut; so does a peer that does not listen."""
+        """Send a message; raise Cut if the connection is over or the peer does not read."""
         data = json.dumps(message).encode() + b"\n"
         try:
             if self.socket.send(data) != len(data):
-                raise Cut("does not listen")
+                raise Cut("the peer does not read")
         except OSError as fault:
             raise Cut(str(fault)) from fault
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -85,7 +85,7 @@ def _message(line: bytes) -> Message:
 
 
 def hello(run: Run) -> Message:
-    """What a rank says first."""
+    """Return the first message of a rank."""
     return {
         "gavel": VERSION,
         "job": run.job,
@@ -96,22 +96,22 @@ def hello(run: Run) -> Message:
 
 
 def rank_in(message: Message, run: Run) -> int:
-    """The rank that says hello, if it is one of this attempt. Raises Cut."""
+    """Return the rank that sent a first message; raise Cut if it is not of this attempt."""
     rank = message.get("rank")
     if type(rank) is not int or not 1 <= rank < run.world or message != {**hello(run), "rank": rank}:
         raise Cut("not of this attempt")
     return rank
 
 
-def put(message: Where | Decision) -> Message:
-    """What rank 0 says, as a message."""
+def encoded(message: Where | Decision) -> Message:
+    """Encode a message of rank 0."""
     if isinstance(message, Where):
         return {"where": message.round, "patience_s": message.patience_s, "stop": message.stop}
     return {"decided": message.step, "stop": message.stop}
 
 
-def taken(message: Message) -> Where | Decision:
-    """What rank 0 said. Raises Cut."""
+def decoded(message: Message) -> Where | Decision:
+    """Decode a message of rank 0; raise Cut if it is invalid."""
     stop = message.get("stop") is True
     if "where" in message:
         return Where(whole(message, "where"), left_s(message, "patience_s"), stop)
@@ -119,7 +119,7 @@ def taken(message: Message) -> Where | Decision:
 
 
 def whole(message: Message, key: str) -> int:
-    """A count in a message. Raises Cut."""
+    """Return a count in a message; raise Cut if it is invalid."""
     value = message.get(key)
     if type(value) is not int or not 0 <= value <= STEPS_MAX:
         raise Cut(f"no count: {key}")
@@ -127,7 +127,7 @@ def whole(message: Message, key: str) -> int:
 
 
 def left_s(message: Message, key: str) -> float:
-    """A duration in a message. Raises Cut."""
+    """Return a duration in a message; raise Cut if it is invalid."""
     value: Any = message.get(key)
     if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
         raise Cut(f"no duration: {key}")
