@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.model.bounds import Bound, check, shown
+from scheduler.model.bounds import Bound, check, readable
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.run import JOBS, KNOBS, Run
 from traces.errors import nearest
@@ -65,4 +65,4 @@ def _check_bound(field: str, value: float | dict[str, float], bound: Bound) -> N
         return
     for kind, number in value.items():
         if not bound.admits(number):
-            raise InvalidSpec(field, f"{kind}={shown(number)}: must be {bound}")
+            raise InvalidSpec(field, f"{kind}={readable(number)}: must be {bound}")

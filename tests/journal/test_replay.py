@@ -110,9 +110,7 @@ def test_a_lost_record_costs_only_what_was_in_it(path: Path) -> None:
             f"record {COUNT + 1}: JobMoved does not fit: '10' is unknown",
         ]
         assert recovered.lost_records == 1
-        assert [str(found) for found in quarantined(journal)] == [
-            "record 10 is lost: its checksum is wrong"
-        ]
+        assert [str(found) for found in quarantined(journal)] == ["record 10 is lost: its checksum is wrong"]
         assert quarantined(journal)[0].payload is not None
     with SqliteJournal(path) as journal:
         again = recover(journal, RULES)

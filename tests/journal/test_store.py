@@ -289,7 +289,9 @@ def test_a_journal_that_is_gone_is_not_begun_anew(path: Path) -> None:
     with write(path, told(3), durable=True):
         pass
     path.unlink()
-    with pytest.raises(NotAJournal, match=r"gone, though 3 records were written.* delete journal\.db\.lock"):
+    with pytest.raises(
+        NotAJournal, match=r"disappeared, and 3 records had been written.* delete journal\.db\.lock"
+    ):
         SqliteJournal(path)
     (path.parent / "journal.db.lock").unlink()
     with SqliteJournal(path) as journal:
@@ -320,7 +322,7 @@ def test_later_facts_are_refused(path: Path) -> None:
     with SqliteJournal(path) as journal:
         row = (1, 0.0, 2, b"[]", record_crc(1, 0.0, 2, b"[]"))
         journal._db.execute(layout.INSERT_RECORD, row)
-    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match="record 1 is in version 2"):
+    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match="record 1 has version 2"):
         list(journal.scan())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from scheduler.model.bounds import Bound, shown
+from scheduler.model.bounds import Bound, readable
 
 
 class Number(click.ParamType):
@@ -35,7 +35,7 @@ class Number(click.ParamType):
             raise ValueError(f"'{value}' is not a {kind}") from None
         if math.isnan(number) or not self.bound.admits(number):
             raise ValueError(
-                f"is {shown(number)}, must be a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
+                f"is {readable(number)}, must be a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
             )
         return number
 
