@@ -177,7 +177,7 @@ def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: 
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
     assert [(line["pid"], line["sum"]) for line in hasty.told(job, "end")] == [(second["pid"], whole(STEPS))]
-    assert "StaleAttempt: attempt 1 should have been gone" in hasty.said(job)
+    assert "StaleAttempt: attempt 1 should have ended" in hasty.said(job)
     assert not hasty.told(job, "lease over")
 
 

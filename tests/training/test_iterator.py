@@ -187,7 +187,7 @@ def test_synthetic_data_is_the_first_batch() -> None:
 @pytest.mark.parametrize("synthetic", [False, True])
 def test_a_loader_without_batches_is_told(synthetic: bool) -> None:
     """An empty data set is an error, not an endless loop."""
-    with pytest.raises(TrainingError, match="list gave no batch: is the data set empty"):
+    with pytest.raises(TrainingError, match="list returned no batch: is the data set empty"):
         list(LeasedIterator([], checkpoint=Notes(), steps=3, synthetic=synthetic))
 
 

@@ -103,7 +103,7 @@ def test_a_stale_attempt_is_told_whatever_it_asks(tmp_path: Path) -> None:
             lambda: load_text("state.txt", "0"),
         )
         for call in calls:
-            with pytest.raises(StaleAttempt, match="attempt 2 should have been gone"):
+            with pytest.raises(StaleAttempt, match="attempt 2 should have ended"):
                 call()
         assert run.progress() == {}
         assert not (tmp_path / "checkpoints").exists()

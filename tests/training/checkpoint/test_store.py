@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_passed_over(
         return
     assert chosen(tmp_path) == "1:10"
     if name == "rank-0.pt":
-        assert "step-000000000020 is passed over" in caplog.text
+        assert "step-000000000020 is skipped" in caplog.text
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
 
 def test_a_part_that_does_not_come_is_named(tmp_path: Path) -> None:
     """The error says whose part is missing, where it was looked for, and what may be the cause."""
-    with pytest.raises(IncompleteCheckpoint, match=r"the part of rank 1, 2 is not in .*the same one on all"):
+    with pytest.raises(IncompleteCheckpoint, match=r"the part of rank 1, 2 is missing in .*different on some node"):
         save(store(tmp_path, 1, 0, 3), 10, wait_s=0.05)
 
 
