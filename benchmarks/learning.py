@@ -51,7 +51,7 @@ def learnt(records: Iterable[tuple[float, Fact]]) -> list[Learnt]:
         if (lease.job, kind) not in found:
             key, told = (
                 RateKey(job_type, len(lease.gpus), kind),
-                state.rates.told(job_type, len(lease.gpus), kind),
+                state.rates.from_table(job_type, len(lease.gpus), kind),
             )
             believed = state.rates.rate(key, told, state.settings.trust_after_s)
             measured_s = state.rates.measured[key].observed_s if key in state.rates.measured else 0.0

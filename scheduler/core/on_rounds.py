@@ -66,8 +66,7 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
-        # This round has been planned already.
-        out.wake(boundary_s - settings.solve_lead_s, "tick")
+        out.wake(boundary_s - settings.solve_lead_s, "tick")  # planned already
         return
     if not _anything_to_do(state, now_s):
         plan_s = boundary_s - settings.plan_lead_s
@@ -163,8 +162,7 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
             notes=message.notes,
         )
     )
-    # The pulse waited for this answer.
-    if out.now_s >= state.round.ends_s - SOON_S:
+    if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited
         plan(out, kinds)
     else:
         idle(out)
@@ -228,8 +226,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     old = state.round
     if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
-        # The round has been planned already.
-        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")
+        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # planned already
         return
     starts_s = _next_start_s(state, now_s)
     ends_s = starts_s + settings.round_s
@@ -307,8 +304,7 @@ def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
     state = out.state
     if number == state.asked.number and not state.asked.answered:
         out.fact(AllocationFailed(number=number, why=why))
-        # The pulse waited for this answer.
-        if out.now_s >= state.round.ends_s - SOON_S:
+        if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited
             out.wake(out.now_s, "plan")
 
 

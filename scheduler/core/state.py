@@ -136,8 +136,7 @@ class SchedulerState:
         self.doubtful = False
         # The number of the next submission. It keeps growing when jobs are forgotten.
         self.next_order = 0
-        # When the allocation in force was adopted.
-        self.adopted_s = 0.0
+        self.adopted_s = 0.0  # adoption of `allocation`
         # The derived part:
         # Jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
@@ -147,8 +146,7 @@ class SchedulerState:
         self.picky: set[str] = set()
         # Active jobs that may keep their GPUs when their turn is over.
         self.clinging: set[str] = set()
-        # Active jobs on hold.
-        self.on_hold: set[str] = set()
+        self.on_hold: set[str] = set()  # active jobs on hold
         # Active jobs that may have a checkpoint, or will have one when they stop.
         self.saved: set[str] = set()
         # Stores of checkpoints, with the number of nodes that reach each.
@@ -158,10 +156,8 @@ class SchedulerState:
         self.held: dict[str, Held] = {}
         # By GPU: leases that may have processes on it.
         self.holders: dict[GpuId, tuple[str, ...]] = {}
-        # By GPU: leases that wait for it.
-        self.claims: dict[GpuId, tuple[str, ...]] = {}
-        # By lease: leases that wait for it to close.
-        self.blocks: dict[str, list[str]] = {}
+        self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases waiting for each
+        self.blocks: dict[str, list[str]] = {}  # leases waiting for each
         self.isolated_rate: dict[str, float] = {}
         # All GPUs of each node, including broken ones.
         self.gpus_of: dict[str, tuple[GpuId, ...]] = {}

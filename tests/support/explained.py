@@ -199,9 +199,7 @@ def earliest_start() -> Case:
     """Its time has not come."""
     desk = Desk(node())
     desk.submit(job(earliest_start_s=7200))
-    return Case(
-        desk, "1", ("earliest start, in about 2 h",), ("its earliest start comes",), basis="earliest_start"
-    )
+    return Case(desk, "1", ("earliest start, in about 2 h",), ("start comes",), basis="earliest_start")
 
 
 def retry_pause() -> Case:
@@ -371,7 +369,7 @@ def minimum_run_of_others() -> Case:
 
 
 def preemption_limit() -> Case:
-    """The settings let allow no preemption."""
+    """The settings allow no preemption."""
     desk = two_for_one(preemptions_max=0)
     first = running_job(desk)
     return Case(

@@ -221,7 +221,7 @@ def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
     assert job.processes[1].wait() == 0
     words = job.run.progress(1)
     assert (words["state"], words["saved"]) == ("yielded", 0)
-    assert "the part of rank 0 is not in" in job.processes[1].said()
+    assert "the part of rank 0 is missing in" in job.processes[1].said()
 
 
 def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:

@@ -111,7 +111,7 @@ def test_a_shuffling_loader_without_our_sampler_goes_on_too() -> None:
 def test_other_data_than_before_is_told() -> None:
     """A position in one data set means nothing in another."""
     state = ResumableSampler(range(10)).state_dict()
-    with pytest.raises(CheckpointError, match="the data set has 11 samples, and had 10"):
+    with pytest.raises(CheckpointError, match="the data set has 11 samples, but had 10"):
         ResumableSampler(range(11)).load_state_dict(state)
 
 
@@ -138,4 +138,4 @@ def test_a_change_of_ranks_without_our_sampler(
     position = Position(range(20), world)
     position.load_state_dict({"epoch": 1, "batch": 3, "world": 3, "sampler": None})
     assert position.state_dict() == {"epoch": 1, "batch": batch, "world": world, "sampler": None}
-    assert ("some samples of this epoch come again" in caplog.text) == told
+    assert ("some samples of this epoch are repeated" in caplog.text) == told

@@ -164,8 +164,8 @@ def test_the_last_word_is_said_by_a_thread_that_is_slow(
         assert looking.wait(60.0)
         threading.Timer(0.8, go_on.set).start()
         watching.end(finished=True, steps=3)
-        assert watching._said.is_set()
-        assert "ended" in watching._link._to_say
+        assert watching._end_sent.is_set()
+        assert "ended" in watching._link._to_repeat
 
 
 def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
@@ -223,7 +223,7 @@ def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory
                 if step == 5:
                     run.lease(ask_in_s=-60.0)
 
-        with pytest.raises(StaleAttempt, match="its lease ended"):
+        with pytest.raises(StaleAttempt, match="with its lease"):
             train()
     assert saved == [2, 4]
     assert run.progress().get("state") in (None, "running")

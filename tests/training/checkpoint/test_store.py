@@ -216,7 +216,9 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
 
 def test_a_part_that_does_not_come_is_named(tmp_path: Path) -> None:
     """The error says whose part is missing, where it was looked for, and what may be the cause."""
-    with pytest.raises(IncompleteCheckpoint, match=r"the part of rank 1, 2 is missing in .*different on some node"):
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"the part of rank 1, 2 is missing in .*different on some node"
+    ):
         save(store(tmp_path, 1, 0, 3), 10, wait_s=0.05)
 
 
@@ -248,7 +250,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_pa
     """A file in its place, for one; the error says what to do."""
     (tmp_path / "job").write_text("a file")
     for token in (Token(1, 1), None):
-        with pytest.raises(CheckpointError, match=r"cannot save checkpoints in .*give a directory"):
+        with pytest.raises(CheckpointError, match=r"cannot save checkpoints in .*choose a directory"):
             Store(tmp_path / "job" / "checkpoints", token, 0, 1).choose()
 
 

@@ -174,7 +174,7 @@ def test_only_what_has_a_state_can_be_named(tmp_path: Path) -> None:
 
 def test_outside_gavel_a_directory_is_needed() -> None:
     """Without one there is nowhere to save."""
-    with pytest.raises(CheckpointError, match="Outside Gavel, give a directory"):
+    with pytest.raises(CheckpointError, match="outside Gavel, pass one"):
         TorchCheckpoint(own=Own())
 
 
