@@ -13,7 +13,6 @@ TO_BE_REWRITTEN = (
     "benchmarks",
     "examples",
     "examples/jobs",
-    "gavel/cli/io",
     "gavel/client",
     "gavel/client/transport",
     "scheduler",

@@ -13,7 +13,8 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import JSON, with_quiet_grpc
 from gavel.cli.io.session import MISSING, failure, one_line, print_json
-from gavel.cli.io.wording import nearest, printable
+from gavel.cli.io.wording import printable
+from protos.files.errors import suggest
 
 if TYPE_CHECKING:
     from gavel.client.settings import Contexts
@@ -76,7 +77,7 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
         _show(known, as_json)
         return
     if name not in known.contexts:
-        raise failure(MISSING, f"there is no context '{printable(name)}'{nearest(name, known.contexts)}")
+        raise failure(MISSING, f"there is no context '{printable(name)}'; {suggest(name, known.contexts)}")
     if remove:
         rest = {other: context for other, context in known.contexts.items() if other != name}
         _write(replace(known, current="" if known.current == name else known.current, contexts=rest))

@@ -11,7 +11,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import JSON
 from gavel.cli.io.outputs import STDOUT, write_json
-from gavel.cli.io.wording import nearest, printable, quoted
+from gavel.cli.io.wording import printable
 
 # The figures that are not numbers.
 WORDS = ("policy",)
@@ -55,7 +55,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
 def read_figures(name: str) -> dict[str, Any]:
     """Read the figures in a file, checked as far as the table needs it."""
     from gavel.cli.io.document import read_document
-    from protos.files.errors import BadInput
+    from protos.files.errors import BadInput, literal, suggest
     from scheduler.sim.figures.summary import INTERRUPTED, KEYS
 
     file = "standard input" if name == "-" else printable(name)
@@ -70,7 +70,7 @@ def read_figures(name: str) -> dict[str, Any]:
         raise Fault(f"{file}: is no result of `gavel simulate --json`")
     for key, value in data.items():
         if key not in (*KEYS, INTERRUPTED):
-            raise Fault(f"{file}: {quoted(str(key))} is no figure{nearest(str(key), KEYS)}")
+            raise Fault(f"{file}: {literal(key)} is no figure; {suggest(key, KEYS)}")
         if not _fits(key, value):
             raise Fault(f"{file}: {key}: is not what `gavel simulate --json` writes there")
     return data

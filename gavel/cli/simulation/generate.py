@@ -16,8 +16,9 @@ import msgspec
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import JSON, options
 from gavel.cli.io.outputs import STDOUT, check_file, say, unwritable, write_json
-from gavel.cli.io.wording import count_of, nearest, printable, shown
+from gavel.cli.io.wording import count_of, printable
 from gavel.cli.simulation.options import of_run
+from protos.files.errors import literal, suggest
 from scheduler.sim.run import HOUR_S, JOBS
 from scheduler.sim.scenario.arrivals import YEAR_S, YEARS_MAX
 from scheduler.sim.tables import table_of
@@ -155,7 +156,7 @@ class _Counted:
 
 def _jobs_by_name(name: str, table: Throughputs, rate_per_h: float | None, seed: int) -> Iterator[TraceJob]:
     if name not in WORKLOADS:
-        raise Fault(f"--workload: there is no {shown(name)}{nearest(name, WORKLOADS)}")
+        raise Fault(f"--workload: there is no {literal(name)}; {suggest(name, WORKLOADS)}")
     if rate_per_h is None:
         raise Fault("--rate: is missing: jobs per hour")
     try:
@@ -173,7 +174,7 @@ def _jobs_of_spec(path: str, spec: WorkloadSpec, table: Throughputs, seed: int) 
 
 def _read_spec(path: str, rate_per_h: float | None) -> WorkloadSpec:
     from gavel.cli.io.document import read_document
-    from protos.files.errors import BadInput, suggest
+    from protos.files.errors import BadInput
 
     try:
         data: Any = read_document(path).data

@@ -75,7 +75,7 @@ def test_a_workload_of_ones_own(gavel: Gavel, tmp_path: Path) -> None:
             ("a.csv", "--jobs", "3", "--workload", "mixed-day", "--spec", "a.yaml"),
             "--spec: is a workload of its own",
         ),
-        (("a.csv", "--jobs", "3", "--workload", "x"), '--workload: there is no "x"; known: '),
+        (("a.csv", "--jobs", "3", "--workload", "x"), '--workload: there is no "x"; there are '),
         (("no/dir/a.csv", "--jobs", "3", "--rate", "1"), "OUTPUT: no/dir/a.csv: no such file or directory"),
         (("a.csv", "--jobs", "3", "--spec", "missing.yaml"), "missing.yaml: no such file or directory"),
     ],
