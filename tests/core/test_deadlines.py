@@ -29,7 +29,7 @@ def running(**fields: float) -> tuple[Desk, str]:
     [
         (7200.0, 0.0, "Its deadline is in 2 h."),
         (7200.0, 3600.0, "Its deadline is in 1 h."),
-        (500.0, 60.0, "Its deadline is in 7 min, and with its share of time it is done in about"),
+        (500.0, 60.0, "Its deadline is in 7 min, but with its share of time it will be done in about"),
         (500.0, 560.0, "Its deadline passed 1 min ago."),
     ],
 )
@@ -42,7 +42,7 @@ def test_a_job_that_runs(deadline_s: float, after_s: float, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("deadline_s", "words"),
-    [(300.0, "It kept its deadline, with 4 min"), (30.0, "It missed its deadline by 30 s")],
+    [(300.0, "It met its deadline, with 4 min"), (30.0, "It missed its deadline by 30 s")],
 )
 def test_a_job_that_is_done(deadline_s: float, words: str) -> None:
     """After a minute, in time or not."""
@@ -58,7 +58,7 @@ def test_a_job_that_waits_and_could_never_keep_it() -> None:
     desk = Desk(node())
     desk.submit(job(rates={"v100": 10.0}, steps=1e6, deadline_s=60.0))
     said = explain(desk.core.state, "1", desk.now_s).text
-    assert "Its deadline is in 1 min, and even if it ran all the time it took 1 d 4 h." in said
+    assert "Its deadline is in 1 min, but even without pauses it would take 1 d 4 h." in said
     desk.tell(desk.now_s, JobCommand(job="1", action="cancel"))
     assert "deadline" not in explain(desk.core.state, "1").text
 
