@@ -1,4 +1,4 @@
-"""Whether a packed work directory is all there, noticed while its bytes come in."""
+"""The check that a packed work directory is complete, made while its bytes arrive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from scheduler.model.errors import InvalidSpec
 
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 1 << 20
-_END_BYTES = 1024  # A tar archive ends with two blocks of zeros.
+# A tar archive ends with two blocks of zeros.
+_END_BYTES = 1024
 
 
 class Archive:
     """A .tar.gz as it arrives: `update` with each piece, then `check`.
 
-    A gzip file that was cut off has no checksum at its end, a tar file no blocks of zeros. Of a .tar.zst only the first
-    bytes are looked at; the agent that unpacks it does the rest.
+    A gzip file that was cut off has no checksum at its end, a tar file no blocks of zeros. Only the first bytes of a
+    .tar.zst are checked here; the agent that unpacks it checks the rest.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Archive:
         self._wrong = ""
 
     def update(self, data: bytes) -> None:
-        """Look at the next bytes."""
+        """Take in the next bytes."""
         if len(self._start) < len(_ZSTANDARD):
             self._start = (self._start + data)[: len(_ZSTANDARD)]
         if self._start[: len(_GZIP)] != _GZIP[: len(self._start)]:
@@ -39,9 +40,10 @@ class Archive:
             self._wrong = str(error)
 
     def _unpack(self, data: bytes) -> bytes:
-        """Unpack a bounded piece of this; what is left of it."""
+        """Unpack a bounded piece of this, and return the bytes that are left."""
         if self._unpacking.eof:
-            data = data.lstrip(b"\0")  # Padding may follow, or another gzip file.
+            # Padding may follow, or another gzip file.
+            data = data.lstrip(b"\0")
             if not data:
                 return b""
             self._unpacking = zlib.decompressobj(wbits=31)
@@ -53,7 +55,7 @@ class Archive:
         return self._unpacking.unused_data or self._unpacking.unconsumed_tail
 
     def check(self) -> None:
-        """Raise InvalidSpec unless a whole archive came."""
+        """Raise InvalidSpec unless the archive is complete."""
         if self._start == _ZSTANDARD:
             return
         if not self._start.startswith(_GZIP):
@@ -61,4 +63,4 @@ class Archive:
         if self._wrong:
             raise InvalidSpec("data", f"is not a .tar.gz: {self._wrong}")
         if not self._unpacking.eof or len(self._end) < _END_BYTES or any(self._end):
-            raise InvalidSpec("data", "is a .tar.gz without its end: pack it again")
+            raise InvalidSpec("data", "is a .tar.gz that was cut off: pack it again")

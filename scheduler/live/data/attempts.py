@@ -1,7 +1,7 @@
-"""Where the attempts of jobs ran: what is needed to find their logs, long after the journal has forgotten their leases.
+"""The nodes of each attempt of a job: the way to its logs, long after the journal has forgotten its lease.
 
-A small table of its own, filled from the facts as they become durable. It is a convenience and no truth: whatever
-happens to it, no job is scheduled otherwise, and a table that cannot be written costs old logs their address.
+The table is filled from facts as they become durable. Scheduling never reads it: without it, only the logs of old
+attempts can no longer be found.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Attempt(NamedTuple):
 
 
 class Attempts:
-    """The table. Give `listen` to the Feed."""
+    """The table of attempts. The Feed has to call `listen`."""
 
     def __init__(self, path: Path | None = None, rows_max: int = ROWS_MAX) -> None:
-        """With `path` None the table is in memory. A damaged file is set aside, and `warning` says so."""
+        """Open the file, or a table in memory if `path` is None. A damaged file is set aside, with a `warning`."""
         self._rows_max, self._since_trim = rows_max, 0
         self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._db.close()
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Note the leases that were granted."""
+        """Record the leases that these facts grant."""
         granted = [
             lease for fact in facts if isinstance(fact, RoundPlanned | GpusFilled) for lease in fact.granted
         ]
@@ -58,8 +58,8 @@ class Attempts:
             self.note(granted)
 
     def note(self, leases: Iterable[Lease]) -> None:
-        """Note these; also those of the recovered state, of which the last may be missing after a power failure."""
-        rows = [(one.job, one.attempt, one.id, "\n".join(nodes_of(one.gpus))) for one in leases]
+        """Record leases; at the start, those of the recovered state: a power failure may have lost the last rows."""
+        rows = [(lease.job, lease.attempt, lease.id, "\n".join(nodes_of(lease.gpus))) for lease in leases]
         try:
             with self._db:
                 self._db.execute("BEGIN")
@@ -72,15 +72,15 @@ class Attempts:
                         (self._rows_max,),
                     )
         except sqlite3.Error as error:
-            log.error("where jobs run could not be noted, so that their logs may not be found: %s", error)
+            log.error("attempts.db cannot be written, so logs of new attempts may not be found: %s", error)
 
     def of(self, job: str) -> list[Attempt]:
-        """The attempts of a job, oldest first."""
+        """Return the attempts of a job, oldest first."""
         try:
             rows = self._db.execute(
                 "SELECT attempt, lease, nodes FROM attempt WHERE job = ? ORDER BY attempt", (job,)
             ).fetchall()
         except sqlite3.Error as error:
-            log.error("where job %(job)s ran cannot be read: %(error)s", {"job": job, "error": error})
+            log.error("the attempts of job %(job)s cannot be read: %(error)s", {"job": job, "error": error})
             return []
         return [Attempt(number, lease, tuple(nodes.split("\n"))) for number, lease, nodes in rows]

@@ -1,7 +1,7 @@
-"""A data directory as one file, and back. While the daemon runs it makes the archive itself: only it reads its journal.
+"""Backups: a data directory as one file, and back. A running daemon makes it itself, as only it reads its journal.
 
-The archive is a compressed tar file: `manifest.json` first, with the checksum of every other file, then these. Each
-database is as it was at one moment; keys go along, so the file is readable for its owner alone.
+The archive is a compressed tar file: first `manifest.json`, with the checksum of every other file, then those files.
+Each database is as it was at one moment. The archive includes keys, so only its owner can read it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,32 @@ from scheduler.journal.store import SqliteJournal
 FORMAT = 1
 JOURNAL = "journal.db"
 DATABASES = ("access.db", "usage.db", "attempts.db", "history.db")
-BUSY_S = 10.0  # that a database may be locked
+# How long to wait for a database that is locked.
+BUSY_S = 10.0
 CONFIG = "gavel.toml"
 FILES = (CONFIG, "settings.json", "rates.json")
 FOLDERS = ("tls",)
-RESTORED = "restored.json"  # says that records after the backup are lost: docs/journal-format.md
+# Tells the daemon that records after the backup are lost: docs/journal-format.md.
+RESTORED = "restored.json"
 SIZE_MAX = 2**40
 
 
 class BackupError(Exception):
-    """It cannot be backed up or restored, and why, in one line that says what to do."""
+    """A backup or restore failed; the message is one line that says why and what to do."""
 
 
 class Backup(NamedTuple):
-    """What an archive holds."""
+    """The contents of an archive."""
 
     made_s: float
     version: str
-    records: int  # the last one of the journal
-    files: dict[str, str]  # name: SHA-256
+    # The number of the last record of the journal.
+    records: int
+    # SHA-256 by name.
+    files: dict[str, str]
     size_bytes: int
-    data_dir_was: str = ""  # What its gavel.toml named as data_dir, if restore had to change that.
+    # The data_dir in its gavel.toml, if restore had to change that.
+    data_dir_was: str = ""
 
 
 def backup(
@@ -58,19 +63,19 @@ def backup(
     packages: bool = False,
     journal: SqliteJournal | None = None,
 ) -> Backup:
-    """Write the archive; an older file of that name is replaced when the new one is safe on disk.
+    """Write the archive; an older file of that name is replaced once the new one is safe on disk.
 
-    `journal`: the daemon's, when it is the daemon who does it.
+    `journal`: the daemon passes its own.
     """
     if not (folder / JOURNAL).is_file():
         raise BackupError(f"there is no {JOURNAL} in {folder}: name the data directory of a scheduler")
     aside = archive.with_name(archive.name + ".part")
     try:
         with TemporaryDirectory(prefix="backup-", dir=archive.parent) as copies:
-            there = Path(copies)
-            names = list(_copied(folder, there, packages, journal))
-            records = _last_record(there / JOURNAL)
-            sums = {name: _sum(there / name) for name in names}
+            copy = Path(copies)
+            names = list(_copied(folder, copy, packages, journal))
+            records = _last_record(copy / JOURNAL)
+            sums = {name: _sum(copy / name) for name in names}
             manifest = {
                 "format": FORMAT,
                 "made_s": time.time(),
@@ -83,7 +88,7 @@ def backup(
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                     _add_bytes(tar, "manifest.json", json.dumps(manifest, indent=1).encode())
                     for name in names:
-                        tar.add(there / name, name, recursive=False, filter=_anonymous)
+                        tar.add(copy / name, name, recursive=False, filter=_anonymous)
                 file.flush()
                 os.fsync(file.fileno())
         aside.replace(archive)
@@ -94,50 +99,47 @@ def backup(
 
 
 def restore(archive: Path, folder: Path) -> Backup:
-    """Make the data directory from the archive: all of it or, when anything is wrong with it, nothing."""
+    """Make the data directory from the archive: all of it or, if anything is wrong, nothing."""
     if folder.exists() and any(folder.iterdir()):
         raise BackupError(f"{folder} is not empty: move it away first, or name another data directory")
     aside = folder.with_name(folder.name + ".restoring")
     try:
         aside.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise BackupError(
-            f"{aside} is there: delete it, it is what an interrupted restore has left"
-        ) from None
+        raise BackupError(f"{aside} exists: delete it, an interrupted restore left it") from None
     except OSError as error:
         raise BackupError(f"cannot make {aside}: {(error.strerror or str(error)).lower()}") from None
     try:
-        found = _unpacked(archive, aside)
-        found = found._replace(data_dir_was=_point_to(folder, aside / CONFIG))
-        _write(aside / RESTORED, json.dumps({"made_s": found.made_s, "at_s": time.time()}).encode())
+        restored = _unpacked(archive, aside)
+        restored = restored._replace(data_dir_was=_point_to(folder, aside / CONFIG))
+        _write(aside / RESTORED, json.dumps({"made_s": restored.made_s, "at_s": time.time()}).encode())
         if folder.exists():
             folder.rmdir()
         aside.rename(folder)
     except BaseException as error:
         _remove(aside)
         if isinstance(error, OSError | EOFError | tarfile.TarError):
-            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise BackupError(f"cannot restore {archive}: {what.lower()}") from None
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise BackupError(f"cannot restore {archive}: {why.lower()}") from None
         raise
-    return found
+    return restored
 
 
 def _point_to(folder: Path, config: Path) -> str:
-    """Have a config file name this directory as its data_dir, in place of the one that was backed up.
+    """Set data_dir in a config file to this directory. Return the old value, or "" if nothing had to change.
 
-    Otherwise a scheduler started with the restored file would go on with the old data. Return what the file named, or
-    "" where nothing had to change.
+    Otherwise a scheduler started with the restored file would go on with the old data.
     """
     if not config.is_file():
         return ""
     text = config.read_text("utf-8-sig")
-    named, there = _data_dir(text), str(folder.absolute())
-    if not named or Path(named).expanduser().absolute() == Path(there):
+    named, wanted = _data_dir(text), str(folder.absolute())
+    if not named or Path(named).expanduser().absolute() == Path(wanted):
         return ""
     text = re.sub(
-        r"^\s*data_dir\s*=.*$", lambda _: f"data_dir = {json.dumps(there)}", text, count=1, flags=re.M
+        r"^\s*data_dir\s*=.*$", lambda _: f"data_dir = {json.dumps(wanted)}", text, count=1, flags=re.M
     )
-    if _data_dir(text) != there:
+    if _data_dir(text) != wanted:
         raise BackupError(
             f"gavel.toml in the backup names {named} as data_dir in a way that cannot be changed here"
         )
@@ -149,7 +151,8 @@ def _data_dir(text: str) -> str:
     try:
         return str(tomllib.loads(text).get("data_dir", ""))
     except tomllib.TOMLDecodeError:
-        return ""  # No scheduler starts with it, so none uses the wrong directory.
+        # No scheduler starts with such a file, so none uses the wrong directory.
+        return ""
 
 
 def _unpacked(archive: Path, folder: Path) -> Backup:
@@ -217,20 +220,20 @@ def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> s
     return digest.hexdigest()
 
 
-def _copied(folder: Path, there: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
-    """Copies of all that belongs to a data directory; their names."""
-    _copy_journal(folder / JOURNAL, there / JOURNAL, journal)
+def _copied(folder: Path, target: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
+    """Copy everything that belongs to a data directory, and yield the names."""
+    _copy_journal(folder / JOURNAL, target / JOURNAL, journal)
     yield JOURNAL
     for name in DATABASES:
         if (folder / name).is_file():
-            _copy_database(folder / name, there / name)
+            _copy_database(folder / name, target / name)
             yield name
     names = [name for name in FILES if (folder / name).is_file()]
     for part in (*FOLDERS, "packages") if packages else FOLDERS:
         if (folder / part).is_dir():
             names += [f"{part}/{path.name}" for path in sorted((folder / part).iterdir()) if path.is_file()]
     for name in names:
-        _write(there / name, (folder / name).read_bytes())
+        _write(target / name, (folder / name).read_bytes())
         yield name
 
 
@@ -239,8 +242,8 @@ def _copy_journal(source: Path, target: Path, journal: SqliteJournal | None) -> 
         if journal is not None:
             journal.copy_to(target)
             return
-        with SqliteJournal(source, strict=True) as mine:
-            mine.copy_to(target)
+        with SqliteJournal(source, strict=True) as opened:
+            opened.copy_to(target)
     except (JournalError, sqlite3.Error) as error:
         raise BackupError(
             f"the journal cannot be backed up as it is: {error} (`gavel fsck` says what is wrong)"
@@ -248,7 +251,7 @@ def _copy_journal(source: Path, target: Path, journal: SqliteJournal | None) -> 
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """As a reader sees it. A reading connection never writes, so it cannot get into the way of the daemon's."""
+    """Copy a database as a reader sees it. The connection never writes, so it does not disturb the daemon's."""
     give_up_s = time.monotonic() + BUSY_S
 
     def patience(status: int, remaining: int, total: int) -> None:
@@ -270,7 +273,7 @@ def _quoted(path: Path) -> str:
 
 
 def _last_record(path: Path) -> int:
-    """Of the copy, which must be a journal and sound as a file."""
+    """Return the number of the last record of the copy, which must be a journal and sound as a file."""
     try:
         with _opened(path) as journal:
             return journal.last_seq

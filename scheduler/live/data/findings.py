@@ -1,4 +1,4 @@
-"""What a check of this machine or of a data directory found, for `gavel doctor` and `gavel fsck`."""
+"""Findings of checks of this machine or of a data directory, for `gavel doctor` and `gavel fsck`."""
 
 from __future__ import annotations
 

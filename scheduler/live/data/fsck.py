@@ -1,7 +1,7 @@
-"""Whether a data directory is sound: what `gavel fsck` looks at. Nothing is changed; copies are looked at.
+"""The checks of `gavel fsck`: whether a data directory is sound. They change nothing.
 
-The journal is read, replayed and checked by the scheduler's invariants, and then told once more by `journal.history`,
-which counts in its own way. Then a round is planned on what it adds up to.
+The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then goes through it
+again, with counts of its own. Finally a round is planned on the resulting state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from scheduler.model.errors import InvariantBroken
 
 log = logging.getLogger(__name__)
 
-CHECK_FACTS, BROKEN_MAX = 64, 20  # the state is checked after so many facts; so many broken promises are told
-KEEP = "keep a copy of the directory and report it; a backup from before goes on without it"
+# How many facts are applied between two checks of the state, and how many broken promises are reported.
+CHECK_FACTS, BROKEN_MAX = 64, 20
+KEEP = "keep a copy of the directory and report the error; an older backup may be free of it"
 
 
 def look_at(folder: Path) -> Iterator[Finding]:
-    """Everything in a data directory, one after the other."""
+    """Check everything in a data directory, and yield the findings."""
     try:
         (folder / JOURNAL).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -66,14 +67,14 @@ def _modes(folder: Path) -> Iterator[Finding]:
 def _database(path: Path) -> Finding:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)) as db:
-            told = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+            faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
     except sqlite3.OperationalError as error:
-        return Finding("note", f"{path.name} was not looked at: {error}", "stop the daemon, then look again")
+        return Finding("note", f"{path.name} was not checked: {error}", "stop the daemon, then check again")
     except sqlite3.DatabaseError as error:
-        told = [str(error)]
-    if told == ["ok"]:
+        faults = [str(error)]
+    if faults == ["ok"]:
         return Finding("ok", f"{path.name} is sound")
-    return Finding("bad", f"{path.name} is damaged: {told[0]}", "restore a backup, or move the file away")
+    return Finding("bad", f"{path.name} is damaged: {faults[0]}", "restore a backup, or move the file away")
 
 
 def _journal(path: Path) -> Iterator[Finding]:
@@ -90,9 +91,9 @@ def _journal(path: Path) -> Iterator[Finding]:
             yield from _promises(journal, bool(recovered.set_aside))
             yield from _planning(recovered.state)
     except JournalBusy as error:
-        yield Finding("bad", f"the journal was not looked at: {error}", "stop the daemon, then look again")
+        yield Finding("bad", f"the journal was not checked: {error}", "stop the daemon, then check again")
     except NewerJournal as error:
-        yield Finding("bad", str(error), "look at it with the release that wrote it")
+        yield Finding("bad", str(error), "check it with the release that wrote it")
     except JournalError as error:
         yield Finding("bad", str(error), "restore a backup")
 
@@ -102,9 +103,10 @@ def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> It
         yield Finding("bad", line, "what still fits counts; a backup may have the rest")
     if recovered.set_aside:
         about = named_in(recovered.state, recovered.set_aside)
-        what = f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged"
         yield Finding(
-            "bad", what, f"the daemon starts without them, and puts out {about}; {KEEP}" if about else KEEP
+            "bad",
+            f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged",
+            f"the daemon starts without them, and puts out {about}; {KEEP}" if about else KEEP,
         )
     if recovered.lost_records:
         yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
@@ -116,8 +118,11 @@ def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> It
     )
 
 
-def _promises(journal: SqliteJournal, told: bool) -> Iterator[Finding]:
-    """Every record after the oldest snapshot that is sound, told twice. `told`: that a fact does not fit was said."""
+def _promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
+    """Check the promises of the scheduler on all records after the oldest sound snapshot.
+
+    `reported`: a finding already says that facts cannot be applied.
+    """
     begins = _beginning(journal)
     if begins is None:
         yield Finding("note", "promises were not checked: no snapshot is sound", "restore a backup")
@@ -133,22 +138,23 @@ def _promises(journal: SqliteJournal, told: bool) -> Iterator[Finding]:
         facts += len(record.facts)
         wrong = wrong or _applied(state, record, checked=facts % CHECK_FACTS < len(record.facts))
     wrong = wrong or _checked(state)
-    if wrong and not told:
+    if wrong and not reported:
         yield Finding("bad", wrong, KEEP)
     for broken in history.broken[:BROKEN_MAX]:
         story = "; ".join(broken.story[-6:])
-        whose = f" (job {broken.job}: {story})" if broken.job else ""
-        yield Finding("bad", f"a promise is broken: {broken}{whose}", KEEP)
+        of_job = f" (job {broken.job}: {story})" if broken.job else ""
+        yield Finding("bad", f"a promise is broken: {broken}{of_job}", KEEP)
     if not history.broken and not wrong:
         yield Finding("ok", f"{facts} facts keep every promise")
 
 
 def _planning(state: SchedulerState) -> Iterator[Finding]:
-    """Start from this state and plan a round, as the daemon would."""
+    """Check that a daemon could start from this state and plan a round."""
     snapshot, now_s = state.snapshot(), next_round_s(state, state.now_s)
     try:
         plan_a_round(Core(SchedulerState.restore(snapshot)), now_s)
-    except Exception as error:  # whatever it is, the daemon would meet it too
+    except Exception as error:
+        # The daemon would meet any of these errors, too.
         log.debug("planning a round failed", exc_info=True)
         guilty = blame(snapshot, lambda core: plan_a_round(core, now_s))
         because = f", because of {guilty}" if guilty else ""
@@ -161,19 +167,20 @@ def _planning(state: SchedulerState) -> Iterator[Finding]:
 
 
 def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:
-    """The record that the story begins after, and the state then."""
+    """Return the number of the record to begin after, and the state at that point."""
     if "compacted" not in journal.meta:
         return 0, SchedulerState()
-    sound = [found for found in journal.snapshots() if isinstance(found, Snapshot)]
+    sound = [snapshot for snapshot in journal.snapshots() if isinstance(snapshot, Snapshot)]
     return (sound[-1].seq, SchedulerState.restore(sound[-1].payload)) if sound else None
 
 
 def _applied(state: SchedulerState, record: Record, checked: bool) -> str:
-    """What is wrong with the state after this record; empty: nothing that was looked at."""
+    """Apply a record and return what is wrong then; "" if no fault was found. `checked`: also check the state."""
     for fact in record.facts:
         try:
             apply(state, record.now_s, fact)
-        except Exception as error:  # a fact may be forged in any way: what does not fit is what we look for
+        except Exception as error:
+            # A damaged or forged fact may raise anything.
             return f"record {record.seq}: {type(fact).__name__} does not fit what came before it ({error!r})"
     return _checked(state) if checked else ""
 

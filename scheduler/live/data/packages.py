@@ -1,10 +1,10 @@
 """Packed work directories, kept under the hash of their content.
 
 Rules:
-- a package is there as a whole, with the content that its name says, or not at all: it is written aside and renamed;
-- an archive that was cut off before it was named is refused as well;
-- names of files are made from digests that were checked; no link is followed below our directory;
-- what no unfinished job names is removed after a while.
+- a package is complete, with the content that its name promises, or absent: it is written aside and then renamed;
+- an archive that was cut off before its digest was taken is refused, too;
+- file names are made only from checked digests; no link is followed below our directory;
+- a package that no unfinished job names is removed after a while.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from scheduler.model.errors import InvalidSpec, NotFound
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
-UPLOADS_MAX = 16  # at once
-PIECE_S = 60.0  # that the next piece may take
+# How many uploads may run at once, and how long the next piece of one may take.
+UPLOADS_MAX = 16
+PIECE_S = 60.0
 SWEEP_S = 600.0
 _SUFFIX, _PART = ".package", ".part"
 
@@ -47,10 +48,10 @@ class Sent(Protocol):
 
 
 class Reader(Protocol):
-    """What looks at the bytes of an upload as they come."""
+    """A consumer of the bytes of an upload as they arrive."""
 
     def update(self, data: bytes, /) -> None:
-        """Look at these."""
+        """Take in the next bytes."""
         ...
 
 
@@ -63,9 +64,11 @@ class Packages:
         self._config = config
         self._sizes: dict[str, int] = {}
         self._uploads = 0
-        self._arriving = 0  # bytes of uploads that are not whole yet
+        # Bytes received of uploads that are not complete yet.
+        self._arriving = 0
         for name in os.listdir(self._folder):
-            if name.endswith(_PART):  # of an upload that a stop cut short
+            if name.endswith(_PART):
+                # A stop of the scheduler cut this upload short.
                 os.unlink(name, dir_fd=self._folder)
             elif name.endswith(_SUFFIX):
                 size = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
@@ -73,23 +76,23 @@ class Packages:
                     self._sizes[f"sha256:{name.removesuffix(_SUFFIX)}"] = size.st_size
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Close the directory."""
         os.close(self._folder)
 
     def has(self, digest: str) -> bool:
-        """Whether this package is there."""
+        """Whether there is this package."""
         return digest in self._sizes
 
     def find(self, digests: Iterable[str]) -> list[str]:
-        """Those that are there. Whoever asks is about to name them: their time begins anew."""
-        found = [digest for digest in digests if digest in self._sizes]
-        for digest in found:
+        """Return the packages among these that exist. They are kept longer, as a job is about to name them."""
+        present = [digest for digest in digests if digest in self._sizes]
+        for digest in present:
             with suppress(FileNotFoundError):
                 os.utime(_name(digest), dir_fd=self._folder, follow_symlinks=False)
-        return found
+        return present
 
     async def receive(self, requests: AsyncIterator[Sent]) -> int:
-        """Take a package in; its size. The first piece names it; sending what is there already does no harm."""
+        """Receive a package and return its size. The first piece names it; a package may be sent again."""
         if self._uploads >= UPLOADS_MAX:
             raise CallFailed(TOO_MANY, f"{UPLOADS_MAX} packages are being uploaded already", retry_s=10.0)
         self._uploads += 1
@@ -112,9 +115,9 @@ class Packages:
                 await in_thread(partial(_write, file, (sum_, archive), sent.data))
             if not digest:
                 raise InvalidSpec("digest", "is missing: the first message names the package")
-            found = f"sha256:{sum_.hexdigest()}"
-            if found != digest:
-                raise InvalidSpec("data", f"is not what its digest says: it is {found}; send it again")
+            actual = f"sha256:{sum_.hexdigest()}"
+            if actual != digest:
+                raise InvalidSpec("data", f"does not match its digest: it has {actual}; send it again")
             archive.check()
             await in_thread(partial(self._keep, file, part, digest))
             self._sizes[digest] = size
@@ -143,7 +146,7 @@ class Packages:
         os.fsync(self._folder)
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
-        """The content, in pieces. NotFound where there is none."""
+        """Yield the content in pieces. Raise NotFound if there is no such package."""
         if not self.has(_checked(digest)):
             raise NotFound(f"there is no package {digest}")
         file = os.open(_name(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
@@ -154,13 +157,13 @@ class Packages:
             os.close(file)
 
     async def run(self, state: SchedulerState) -> None:
-        """Sweep now and then, until cancelled."""
+        """Sweep every SWEEP_S until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             self.sweep(needed(state))
 
     def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
-        """Remove packages that nobody needs and that have lain for long enough; those that went."""
+        """Remove packages that are not in `keep` and have lain long enough; return their digests."""
         now_s = time.time() if now_s is None else now_s
         gone: list[str] = []
         for digest in self._sizes.keys() - set(keep):
@@ -181,12 +184,12 @@ class Packages:
 
 
 def needed(state: SchedulerState) -> set[str]:
-    """Packages that unfinished jobs name."""
+    """Return the packages that unfinished jobs name."""
     return {job.spec.launch.upload for job in state.active.values() if job.spec.launch is not None} - {""}
 
 
 async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:
-    """Each piece within a time: who stops sending gives their place up."""
+    """Yield each piece, and fail if the next takes too long: a stalled upload must not keep its place."""
     pieces = aiter(requests)
     while True:
         try:
@@ -195,7 +198,7 @@ async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise CallFailed(UNAVAILABLE, f"nothing came for {PIECE_S:g} s; send it again") from None
+            raise CallFailed(UNAVAILABLE, f"nothing arrived for {PIECE_S:g} s; send it again") from None
         yield sent
 
 

@@ -1,12 +1,12 @@
-"""Who used how many GPU seconds, and what that cost: by day (UTC), kept in a file of its own.
+"""Usage: GPU seconds and cost of each user, tenant and job type by day (UTC), kept in `usage.db`.
 
-A job in the state knows all the GPU time it has had, and the file how much of that it has booked; the difference is
-booked soon after a lease closes, in one transaction with the note that it was. So nothing is booked twice or left out:
-what a stop or a crash left unbooked is found by comparing at the next start, and a file that is gone is made again from
-the jobs that are known.
+A job in the state has the total of its GPU time, and the file how much of it is booked. The difference is booked soon
+after a lease closes, in one transaction with the new total, so nothing is booked twice or left out: the comparison at
+the next start finds the time that a stop or a crash left unbooked, and a lost file is written anew from the jobs of
+the state.
 
-Time is booked on the days before the moment at which it is found. What runs is added whenever somebody asks. Packed
-jobs use the same GPUs: each is said to use them all, and pays its part.
+Time is booked on the days before the moment of booking. Running leases are added when usage is read. Packed jobs use
+the same GPUs: the GPU time counts in full for each, and each pays its part.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from scheduler.model.jobs import Job, JobSpec, JobState
 log = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
-PAUSE_S = 2.0  # between two transactions
-BATCH = 500  # jobs to a transaction
+# The pause between two transactions, and the jobs in one.
+PAUSE_S = 2.0
+BATCH = 500
 LOST = "`gavel usage` counts only the jobs that the scheduler still knows"
 
 _SCHEMA = """
@@ -50,59 +51,60 @@ CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s);
 """
 
 
-def _by(question: str) -> dict[str, str]:
-    """The same question for each column that people may ask by."""
-    mine = "(:user = '' OR user = :user)"
-    return {who: question.replace("WHO", who).replace("MINE", mine) for who in ("user", "tenant", "job_type")}
+def _by(query: str) -> dict[str, str]:
+    """Return the query for each column that usage can be listed by."""
+    query = query.replace("OF_USER", "(:user = '' OR user = :user)")
+    return {column: query.replace("COLUMN", column) for column in ("user", "tenant", "job_type")}
 
 
 _USED = _by(
-    "SELECT WHO, worker_type, sum(gpu_s), sum(cost) FROM used "
-    "WHERE day >= :first AND day < :last AND MINE GROUP BY 1, 2"
+    "SELECT COLUMN, worker_type, sum(gpu_s), sum(cost) FROM used "
+    "WHERE day >= :first AND day < :last AND OF_USER GROUP BY 1, 2"
 )
 _SUBMITTED = _by(
-    "SELECT WHO, count(*) FROM job "
-    "WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND MINE GROUP BY 1"
+    "SELECT COLUMN, count(*) FROM job "
+    "WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND OF_USER GROUP BY 1"
 )
 _ENDED = _by(
-    "SELECT WHO, state, count(*) FROM job "
-    "WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND MINE GROUP BY 1, 2"
+    "SELECT COLUMN, state, count(*) FROM job "
+    "WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND OF_USER GROUP BY 1, 2"
 )
 
 
 class Row(msgspec.Struct):
-    """What one user, tenant or job type used."""
+    """The usage of one user, tenant or job type."""
 
     who: str
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
     cost: float = 0.0
-    jobs: int = 0  # submitted in that time
-    completed: int = 0  # ended in that time
+    # Jobs submitted in that time, and jobs that ended in it.
+    jobs: int = 0
+    completed: int = 0
     failed: int = 0
 
 
-class Had(NamedTuple):
-    """What a job has had, by worker type: seconds, GPU seconds; and its cost."""
+class Total(NamedTuple):
+    """The total usage of a job: seconds and GPU seconds by worker type, and cost."""
 
     time_s: dict[str, float]
     gpu_s: dict[str, float]
     cost: float
 
 
-class Found(NamedTuple):
-    """A job as it is to be in the books."""
+class Entry(NamedTuple):
+    """A job as it is to be booked."""
 
     job: str
     spec: JobSpec
     submitted_s: float
     state: str
     ended_s: float | None
-    had: Had
+    total: Total
     at_s: float
 
 
-_NOTHING = Had({}, {}, 0.0)
-_decoder = msgspec.msgpack.Decoder(Had)
+_NOTHING = Total({}, {}, 0.0)
+_decoder = msgspec.msgpack.Decoder(Total)
 
 
 class Usage:
@@ -113,32 +115,35 @@ class Usage:
         self._pending = changes.pending()
         self._pending.add(set(world.state.jobs), world.now_s())
         self._booking = asyncio.Lock()
-        # synchronous = NORMAL: what a power cut takes is booked again at the start.
+        # synchronous = NORMAL: rows lost to a power failure are booked again at the start.
         self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
-        self._lock = threading.Lock()  # a task may be cancelled while its thread writes on
+        # A task may be cancelled while its thread still writes.
+        self._lock = threading.Lock()
 
     async def run(self) -> None:
-        """Book what has changed, until cancelled."""
+        """Book changed jobs until cancelled."""
         while True:
             await self._pending.some()
             try:
                 await self.catch_up()
             except sqlite3.Error as error:  # a full disk, say
-                log.error("usage cannot be booked, and is tried again: %s", error)
+                log.error("usage cannot be booked; trying again: %s", error)
             await asyncio.sleep(PAUSE_S)
 
     async def catch_up(self) -> None:
-        """Book what has not been booked yet."""
+        """Book all usage that has not been booked yet."""
         async with self._booking:
             names = list(self._pending.take_now())
             try:
                 for at in range(0, len(names), BATCH):
-                    known = self._world.state.jobs  # what is forgotten was booked before
+                    # Jobs that the state has forgotten were booked before.
+                    known = self._world.state.jobs
                     jobs = [known[name] for name in names[at : at + BATCH] if name in known]
-                    found = [_found(job, self._world.now_s()) for job in jobs]
-                    await asyncio.to_thread(self._write, found)
+                    entries = [_entry(job, self._world.now_s()) for job in jobs]
+                    await asyncio.to_thread(self._write, entries)
             except BaseException:
-                self._pending.add(set(names), self._world.now_s())  # what was booked is not booked again
+                # Jobs that were booked already are not booked twice.
+                self._pending.add(set(names), self._world.now_s())
                 raise
 
     @property
@@ -147,86 +152,87 @@ class Usage:
         return self._pending
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
-    def _write(self, found: Sequence[Found]) -> None:
+    def _write(self, entries: Sequence[Entry]) -> None:
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            for one in found:
-                self._write_one(one)
+            for entry in entries:
+                self._write_entry(entry)
 
-    def _write_one(self, one: Found) -> None:
-        row = self._db.execute("SELECT state, booked FROM job WHERE id = ?", (one.job,)).fetchone()
+    def _write_entry(self, entry: Entry) -> None:
+        row = self._db.execute("SELECT state, booked FROM job WHERE id = ?", (entry.job,)).fetchone()
         booked = _NOTHING if row is None else _decoder.decode(row[1])
-        if row is not None and row[0] == one.state and booked == one.had:
+        if row is not None and row[0] == entry.state and booked == entry.total:
             return
-        who = (one.spec.user, one.spec.tenant, one.spec.job_type)
+        owner = (entry.spec.user, entry.spec.tenant, entry.spec.job_type)
         self._db.execute(
             "INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(one.job, *who, one.submitted_s, one.state, one.ended_s),
-                msgspec.msgpack.encode(one.had),
+                *(entry.job, *owner, entry.submitted_s, entry.state, entry.ended_s),
+                msgspec.msgpack.encode(entry.total),
             ),
         )
         self._db.executemany(
             "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
             "gpu_s = gpu_s + excluded.gpu_s, cost = cost + excluded.cost",
-            [(day, *who, kind, gpu_s, cost) for day, kind, gpu_s, cost in _spread(one, booked)],
+            [(day, *owner, kind, gpu_s, cost) for day, kind, gpu_s, cost in _spread(entry, booked)],
         )
 
-    # ---------------------------------------------------------------------------------------------------- reading
+    # Reading.
 
     async def rows(self, by: str, since_s: float | None, until_s: float | None, user: str = "") -> list[Row]:
-        """By user, tenant or job type, over the days that these times touch; whoever cost or used most first."""
+        """Return usage by user, tenant or job type over the days that these times touch, highest cost first."""
         await self.catch_up()
         first = -math.inf if since_s is None else math.floor(since_s / DAY_S)
-        last = math.inf if until_s is None else math.ceil(until_s / DAY_S)  # not that day any more
+        # The day after the last one.
+        last = math.inf if until_s is None else math.ceil(until_s / DAY_S)
         rows = await asyncio.to_thread(self._read, by, first, last, user)
         _add_running(rows, self._world.state, self._world.now_s(), by, (first * DAY_S, last * DAY_S), user)
         return sorted(rows.values(), key=lambda row: (-row.cost, -sum(row.gpu_s.values()), row.who))
 
     def _read(self, by: str, first: float, last: float, user: str) -> dict[str, Row]:
         rows: dict[str, Row] = {}
-        given = {"first": first, "last": last, "user": user, "day_s": DAY_S}
+        values = {"first": first, "last": last, "user": user, "day_s": DAY_S}
         with self._lock:
-            used = self._db.execute(_USED[by], given).fetchall()
-            submitted = self._db.execute(_SUBMITTED[by], given).fetchall()
-            ended = self._db.execute(_ENDED[by], given).fetchall()
-        for who, kind, gpu_s, cost in used:
-            row = rows.setdefault(who, Row(who))
+            used = self._db.execute(_USED[by], values).fetchall()
+            submitted = self._db.execute(_SUBMITTED[by], values).fetchall()
+            ended = self._db.execute(_ENDED[by], values).fetchall()
+        for name, kind, gpu_s, cost in used:
+            row = rows.setdefault(name, Row(name))
             row.gpu_s[kind] = gpu_s
             row.cost += cost
-        for who, count in submitted:
-            rows.setdefault(who, Row(who)).jobs = count
-        for who, state, count in ended:
-            row = rows.setdefault(who, Row(who))
+        for name, count in submitted:
+            rows.setdefault(name, Row(name)).jobs = count
+        for name, state, count in ended:
+            row = rows.setdefault(name, Row(name))
             row.completed += count if state == JobState.COMPLETED else 0
             row.failed += count if state == JobState.FAILED else 0
         return rows
 
 
-def _found(job: Job, now_s: float) -> Found:
-    had = Had(dict(job.time_s), dict(job.gpu_s), job.cost_usd)
+def _entry(job: Job, now_s: float) -> Entry:
+    total = Total(dict(job.time_s), dict(job.gpu_s), job.cost_usd)
     at_s = now_s if job.ended_s is None or job.lease or job.leaving else job.ended_s
-    return Found(job.id, job.spec, job.submitted_s, job.state.value, job.ended_s, had, at_s)
+    return Entry(job.id, job.spec, job.submitted_s, job.state.value, job.ended_s, total, at_s)
 
 
-def _spread(one: Found, booked: Had) -> Iterator[tuple[int, str, float, float]]:
-    """(day, worker type, GPU seconds, cost) of what is new, over the time before it was found."""
-    new = {kind: gpu_s - booked.gpu_s.get(kind, 0.0) for kind, gpu_s in one.had.gpu_s.items()}
+def _spread(entry: Entry, booked: Total) -> Iterator[tuple[int, str, float, float]]:
+    """Spread unbooked usage over the days before now: yield (day, worker type, GPU seconds, cost)."""
+    new = {kind: gpu_s - booked.gpu_s.get(kind, 0.0) for kind, gpu_s in entry.total.gpu_s.items()}
     new = {kind: gpu_s for kind, gpu_s in new.items() if gpu_s > 0}
-    total = sum(new.values())
-    cost = max(one.had.cost - booked.cost, 0.0)
+    all_gpu_s = sum(new.values())
+    cost = max(entry.total.cost - booked.cost, 0.0)
     for kind, gpu_s in new.items():
-        ran_s = one.had.time_s.get(kind, 0.0) - booked.time_s.get(kind, 0.0)
-        for day, part in _days(one.at_s - max(ran_s, 0.0), one.at_s):
-            yield day, kind, gpu_s * part, cost * gpu_s / total * part
+        ran_s = entry.total.time_s.get(kind, 0.0) - booked.time_s.get(kind, 0.0)
+        for day, part in _days(entry.at_s - max(ran_s, 0.0), entry.at_s):
+            yield day, kind, gpu_s * part, cost * gpu_s / all_gpu_s * part
 
 
 def _days(since_s: float, until_s: float) -> Iterator[tuple[int, float]]:
-    """The days of a time, and what part of it falls on each."""
+    """Yield the days that a stretch of time touches, and the part of it that falls on each."""
     first, last = math.floor(since_s / DAY_S), math.floor(until_s / DAY_S)
     if first == last or until_s <= since_s:
         yield last, 1.0
@@ -245,7 +251,7 @@ def _add_running(
     between: tuple[float, float],
     user: str,
 ) -> None:
-    """Leases that are not over yet, with their part of the time that was asked for."""
+    """Add the leases that have not ended, with the part of their time that lies `between` two moments."""
     for holding in state.leases.values():
         spec = state.jobs[holding.lease.job].spec
         if holding.started_s is None or now_s <= holding.started_s or (user and spec.user != user):
@@ -254,8 +260,8 @@ def _add_running(
         inside_s = min(now_s, between[1]) - max(holding.started_s, between[0])
         if inside_s <= 0:
             continue
-        who = getattr(spec, by)
-        row = rows.setdefault(who, Row(who))
+        name = getattr(spec, by)
+        row = rows.setdefault(name, Row(name))
         kind = holding.bundle.worker_type
         row.gpu_s[kind] = row.gpu_s.get(kind, 0.0) + inside_s * holding.bundle.gpus
         row.cost += cost_by(state, holding, now_s)[0] * inside_s / ran_s

@@ -1,1 +1,1 @@
-"""The record of what happened, derived from facts: the book of ended jobs."""
+"""The history of ended jobs: its database, what is forgotten, filters and pages."""

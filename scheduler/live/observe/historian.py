@@ -1,9 +1,9 @@
-"""Keeps `history.db`, and lets the scheduler forget what stands there: memory, snapshots and starts stay small.
+"""Keeps `history.db`, and lets the scheduler forget the jobs in it: memory, snapshots and starts stay small.
 
-Ended jobs are written soon after their facts are durable, in a thread. Now and then those that ended longer than
-`keep_jobs_s` ago are named to the core, a thousand at a time, once their rows are durable and their GPU time is booked;
-then keys of submissions that are older than `keep_keys_s` and have no job left. If the file cannot be written nothing
-is forgotten.
+A thread writes ended jobs soon after their facts are durable. Every SWEEP_S, the core is asked to forget the jobs that
+ended more than `keep_jobs_s` ago, a thousand at a time, once their rows are durable and their GPU time is booked; then
+the keys of submissions that are older than `keep_keys_s` and have no job left. While the file cannot be written,
+nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """Writes and forgets in two tasks; everything else looks. The file is read and written in threads."""
+    """Writes and forgets in two tasks; the other methods read. Threads read and write the file."""
 
     def __init__(
         self,
@@ -56,28 +56,29 @@ class Historian:
         self._keeping = keeping
         self._pending = changes.pending()
         self._writing = asyncio.Lock()
-        self._is_complete = False  # the jobs of the state that had ended before the start are in the book
+        # Whether the book has the jobs of the state that ended before the start.
+        self._is_complete = False
 
     async def keep_writing(self) -> None:
-        """Write what has ended, until cancelled."""
+        """Write ended jobs until cancelled."""
         while True:
             try:
                 await self.catch_up()
             except sqlite3.Error as error:
-                log.error("history.db cannot be written, and is tried again: %(error)s", {"error": error})
+                log.error("history.db cannot be written; trying again: %(error)s", {"error": error})
             await asyncio.sleep(PAUSE_S)
             await self._pending.some()
 
     async def keep_forgetting(self) -> None:
-        """Forget what is old, until cancelled."""
+        """Forget old jobs and keys until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
                 await self.forget()
             except sqlite3.Error as error:
-                log.error("no job can be forgotten, it is tried again: %(error)s", {"error": error})
+                log.error("no job can be forgotten; trying again: %(error)s", {"error": error})
 
-    # -------------------------------------------------------------------------------------------------- writing
+    # Writing.
 
     async def catch_up(self) -> None:
         """Write every job that has ended by now."""
@@ -103,15 +104,15 @@ class Historian:
         return rows
 
     async def _add_missing(self) -> None:
-        """What a crash, or the loss of the file, left out."""
+        """Queue the ended jobs that are missing in the book after a crash or the loss of the file."""
         async for some in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
             lacking = await in_thread(partial(self._book.lacking, _ends(some)))
             self._pending.add(set(lacking), self._world.now_s())
 
-    # ------------------------------------------------------------------------------------------------ forgetting
+    # Forgetting.
 
     async def forget(self) -> None:
-        """Name to the core what has been kept long enough."""
+        """Have the core forget the jobs and keys that have been kept long enough."""
         keep_s, state = self._keeping.keep_jobs_s, self._world.state
         if not keep_s:
             return
@@ -123,9 +124,9 @@ class Historian:
             old += [job.id for job in jobs if job.ended_s is not None and job.ended_s <= until_s]
         before = len(state.jobs)
         async for names in in_slices(old, FORGET_MAX):
-            await self._tell(Forget(jobs=tuple(await self._written(names))))
+            await self._ask(Forget(jobs=tuple(await self._written(names))))
         if before > len(state.jobs):
-            log.info("%(jobs)d ended jobs are in history.db alone now", {"jobs": before - len(state.jobs)})
+            log.info("ended jobs that only history.db has now: %(jobs)d", {"jobs": before - len(state.jobs)})
         until_s = self._world.now_s() - self._keeping.keep_keys_s
         async for some in in_slices(list(state.requests.items())):
             keys = [
@@ -133,10 +134,10 @@ class Historian:
                 for key, request in some
                 if request.at_s <= until_s and not any(job in state.jobs for job in request.jobs)
             ]
-            await self._tell(Forget(keys=tuple(keys)))
+            await self._ask(Forget(keys=tuple(keys)))
 
     async def _written(self, names: Sequence[str]) -> list[str]:
-        """Those of these jobs whose rows are final and durable, and whose GPU time is booked."""
+        """Return the jobs among these whose rows are final and durable, and whose GPU time is booked."""
         jobs = [
             job
             for name in names
@@ -150,43 +151,44 @@ class Historian:
         self._pending.add(lacking, self._world.now_s())
         return [job.id for job in jobs if job.id not in lacking]
 
-    async def _tell(self, message: Forget) -> None:
-        """Tell the core, and wait until it is durable: there is never more than one such message on its way."""
+    async def _ask(self, message: Forget) -> None:
+        """Send a message to the core and wait until it is durable, so that there is only one at a time."""
         if message.jobs or message.keys:
             done = asyncio.Event()
-            self._world.tell(message, done.set, lambda why: done.set())  # failed: they are asked for again
+            # After a failure, the next sweep asks again.
+            self._world.tell(message, done.set, lambda why: done.set())
             await done.wait()
 
-    # --------------------------------------------------------------------------------------------------- looking
+    # Reading.
 
     def nodes_of(self, job: Job) -> tuple[str, ...]:
-        """The nodes of a job's attempts, latest first."""
+        """Return the nodes of a job's attempts, latest first."""
         if job.started_s is None:
             return ()
         attempts = reversed(self._attempts.of(job.id))
         return tuple(dict.fromkeys(node for attempt in attempts for node in attempt.nodes))
 
     async def get(self, job: str) -> Past | None:
-        """A job that the state has forgotten."""
+        """Return a job that the state has forgotten."""
         return await in_thread(partial(self._book.get, job))
 
     async def named(self, names: Iterable[str]) -> list[Past]:
-        """Of these ids and arrays, the jobs that the state has forgotten."""
+        """Return the jobs of these ids and arrays that the state has forgotten."""
         state = self._world.state
         past = await in_thread(partial(self._book.named, list(names)))
-        return [one for one in past if one.job.id not in state.jobs]
+        return [entry for entry in past if entry.job.id not in state.jobs]
 
     async def ends(self, names: Iterable[str]) -> dict[str, JobState]:
-        """How these jobs and arrays ended, as far as the state has forgotten all or some of them."""
+        """Return how these jobs and arrays ended, if the state has forgotten them or some of their jobs."""
         state = self._world.state
         unknown = [name for name in names if name not in state.jobs]
         return await in_thread(partial(self._book.ends, unknown)) if unknown else {}
 
     async def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
-        """Ended jobs, the state's among them, the latest end first."""
+        """Return a page of ended jobs, including those of the state; the latest end first."""
         await self.catch_up()
         past = await in_thread(partial(self._book.page, wanted, before, size))
-        return [one for one in past if one.job.id not in self._world.state.active]
+        return [entry for entry in past if entry.job.id not in self._world.state.active]
 
 
 def _ends(jobs: Iterable[Job]) -> dict[str, float]:

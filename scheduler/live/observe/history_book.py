@@ -1,9 +1,8 @@
-"""`history.db`: every job that has ended, one row each, for looking at only. Nothing is decided by it.
+"""`history.db`: one row for each job that has ended. It is only displayed; the scheduler decides nothing by it.
 
-A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. The
-job itself is kept as the scheduler had it, in JSON, so that whatever shows a job of the state shows one of the history;
-the columns beside it are what people filter and sort by. A file that is lost is made again of the jobs that the state
-still has.
+A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. A row
+holds the job in JSON as the scheduler had it, so that the same code shows jobs of the state and of the history; users
+filter and sort by the other columns. A lost file is written anew from the jobs that the state still has.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from scheduler.model.launch import JobDecoder
 
 log = logging.getLogger(__name__)
 
-LOST = "jobs that the scheduler has forgotten are not shown any more"
-# How many names SQLite is given in one question.
+LOST = "jobs that the scheduler has forgotten are no longer shown"
+# How many names one query to SQLite may have.
 NAMES_MAX = 500
 
 _SCHEMA = """
@@ -58,54 +57,54 @@ class Past(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a page of the history ends: the next one begins after this."""
+    """The end of a page of the history; the next page begins after it."""
 
     ended_s: float
     number: int
 
 
 class HistoryBook:
-    """The file. Any thread may use it."""
+    """The database. Any thread may use it."""
 
     def __init__(self, path: Path | None) -> None:
-        """With `path` None it is in memory. A damaged file is set aside, and `warning` says so."""
-        # synchronous = FULL: the state forgets what stands here.
+        """Open the file, or a database in memory if `path` is None. A damaged file is set aside, with a `warning`."""
+        # synchronous = FULL, because the state forgets the jobs that are written here.
         self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", lost=LOST)
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Write rows that `row_of` made; durable on return."""
+        """Write rows of `row_of`; they are durable on return."""
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(_INSERT, rows)
 
     def lacking(self, ends: dict[str, float]) -> list[str]:
-        """Those of these jobs that are not here with this end."""
-        there: dict[str, float] = {}
+        """Return the jobs among these that have no row, or one with another end."""
+        stored: dict[str, float] = {}
         for some in _portions(ends):
-            there.update(self._rows(_WITH_IDS.replace("MARKS", _marks(some)), some))
-        return [name for name, ended_s in ends.items() if there.get(name) != ended_s]
+            stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(some)), some))
+        return [name for name, ended_s in ends.items() if stored.get(name) != ended_s]
 
     def get(self, job: str) -> Past | None:
-        """One job."""
+        """Return one job, or None."""
         rows = self._rows(f"{_JOBS} id = ?", (job,))
         return next(iter(_read(rows)), None)
 
     def named(self, names: Iterable[str]) -> list[Past]:
-        """Jobs of these ids, and all jobs of arrays of these ids."""
-        found: dict[str, Past] = {}
+        """Return the jobs of these ids, and all jobs of arrays of these ids."""
+        jobs: dict[str, Past] = {}
         for some in _portions(names):
             rows = self._rows(_NAMED.replace("MARKS", _marks(some)), (*some, *some))
-            found.update({past.job.id: past for past in _read(rows)})
-        return list(found.values())
+            jobs.update({past.job.id: past for past in _read(rows)})
+        return list(jobs.values())
 
     def ends(self, names: Iterable[str]) -> dict[str, JobState]:
-        """How these jobs and arrays ended, as far as they are here. An array completed if all its jobs did."""
+        """Return how these jobs and arrays ended, if there are rows. An array completed if all its jobs did."""
         ends: dict[str, JobState] = {}
         for some in _portions(names):
             for name, state in self._rows(_STATES.replace("MARKS", _marks(some)), (*some, *some)):
@@ -114,22 +113,22 @@ class HistoryBook:
         return ends
 
     def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
-        """Jobs that fit, the latest end first, from `before` on."""
+        """Return up to `size` jobs that match, the latest end first, from `before` on."""
         tests, values = _tests(wanted)
         if before is not None:
             tests.append("(ended_s, number) < (?, ?)")
             values += before
         where = " AND ".join(tests) or "1"
-        question = f"{_JOBS} {where} ORDER BY ended_s DESC, number DESC LIMIT ?"
-        return _read(self._rows(question, (*values, size)))
+        query = f"{_JOBS} {where} ORDER BY ended_s DESC, number DESC LIMIT ?"
+        return _read(self._rows(query, (*values, size)))
 
-    def _rows(self, question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
-            return self._db.execute(question, values).fetchall()
+            return self._db.execute(query, values).fetchall()
 
 
 def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:
-    """The row of a job that has ended."""
+    """Return the row of a job that has ended."""
     spec = job.spec
     return (
         *(job.id, job.id.partition("_")[0] if spec.array else "", job.order),
@@ -142,7 +141,7 @@ def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:
 
 
 def place_of(job: Job) -> Place:
-    """Where a page ends whose last job this is."""
+    """Return the end of a page that has this job last."""
     return Place(job.ended_s or 0.0, job.order)
 
 
@@ -150,17 +149,17 @@ _decoder = JobDecoder(msgspec.json, Job)
 
 
 def _read(rows: Iterable[tuple[str, str]]) -> list[Past]:
-    found = []
+    jobs = []
     for job, nodes in rows:
         try:
-            found.append(Past(_decoder.decode(job), tuple(nodes.split("\n")) if nodes else ()))
+            jobs.append(Past(_decoder.decode(job), tuple(nodes.split("\n")) if nodes else ()))
         except (msgspec.DecodeError, ValueError) as error:
             log.error("a row of history.db cannot be read: %(error)s", {"error": error})
-    return found
+    return jobs
 
 
 def _tests(wanted: jobs_pb2.JobFilter) -> tuple[list[str], list[Any]]:
-    """A filter in SQL. It has been looked through by `job_filter.matcher`."""
+    """Return a filter as SQL conditions and their values; `job_filter.matcher` has validated it."""
     tests: list[str] = []
     values: list[Any] = []
     if wanted.states:

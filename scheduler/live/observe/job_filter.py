@@ -1,4 +1,4 @@
-"""Which jobs somebody wants to see, and pages of them: newest first, stable while jobs come and go."""
+"""Filters of jobs, and pages of the jobs that match: newest first, stable while jobs come and go."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import TERMINAL, Job
 from scheduler.model.lease import nodes_of
 
-SLICE = 2000  # jobs that are looked at before others have their turn
-SHOWN_SLICE = 200  # and that are put into words, which takes longer
+# How many jobs are matched before other tasks have their turn.
+SLICE = 2000
+# How many jobs are described, which takes longer, before other tasks have their turn.
+SHOWN_SLICE = 200
 Matches = Callable[[Job], bool]
 T = TypeVar("T")
 
 
 def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
-    """A function that says whether a job is wanted. InvalidSpec where the filter cannot be read."""
+    """Return a function that tests whether a job matches. Raise InvalidSpec for a filter that is not valid."""
     tests: list[Matches] = []
     if wire.states:
         for number in wire.states:
@@ -62,7 +64,7 @@ def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
 
 
 def wants_ended(wire: jobs_pb2.JobFilter) -> bool:
-    """Whether ended jobs alone are asked for: the history has them, and the state some of them."""
+    """Whether the filter asks for ended jobs alone. The history has all of them, the state only some."""
     return wire.ended or wire.HasField("ended_since")
 
 
@@ -91,14 +93,14 @@ def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
 
 
 async def in_slices(jobs: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
-    """The same in pieces, between which everybody else has a turn."""
+    """Yield the jobs in slices; other tasks have a turn after each slice."""
     for at in range(0, len(jobs), size):
         yield jobs[at : at + size]
         await asyncio.sleep(0)
 
 
 class Page:
-    """Where a page begins, and how it is said. A token holds for one filter only."""
+    """The place at which a page begins, and its tokens. A token is valid for one filter only."""
 
     def __init__(self, wire: jobs_pb2.JobFilter, token: str) -> None:
         self._about = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
@@ -106,7 +108,7 @@ class Page:
         self.before = self._read(token) if token else None
 
     def _read(self, token: str) -> tuple[float, ...]:
-        wrong = InvalidSpec("page_token", "is none that this scheduler gave out: begin without one")
+        wrong = InvalidSpec("page_token", "is not a token of this scheduler: begin without one")
         try:
             *before, about = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
         except (ValueError, TypeError, binascii.Error, RecursionError):
@@ -120,18 +122,18 @@ class Page:
         return tuple(before)
 
     def token(self, *last: float) -> str:
-        """For the page after the job at this place: its order, or its end and its order."""
+        """Return the token of the page after a job: after its order, or after its end and its order."""
         return base64.urlsafe_b64encode(json.dumps([*last, self._about]).encode()).decode()
 
     def left_of(self, jobs: list[Job]) -> list[Job]:
-        """Those that come on this page or later ones; oldest first, as they are given."""
+        """Return the jobs that stand on this page or later ones. `jobs` and the result have the oldest first."""
         if self.before is None:
             return jobs
         return jobs[: bisect_left(jobs, self.before[0], key=lambda job: job.order)]
 
 
 def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:
-    """Jobs that may match, oldest first: all of them, those that have not ended, or those that the filter names."""
+    """Return jobs that may match, oldest first: all jobs, those that have not ended, or those the filter names."""
     if not wire.jobs:
         lives = bool(wire.states) and not any(STATES.get(number) in TERMINAL for number in wire.states)
         return list((state.active if lives else state.jobs).values())

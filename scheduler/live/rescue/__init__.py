@@ -1,1 +1,1 @@
-"""What happens when a message raises: the state is restored, the message refused alone, its cause put aside."""
+"""Recovery from a message that raises: restore the state, refuse that message alone, put its cause aside."""

@@ -1,11 +1,11 @@
-"""Which jobs or nodes make the scheduler raise: the fewest without which it does not. Found by trying, on copies.
+"""The search for the jobs or nodes that make the scheduler raise: the fewest without which it does not.
 
-The attempt that raises is made again and again on a state in which some jobs are held and some nodes drained. What
-came last is suspected first. Where several answers are possible, the shorter one is taken.
+The attempt that raises is repeated on copies of the state in which some jobs are held and some nodes drained. The
+newest jobs and nodes are suspected first. If several answers are possible, the shortest is taken.
 
-Two witnesses are added to every copy: an ordinary job, and an ordinary node of each worker type. If it raises with the
-witnesses alone, no job and no node is to blame. And a job that raises on every node raises on a witness too, so that
-it is held, and no node drained because of it; likewise the other way around.
+Two kinds of witnesses are added to every copy: an ordinary job, and an ordinary node of each worker type. If the
+attempt raises with the witnesses alone, no job and no node is to blame. A job that raises on every node also raises on
+a witness, so the job is held and no node is drained because of it; the same holds for nodes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from scheduler.solving import answer
 
 T = TypeVar("T")
 Attempt = Callable[[Core], object]
-PATIENCE_S = 20.0  # after which the search ends with what it has
-NARROWED_MAX = 16  # jobs of one kind among which single ones are looked for; of more, all are taken
-SOLVE_S = 10.0  # how long the policy may take for a round that is planned to see whether it can be
+# How long the search may take; it then ends with the answer that it has.
+PATIENCE_S = 20.0
+# Among up to so many jobs of one kind, single jobs are searched for; of more, all are taken.
+NARROWED_MAX = 16
+# How long the policy may take for a round that is planned as a test.
+SOLVE_S = 10.0
 
 
 class Blame(NamedTuple):
-    """What has to be put out so that an attempt does not raise. Empty: nothing that can be helped so."""
+    """The jobs and nodes to put out so that an attempt does not raise; empty if that does not help."""
 
     jobs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -54,7 +57,8 @@ class Blame(NamedTuple):
 def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_before: int = 0) -> Blame:
     """Find the fewest jobs or nodes of this state without which the attempt does not raise.
 
-    What was put out before counts too: a node with which one job after the other raises is to blame, not the jobs.
+    `held_before` and `drained_before` count what was put out earlier: if one job after another raises on a node, the
+    node is to blame, not the jobs.
     """
     state = SchedulerState.restore(snapshot)
     jobs = [name for name, job in state.active.items() if job.state is not JobState.HELD][::-1]
@@ -85,7 +89,8 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
     if error is None:
         return Blame()
     answers: list[Blame] = []
-    for suspects in (*_in_the_traceback(error, state, jobs), jobs):  # the last are tried in any case
+    # All jobs come last, and are tried if the traceback gives no answer.
+    for suspects in (*_in_the_traceback(error, state, jobs), jobs):
         if suspects and fine(suspects, ()):
             guilty = _flat(fewest(_alike(state, suspects), lambda some: fine(_flat(some), ()), in_time))
             if len(guilty) <= NARROWED_MAX:
@@ -100,15 +105,16 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
             Blame(tuple(some_jobs), tuple(fewest(nodes, lambda some: fine(some_jobs, some), in_time)))
         )
     before = (held_before, drained_before)
-    return min(answers, key=lambda one: _cost(one, before), default=Blame())
+    return min(answers, key=lambda blamed: _cost(blamed, before), default=Blame())
 
 
 def _in_the_traceback(error: Exception, state: SchedulerState, jobs: Sequence[str]) -> Iterator[list[str]]:
-    """Jobs that were being looked at when it raised: by themselves, then all of the same kinds."""
-    values = [one for frame, _ in traceback.walk_tb(error.__traceback__) for one in frame.f_locals.values()]
-    named = {one.id for one in values if isinstance(one, Job)}
+    """Yield the jobs in local variables of the frames that raised: first these alone, then all of the same kinds."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = [value for frame in frames for value in frame.f_locals.values()]
+    named = {value.id for value in values if isinstance(value, Job)}
     yield [name for name in jobs if name in named]
-    specs = [one for one in values if isinstance(one, JobSpec)]
+    specs = [value for value in values if isinstance(value, JobSpec)]
     specs += [state.jobs[name].spec for name in named & state.jobs.keys()]
     kinds = Kinds()
     keys = {
@@ -118,7 +124,7 @@ def _in_the_traceback(error: Exception, state: SchedulerState, jobs: Sequence[st
 
 
 def plan_a_round(core: Core, now_s: float) -> None:
-    """Take over, ask for an allocation, answer in this process and plan; raises what a daemon would meet."""
+    """Take over, ask for an allocation, answer it in this process and plan; raise the errors a daemon would."""
     questions = _questions(core.take_over(now_s)) + _questions(core.handle(now_s, Woke(what="tick")))
     for question in questions[-1:]:
         core.handle(now_s, answer(question, SOLVE_S))
@@ -127,7 +133,7 @@ def plan_a_round(core: Core, now_s: float) -> None:
 
 
 def next_round_s(state: SchedulerState, now_s: float) -> float:
-    """A time from `now_s` on at which `plan_a_round` asks for a new allocation."""
+    """Return a time, `now_s` or later, at which `plan_a_round` asks for a new allocation."""
     again_s = state.asked.at_s + max(state.settings.min_reallocation_s, 0.0)
     return max(now_s, state.now_s, state.round.ends_s, again_s) + 1.0
 
@@ -148,15 +154,15 @@ def _add_witnesses(state: SchedulerState) -> None:
 
 
 def named_in(state: SchedulerState, facts: Iterable[Fact]) -> Blame:
-    """The jobs and nodes of this state that these facts are about, by what they name themselves."""
+    """Return the jobs of this state that these facts name, or else the nodes."""
     jobs, nodes = dict[str, None](), dict[str, None]()
     for fact in facts:
         leases = [getattr(fact, "lease", ""), *getattr(fact, "leases", ())]
-        leases += [one.lease for one in getattr(fact, "progress", ())]
+        leases += [progress.lease for progress in getattr(fact, "progress", ())]
         leases += [fact.exit.lease] if isinstance(fact, LeaseClosed | RanksExited) else []
         named = [
             getattr(fact, "job", ""),
-            *[state.leases[one].lease.job for one in leases if one in state.leases],
+            *[state.leases[lease].lease.job for lease in leases if lease in state.leases],
         ]
         jobs |= dict.fromkeys(name for name in named if name in state.active)
         node = fact.spec.name if isinstance(fact, NodeJoined) else getattr(fact, "node", "")
@@ -167,10 +173,10 @@ def named_in(state: SchedulerState, facts: Iterable[Fact]) -> Blame:
 def fewest(
     suspects: Sequence[T], fine_without: Callable[[Sequence[T]], bool], in_time: Callable[[], bool]
 ) -> list[T]:
-    """Some of the suspects without which all is fine, and with each of which, given the others, it is not.
+    """Return suspects without which all is fine, none of which can be left out.
 
-    Without all of them it is fine. One after the other is found by halving; the first suspects are tried first. When
-    time is up, the rest is taken for guilty as far as it is known to suffice.
+    All is fine without all of the suspects. Each guilty suspect is found by halving, from the first suspects on. When
+    time is up, the answer is one that suffices, and may be longer than necessary.
     """
     guilty: list[T] = []
     while not fine_without(guilty):
@@ -189,7 +195,7 @@ def fewest(
 
 
 def _alike(state: SchedulerState, jobs: Sequence[str]) -> list[list[str]]:
-    """The jobs in groups of those that planning takes for the same: a user who sends one sends hundreds."""
+    """Group the jobs that planning treats as equal: a user who submits one often submits hundreds."""
     kinds, groups = Kinds(), dict[int, list[str]]()
     for name in jobs:
         groups.setdefault(kinds.of(state.jobs[name]), []).append(name)
@@ -206,5 +212,5 @@ def _cost(answer: Blame, before: tuple[int, int]) -> int:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+    listed = ", ".join(names[:5])
+    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"

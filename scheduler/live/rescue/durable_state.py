@@ -1,7 +1,7 @@
-"""The state that the journal holds, to go back to when something raised in the middle of a change.
+"""The state that the journal holds, to return to when something raised in the middle of a change.
 
-The first time it is read from the journal, which takes as long as a start. After that a snapshot of it is kept in
-memory, with the facts since, so that going back again is quick; in quiet times there is neither.
+The first time, it is read from the journal, which takes as long as a start. A snapshot of it is then kept in memory
+with the facts since, so that the next return is quick. Without errors, memory holds neither.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from scheduler.journal.record import Journal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import no_garbage_collection
 
-FACTS_MAX = 5000  # beyond which the snapshot in memory is let go: reading the journal is as quick
+# With more facts, the snapshot in memory is dropped: reading the journal is as quick.
+FACTS_MAX = 5000
 
 
 class DurableState:
-    """Give `hear` to the Feed."""
+    """The durable state of a journal. The Feed has to call `hear`."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -28,7 +29,7 @@ class DurableState:
         self._facts = 0
 
     def hear(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """These facts have become durable."""
+        """Take in facts that have become durable."""
         if self._snapshot is None:
             return
         self._since.append((now_s, facts))
@@ -37,7 +38,7 @@ class DurableState:
             self._keep(None)
 
     def restored(self) -> SchedulerState:
-        """A state of its own, equal to what all durable facts add up to."""
+        """Return a new state: the sum of all durable facts."""
         if self._snapshot is None:
             state = recover_scheduler(self._journal, strict=True).state
             self._keep(state.snapshot())

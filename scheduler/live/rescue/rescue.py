@@ -1,13 +1,14 @@
-"""What the daemon does about a message that raises: it is refused alone, and everything else goes on (P13).
+"""Recovery of the daemon from a message that raises: that message is refused, and everything else goes on (P13).
 
 Rules:
-- the state goes back to what the journal holds before anything else happens; a batch is then handled message by
-  message, each a record of its own, so that only the one that raises by itself is refused;
-- what somebody sent is refused with the number under which the log has the error; of one sender, only so many of a
-  kind are tried in a batch that has raised;
+- the state returns to what the journal holds before anything else happens; the batch is then handled message by
+  message, each with a record of its own, so that only a message that raises by itself is refused;
+- a refusal names the number under which the log has the error; of one sender and one kind, only a few messages are
+  tried in a batch that raised;
 - a timer or an answer of the solver has no sender: the jobs or nodes that make it raise are found by trying, and put
-  out: held, or drained. Where none are found, what runs is kept running, and it is tried again, later and later;
-- a write that fails ends the process: that is no error to be outlived.
+  out: jobs are held, nodes drained. If none are found, running jobs keep running, and the message is tried again after
+  growing pauses;
+- a write that fails ends the process: the daemon must not go on after it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
 
-TRIES_MAX = 3  # of one sender and one kind, in a batch that raised
-NODE_FAILURES_MAX = 3  # reports of a node that raise before it is drained
-PAUSE_MIN_S, PAUSE_MAX_S = 2.0, 600.0  # before a timer that raised is tried again
-FORGET_S = 3600.0  # without failures after which they are not in a row any more
-HELD, DRAINED = "held by the scheduler", "drained by the scheduler"  # begin the reasons of what was put out
-_UNSENT = (Woke, Solved, NodeSilent)  # messages that nobody would send again
+# How many messages of one sender and one kind are tried in a batch that raised.
+TRIES_MAX = 3
+# How many messages of a node raise before it is drained.
+NODE_FAILURES_MAX = 3
+# The pause before a timer that raised is tried again.
+PAUSE_MIN_S, PAUSE_MAX_S = 2.0, 600.0
+# After so long without a failure, a new one begins a new row.
+FORGET_S = 3600.0
+# The reasons of jobs and nodes that were put out begin with these.
+HELD, DRAINED = "held by the scheduler", "drained by the scheduler"
+# These messages have no sender who would repeat them.
+_UNSENT = (Woke, Solved, NodeSilent)
 
 
 class _Row:
@@ -50,7 +57,7 @@ class _Row:
         self.times, self.last_s = 0, 0.0
 
     def one_more(self, now_s: float) -> int:
-        """Count a failure; how many there are in a row."""
+        """Count a failure, and return how many there are in a row."""
         self.times = 1 if now_s - self.last_s > FORGET_S else self.times + 1
         self.last_s = now_s
         return self.times
@@ -62,14 +69,15 @@ class Rescue:
     def __init__(self, world: LiveWorld, journal: Journal, durable: DurableState, troubles: Troubles) -> None:
         self._world, self._journal, self._durable, self.troubles = world, journal, durable, troubles
         self._rows: dict[str, _Row] = {}
-        self._jobs_held = self._nodes_drained = 0  # by us, since the start
-        self.refused = 0  # messages, since the start
+        # How many jobs and nodes this put out, and how many messages it refused, since the start.
+        self._jobs_held = self._nodes_drained = 0
+        self.refused = 0
 
     @property
     def _core(self) -> Core:
         return self._world.core
 
-    # ------------------------------------------------------------------------------------------------- the loop
+    # Messages that raise.
 
     async def one_by_one(
         self, now_s: float, messages: Sequence[Message], error: Exception
@@ -82,25 +90,26 @@ class Rescue:
         )
         failures: Counter[tuple[str, type[Message]]] = Counter()
         for message in messages:
-            who = (_sender(message), type(message))
-            if failures[who] >= TRIES_MAX and not isinstance(message, _UNSENT):
+            kind = (_sender(message), type(message))
+            if failures[kind] >= TRIES_MAX and not isinstance(message, _UNSENT):
                 self._refuse(message, self.troubles.count, "not tried, as others like it failed just before")
                 continue
             handled = self._tried(partial(self._core.handle, now_s, message))
             if isinstance(handled, Outcome):
                 yield handled
             else:
-                failures[who] += 1
+                failures[kind] += 1
                 async for outcome in self._despite(now_s, message, handled):
                     yield outcome
-            await asyncio.sleep(0)  # calls and links have their turn
+            # Let calls and links have their turn.
+            await asyncio.sleep(0)
 
     def not_performed(self, effect: Effect, error: Exception) -> None:
-        """An effect could not be carried out: that is logged, and the next set or timer makes up for it."""
+        """Log that an effect could not be carried out; the next lease set or timer makes up for it."""
         self.troubles.note(f"{effect_words(effect)} failed", error, effect)
 
     def _tried(self, step: Callable[[], Outcome]) -> Outcome | Exception:
-        """What a step comes to, durable; or what it raised, with the state as it was."""
+        """Take a step and return its durable outcome; or the error it raised, with the state as before."""
         try:
             outcome = step()
             if outcome.facts:
@@ -111,7 +120,7 @@ class Rescue:
         return outcome
 
     def _go_back(self, error: Exception) -> None:
-        """Undo what a call did that raised. Without facts it did nothing, which spares the way through the journal."""
+        """Undo a call that raised. If it changed nothing, the journal need not be read."""
         if isinstance(error, JournalError) and not isinstance(error, Unwritable):
             raise error
         self._core.go_back(None if self._core.untouched else self._durable.restored())
@@ -127,7 +136,8 @@ class Rescue:
             review = self._tried(lambda: self._core.handle(now_s, Woke(what="review")))
             if isinstance(review, Outcome):
                 yield review
-            else:  # it raises whatever the message: that is not the sender's fault
+            else:
+                # The review raises whatever the message is, so the sender is not to blame.
                 handled = self._tried(lambda: self._core.handle_all(now_s, (message,), review=False))
                 if isinstance(handled, Outcome):
                     yield handled
@@ -137,18 +147,18 @@ class Rescue:
             for outcome in self._after_node(now_s, message, number):
                 yield outcome
 
-    # ------------------------------------------------------------------------------------------ what was sent
+    # Messages with a sender.
 
     def _refuse(self, message: Message, number: int, more: str = "") -> None:
         self.refused += 1
         reason = f" ({more})" if more else ""
         self._world.failed(
             message,
-            f"the scheduler failed on this message and did nothing{reason}: error {number}, which its log explains",
+            f"the scheduler failed on this message and did nothing{reason}: error {number}, explained in its log",
         )
 
     def _after_node(self, now_s: float, message: NodeReport | NodeHello, number: int) -> Iterator[Outcome]:
-        """A node whose messages raise again and again gets no more work."""
+        """Drain a node whose messages raise again and again."""
         name = message.node if isinstance(message, NodeReport) else message.spec.name
         if (
             self._row(f"node {name}").one_more(now_s) < NODE_FAILURES_MAX
@@ -159,13 +169,14 @@ class Rescue:
         why = f"its {which} cannot be handled"
         yield from self._put_out(now_s, Blame(nodes=(name,)), why, number)
 
-    # ------------------------------------------------------------------------------------- what nobody sent
+    # Timers, answers and silences.
 
     async def _unblocked(self, now_s: float, message: Message, number: int) -> AsyncIterator[Outcome]:
-        """A timer, an answer or a silence that raises: put out what makes it raise, or make do without it."""
-        what = message.what if isinstance(message, Woke) else type(message).__name__
-        times = self._row(what).one_more(now_s)
-        if times & (times - 1) == 0:  # 1, 2, 4, 8, …: the search takes its time
+        """Put out what makes a timer, an answer or a silence raise, or do the least that is needed instead."""
+        key = message.what if isinstance(message, Woke) else type(message).__name__
+        times = self._row(key).one_more(now_s)
+        # Search at failures 1, 2, 4, 8, … only: a search takes long.
+        if times & (times - 1) == 0:
             before = (self._jobs_held, self._nodes_drained)
             guilty = await asyncio.to_thread(_guilty, self._world.state.snapshot(), now_s, message, before)
             for outcome in self._put_out(
@@ -180,13 +191,15 @@ class Rescue:
         instead = self._tried(lambda: self._instead(now_s, message, number))
         if isinstance(instead, Outcome):
             yield instead
+            # The outcome has set the timers that are needed.
             if instead.effects or isinstance(message, Solved):
-                return  # that has set the timers that are needed
-        if message != Woke(what="fill"):  # the next idle GPU asks for that again
+                return
+        # The next idle GPU sets the timer "fill" again.
+        if message != Woke(what="fill"):
             self._world.later(pause_s, message)
 
     def _instead(self, now_s: float, message: Message, number: int) -> Outcome:
-        """The least that must happen where a message raises, so that nobody loses GPUs and the pulse goes on."""
+        """Do the least that must happen instead of a message: no job loses its GPUs, and rounds go on."""
         core, state = self._core, self._world.state
         match message:
             case Woke(what="plan"):
@@ -222,10 +235,10 @@ class Rescue:
     def _row(self, key: str) -> _Row:
         return self._rows.setdefault(key, _Row())
 
-    # ------------------------------------------------------------------------------------------------ the start
+    # The start.
 
     def take_over(self, now_s: float, doubted: Blame) -> Iterator[Outcome]:
-        """Begin an epoch, whatever the state holds; the effects of the last outcome are to be carried out.
+        """Begin an epoch, whatever the state holds. The caller carries out the effects of the last outcome.
 
         `doubted`: jobs and nodes of which facts could not be applied. They are put out first.
         """
@@ -245,10 +258,10 @@ class Rescue:
             self._journal.append(outcome.now_s, outcome.facts)
         yield outcome
 
-    # ----------------------------------------------------------------------------------------------- for people
+    # Warnings.
 
     def warnings(self) -> Iterator[str]:
-        """What an operator should know: what was put out, and what failed."""
+        """Yield a line for operators about each job or node put out, and each failure."""
         state = self._world.state
         held = [name for name in state.on_hold if state.jobs[name].why.startswith(HELD)]
         for name in sorted(held)[:WARNED_MAX]:
@@ -266,9 +279,10 @@ class Rescue:
 
 
 def _guilty(snapshot: bytes, now_s: float, message: Message, before: tuple[int, int]) -> Blame:
-    """What a message raises with; or else what a round cannot be planned with, once the solver is asked anew.
+    """Find the jobs or nodes with which this message raises, or else with which a new round cannot be planned.
 
-    The second is for rows of the allocation in force: they stay, whoever is held, until there is a new one.
+    The second search is for rows of the allocation in force: they stay, whichever jobs are held, until the solver is
+    asked for a new allocation.
     """
     later_s = next_round_s(SchedulerState.restore(snapshot), now_s)
     return blame(snapshot, lambda core: core.handle(now_s, message), *before) or blame(
@@ -286,6 +300,6 @@ def _sender(message: Message) -> str:
 
 
 def _raised_in_review(error: Exception) -> bool:
-    """Whether an error came up while limits were looked at, which follows nearly every message."""
+    """Whether an error came up in the check of limits, which follows nearly every message."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is on_jobs.review.__code__ for frame, _ in frames)

@@ -1,4 +1,4 @@
-"""What the scheduler was doing when it failed, in words for operators. The log has the names of the code."""
+"""Words for operators for the step at which the scheduler failed. The log has the names of the code."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_running_daemon_is_left_alone(tmp_path: Path, gavel: Gavel) -> None:
     with DaemonThread(tmp_path / "data"):
         code, found = findings(gavel, "fsck", "--data-dir", str(tmp_path / "data"))
     (note,) = found["bad"]
-    assert (code, note[1]) == (1, "stop the daemon, then look again")
+    assert (code, note[1]) == (1, "stop the daemon, then check again")
     assert "is in use by process" in note[0]
 
 

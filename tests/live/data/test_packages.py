@@ -129,7 +129,7 @@ def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pyt
         yield pb.UploadPackageRequest(digest=digest_of(b"x"), data=b"x")
         await asyncio.Event().wait()
 
-    with pytest.raises(CallFailed, match="nothing came"):
+    with pytest.raises(CallFailed, match="nothing arrived"):
         asyncio.run(packages.receive(stuck()))
     assert list(tmp_path.iterdir()) == []
     packages.close()
