@@ -17,7 +17,6 @@ TO_BE_REWRITTEN = (
     "gavel/client/transport",
     "scheduler",
     "scheduler/live",
-    "scheduler/live/api",
     "scheduler/sim/engine",
     "tests",
     "tests/attacks",

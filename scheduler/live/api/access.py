@@ -1,4 +1,4 @@
-"""Tokens, for people: who am I, make one, list them, revoke one; whether nodes may join, and stay."""
+"""The service Access: the caller's identity; tokens to create, list and revoke; which nodes may join and stay."""
 
 from __future__ import annotations
 
@@ -37,50 +37,51 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         self._cut_off = cut_off
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.Identity:
-        """The caller, as the scheduler sees them."""
-        who = caller()
-        wire = pb.Identity(user=who.user, role=_number(who.role))
-        if who.expires_s is not None:
-            wire.expires.CopyFrom(stamp(who.expires_s))
+        """Return the caller's identity and role."""
+        me = caller()
+        wire = pb.Identity(user=me.user, role=_number(me.role))
+        if me.expires_s is not None:
+            wire.expires.CopyFrom(stamp(me.expires_s))
         return wire
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: Any) -> pb.CreateTokenResponse:
-        """For oneself, with at most one's own role; for anybody, as an admin."""
-        who, access = caller(), self._tokens()
-        role = _role(request.role, who)
-        user = request.user or who.user
-        if not who.may(Role.ADMIN) and (user != who.user or not _within(role, who.role)):
+        """Create a token for the caller, with at most the caller's role; admins create any token."""
+        me, access = caller(), self._tokens()
+        role = _role(request.role, me)
+        user = request.user or me.user
+        if not me.may(Role.ADMIN) and (user != me.user or not _within(role, me.role)):
             raise CallFailed(
                 FORBIDDEN,
-                f"only admins make tokens for others, or with more rights: you are {who.user} ({who.role.word})",
-                "role" if user == who.user else "user",
+                f"only admins make tokens for others, or with more rights: you are {me.user} ({me.role.word})",
+                "role" if user == me.user else "user",
             )
         valid_s = _valid(request.valid_s, self._config.token_valid_s, self._config.token_valid_s_max)
-        if who.expires_s is not None and not who.may(Role.ADMIN):
-            valid_s = min(valid_s, who.expires_s - access.now_s())  # else one would never expire
+        if me.expires_s is not None and not me.may(Role.ADMIN):
+            # A token must not be a way to prolong itself.
+            valid_s = min(valid_s, me.expires_s - access.now_s())
         token, secret = await asyncio.to_thread(access.create, user, role, valid_s, request.note)
         return pb.CreateTokenResponse(token=_view(token), secret=secret)
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: Any) -> pb.ListTokensResponse:
-        """One's own; an admin sees all of them, or another's."""
-        who, access = caller(), self._tokens()
-        user = request.user if who.may(Role.ADMIN) else request.user or who.user
-        if user != who.user and not who.may(Role.ADMIN):
-            raise CallFailed(FORBIDDEN, f"only admins see the tokens of others: you are {who.user}", "user")
+        """List the caller's tokens; admins see those of all users, or of any user."""
+        me, access = caller(), self._tokens()
+        user = request.user if me.may(Role.ADMIN) else request.user or me.user
+        if user != me.user and not me.may(Role.ADMIN):
+            raise CallFailed(FORBIDDEN, f"only admins see the tokens of others: you are {me.user}", "user")
         return pb.ListTokensResponse(tokens=[_view(token) for token in access.tokens(user)])
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Any) -> pb.Token:
-        """One's own, or as an admin any."""
-        who, access = caller(), self._tokens()
+        """Revoke a token of the caller; admins revoke any token."""
+        me, access = caller(), self._tokens()
         token = access.token(request.id)
-        if token.user != who.user and not who.may(Role.ADMIN):
+        if token.user != me.user and not me.may(Role.ADMIN):
             raise CallFailed(FORBIDDEN, f"token {token.id} is not yours: only admins revoke those of others")
         return _view(await asyncio.to_thread(access.revoke, request.id))
 
     async def CreateJoinToken(
         self, request: pb.CreateJoinTokenRequest, context: Any
     ) -> pb.CreateJoinTokenResponse:
-        """For one node, once."""
+        """Create a token with which one node can join once."""
         access = self._tokens()
         if request.node:
             NodeSpec(name=request.node, worker_type="any", gpus=1).checked()
@@ -90,7 +91,7 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         return pb.CreateJoinTokenResponse(secret=secret, expires=stamp(expires_s), ca_fingerprint=fingerprint)
 
     async def RevokeNode(self, request: pb.RevokeNodeRequest, context: Any) -> pb.RevokeNodeResponse:
-        """From now on, and for the link that it has."""
+        """Revoke a node's certificate and cut its link."""
         access, node = self._tokens(), request.node
         NodeSpec(name=node, worker_type="any", gpus=1).checked()
         self._must_certify()
@@ -101,21 +102,21 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
     async def ListRevokedNodes(
         self, request: pb.ListRevokedNodesRequest, context: Any
     ) -> pb.ListRevokedNodesResponse:
-        """By name."""
+        """List revoked nodes by name."""
         return pb.ListRevokedNodesResponse(
             nodes=[
-                pb.NodeRevocation(node=one.node, revoked=stamp(one.at_s), joined_again=one.joined_again)
-                for one in self._tokens().revoked_nodes()
+                pb.NodeRevocation(node=entry.node, revoked=stamp(entry.at_s), joined_again=entry.joined_again)
+                for entry in self._tokens().revoked_nodes()
             ]
         )
 
     async def UnrevokeNode(self, request: pb.UnrevokeNodeRequest, context: Any) -> pb.UnrevokeNodeResponse:
-        """From the next time that its agent links."""
+        """Admit a revoked node again, from the next time that its agent links."""
         await asyncio.to_thread(self._tokens().unrevoke_node, request.node)
         return pb.UnrevokeNodeResponse(node=request.node)
 
     def _must_certify(self) -> str:
-        """The fingerprint of the authority."""
+        """Return the fingerprint of the authority; fail if there is none."""
         fingerprint = self._ca_fingerprint()
         if not fingerprint:
             raise CallFailed(
@@ -140,16 +141,16 @@ def _valid(asked_s: float, usual_s: float, most_s: float) -> float:
     return asked_s
 
 
-def _role(number: int, who: Caller) -> Role:
+def _role(number: int, me: Caller) -> Role:
     if number == pb.ROLE_UNSPECIFIED:
-        return min(who.role, Role.USER)
+        return min(me.role, Role.USER)
     if number not in tuple(_PEOPLE):
         raise InvalidSpec("role", f"is {number}, which this scheduler does not know")
     return Role(number)
 
 
 def _within(role: Role, own: Role) -> bool:
-    """An agent's token is no lesser one than a person's."""
+    """Whether a role has at most the rights of one's own. An agent's role has neither more nor fewer than another."""
     return role is own or (Role.AGENT not in (role, own) and role <= own)
 
 

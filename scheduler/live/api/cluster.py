@@ -1,4 +1,4 @@
-"""The cluster, for people: nodes, policy, allocation, rounds, usage, prices, rates."""
+"""The service Cluster: nodes, policy, allocation, rounds, usage, prices, rates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobState
 
-NODES_SLICE = 50  # nodes that are described before others have their turn
+# How many nodes are described before other tasks have their turn.
+NODES_SLICE = 50
 
 _ACTIONS: dict[int, Any] = {
     pb.CommandNodeRequest.ACTION_DRAIN: "drain",
@@ -49,13 +50,14 @@ Warnings = Callable[[], Sequence[str]]
 
 
 def _try_policy(spec: str) -> None:
-    """PolicyError for a name that is none, and for parameters that it does not take."""
+    """Raise PolicyError for an unknown policy, or for parameters that it does not take."""
     from policies.problem import Problem
     from policies.registry import resolve
 
     try:
         resolve(spec)(Problem.from_rates([[1.0]], capacity=[1], price_per_gpu_hour=[1.0], steps_left=[1.0]))
-    except (RecursionError, MemoryError):  # the latter is what Python's parser raises
+    except (RecursionError, MemoryError):
+        # Python's parser raises MemoryError.
         raise InvalidSpec("policy", "is too deeply nested") from None
 
 
@@ -84,7 +86,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         self._started_s = world.now_s()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.Status:
-        """How things stand."""
+        """Return the scheduler's version, settings, counts and warnings."""
         state = self._world.state
         wire = pb.Status(
             version=version("gavel-scheduler"),
@@ -93,7 +95,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
             now=stamp(self._world.now_s()),
             policy=state.settings.policy,
             round=state.round.number,
-            jobs={one.value: self._changes.states[one] for one in JobState},
+            jobs={job_state.value: self._changes.states[job_state] for job_state in JobState},
             nodes=len(state.nodes),
             gpus=sum(len(node.gpu_ids) for node in state.nodes.values()),
             gpus_busy=len(state.holders),
@@ -107,7 +109,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return wire
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesResponse:
-        """All nodes, or those that are named, by name."""
+        """List all nodes by name, or the nodes that the request names."""
         state = self._world.state
         names = [state.node(name).spec.name for name in request.nodes] or sorted(state.nodes)
         wire = pb.ListNodesResponse()
@@ -119,7 +121,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return wire
 
     async def CommandNode(self, request: pb.CommandNodeRequest, context: Any) -> pb.Node:
-        """Drain, resume or remove."""
+        """Drain, resume or remove a node."""
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidSpec("action", "must be drain, resume or remove")
@@ -130,24 +132,24 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return node_view(self._world.state, request.node, self._nodes.view(request.node))
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.Policy:
-        """Who gets how much, and what else could be chosen."""
+        """Return the policy in force, and the names of all policies."""
         from policies.registry import names
 
         return pb.Policy(policy=self._world.state.settings.policy, available=await asyncio.to_thread(names))
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
-        """From the next allocation on."""
+        """Change the policy from the next allocation on."""
         bounds.check_name("policy", request.policy, bounds.POLICY_CHARS_MAX)
         await asyncio.to_thread(_try_policy, request.policy)
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
         return await self.GetPolicy(pb.GetPolicyRequest(), context)
 
     async def GetAllocation(self, request: pb.GetAllocationRequest, context: Any) -> pb.Allocation:
-        """Shares, as solved last."""
+        """Return the shares in force."""
         return await allocation_view(self._world.state)
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Any) -> AsyncIterator[pb.Round]:
-        """The one that runs, and those that follow."""
+        """Yield the current round; with `follow`, also each later one."""
         state = self._world.state
         if not request.follow:
             yield round_view(state)
@@ -159,7 +161,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
                     yield round_view(state)
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.Usage:
-        """GPU time and cost."""
+        """Return GPU time and cost by user, tenant or job type."""
         by = _BY.get(request.by)
         if by is None:
             raise InvalidSpec("by", f"is {request.by}, which this scheduler does not know")
@@ -183,7 +185,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         )
 
     async def SetPrices(self, request: pb.SetPricesRequest, context: Any) -> pb.Prices:
-        """Those that are named; the others stay."""
+        """Set the prices of the worker types in the request; other prices stay."""
         prices = dict(request.price_per_gpu_hour)
         if not prices:
             raise InvalidSpec("price_per_gpu_hour", "is empty")
@@ -191,11 +193,11 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return pb.Prices(price_per_gpu_hour=self._world.state.prices)
 
     async def ListRates(self, request: pb.ListRatesRequest, context: Any) -> pb.ListRatesResponse:
-        """What is believed of how fast jobs run."""
+        """List the rates of jobs: those of the table, and measured ones."""
         return pb.ListRatesResponse(rates=rates_of(self._world.state, request.job_type))
 
     async def GiveRates(self, request: pb.GiveRatesRequest, context: Any) -> pb.GiveRatesResponse:
-        """Rows of the table."""
+        """Add rows to the throughput table."""
         solo, pairs = rate_rows(request.rates)
         await self._world.ask(GiveRates(solo=solo, pairs=pairs, user=caller().user))
         return pb.GiveRatesResponse(rates=len(request.rates))

@@ -1,4 +1,4 @@
-"""Nodes, allocation, rounds and rates as people see them. Reads the state, changes nothing."""
+"""Nodes, allocation, rounds and rates as users see them. Nothing here changes the state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.lease import Bundle, Phase
 from scheduler.model.throughput import RateKey
 
-RATES_MAX = 100_000  # rows of one call
-SLICE = 2000  # columns
+# How many rows one call may add.
+RATES_MAX = 100_000
+# How many columns of the allocation are read before other tasks have their turn.
+SLICE = 2000
 _NOTHING_SEEN = GpuSeen()
 
 
-def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Node:
-    """A node, and what its agent says of it."""
+def node_view(state: SchedulerState, name: str, report: NodeSeen | None) -> pb.Node:
+    """Return a node, with what its agent reports."""
     node = state.node(name)
     spec = node.spec
     wire = pb.Node(
@@ -40,22 +42,22 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
     )
     if node.state is FAULTY and node.back_s is not None:
         wire.back.CopyFrom(stamp(node.back_s))
-    if seen is not None:
-        wire.heard.CopyFrom(stamp(seen.heard_s))
-        wire.agent_version, wire.driver_version = seen.agent_version, seen.driver_version
-        wire.storage, wire.speed, wire.containment = seen.storage, seen.speed, seen.containment
+    if report is not None:
+        wire.heard.CopyFrom(stamp(report.heard_s))
+        wire.agent_version, wire.driver_version = report.agent_version, report.driver_version
+        wire.storage, wire.speed, wire.containment = report.storage, report.speed, report.containment
     for index, gpu in enumerate(node.every_gpu):
-        said = _NOTHING_SEEN if seen is None else seen.gpus.get(index, _NOTHING_SEEN)
-        broken = said.broken or ("it reported a fatal error" if index in node.broken else "")
+        reported = _NOTHING_SEEN if report is None else report.gpus.get(index, _NOTHING_SEEN)
+        broken = reported.broken or ("it reported a fatal error" if index in node.broken else "")
         if index in node.withheld:
-            broken = broken or said.withheld or "an ended job may have left processes on it"
+            broken = broken or reported.withheld or "an ended job may have left processes on it"
         wire.gpus.add(
             index=index,
-            name=said.name,
-            uuid=said.uuid,
-            memory_gb=said.memory_gb or spec.gpu_memory_gb or 0.0,
-            memory_used_gb=said.memory_used_gb,
-            temperature_c=said.temperature_c,
+            name=reported.name,
+            uuid=reported.uuid,
+            memory_gb=reported.memory_gb or spec.gpu_memory_gb or 0.0,
+            memory_used_gb=reported.memory_used_gb,
+            temperature_c=reported.temperature_c,
             broken=broken,
             withheld=index in node.withheld,
             jobs=[state.leases[lease].lease.job for lease in state.holders.get(gpu, ())],
@@ -64,7 +66,7 @@ def node_view(state: SchedulerState, name: str, seen: NodeSeen | None) -> pb.Nod
 
 
 def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
-    """The GPUs that wait for what an ended job may have left on them."""
+    """Return a line for each GPU that is withheld because an ended job may have left processes on it."""
     return [
         f"GPU {name}:{gpu.index} is withheld: {gpu.broken}; end those processes that are of the job, or, if none is,"
         f" `gavel resume {name}`"
@@ -76,7 +78,7 @@ def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
 
 
 def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
-    """A line for each node that is out of use for a fault."""
+    """Return a line for each node that is out of use because of a fault."""
     lines = []
     for name, node in sorted(state.nodes.items()):
         if node.state is FAULTY:
@@ -88,7 +90,7 @@ def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
 
 
 async def allocation_view(state: SchedulerState) -> pb.Allocation:
-    """The shares in force, with the time that each was due and got. Others have their turn in between."""
+    """Return the shares in force, with the time due and the time received. Other tasks have turns meanwhile."""
     fact, table = state.allocation, state.shares
     if fact is None:
         return pb.Allocation(policy=state.settings.policy)
@@ -126,7 +128,7 @@ async def allocation_view(state: SchedulerState) -> pb.Allocation:
 
 
 def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
-    """Steps per second of the first job, as far as it is known."""
+    """Return the steps per second of the first job; 0 if unknown."""
     spec, kind, gpus = state.jobs[bundle.jobs[0]].spec, bundle.worker_type, bundle.gpus
     if len(bundle.jobs) == 1:
         return rate_of(state, spec, kind, gpus, bundle.label == "unconsolidated")[0]
@@ -136,45 +138,45 @@ def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
 
 
 def round_view(state: SchedulerState) -> pb.Round:
-    """The round that runs, as it is now."""
+    """Return the current round."""
     wire = pb.Round(number=state.round.number)
     if not state.round.number:
         return wire
     wire.starts.CopyFrom(stamp(state.round.starts_s))
     wire.ends.CopyFrom(stamp(state.round.ends_s))
-    taken: set[str] = set()
+    in_use: set[str] = set()
     for holding in state.leases.values():
         if holding.phase is Phase.STOPPING:
             continue
         lease, bundle = holding.lease, holding.bundle
         renewed = lease.round_number != state.round.number
-        taken.update(lease.gpus)
+        in_use.update(lease.gpus)
         wire.moved += not renewed
         wire.renewed += renewed
         wire.runs.add(
             job=lease.job,
             worker_type=bundle.worker_type,
             gpus=lease.gpus,
-            with_job=next((one for one in bundle.jobs if one != lease.job), ""),
+            with_job=next((job for job in bundle.jobs if job != lease.job), ""),
             renewed=renewed,
         )
     for node in state.usable_nodes():
-        wire.idle_gpus.extend(gpu for gpu in node.gpu_ids if gpu not in taken and gpu not in state.holders)
+        wire.idle_gpus.extend(gpu for gpu in node.gpu_ids if gpu not in in_use and gpu not in state.holders)
     return wire
 
 
 def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
-    """What the table says and what was measured; of one job type, or of all."""
+    """Yield the rates of the table and the measured ones, of one job type or of all."""
     book, trust_s = state.rates, state.settings.trust_after_s
-    for key, told in sorted(book.solo.items()):
+    for key, solo_rate in sorted(book.solo.items()):
         if job_type in ("", key[0]):
-            yield _rate(RateKey(*key), told, "table", 0.0)
+            yield _rate(RateKey(*key), solo_rate, "table", 0.0)
     for (kind, first, second, gpus), (rate, _) in sorted(book.pairs.items()):
         if job_type in ("", first):
             yield _rate(RateKey(first, gpus, kind, second), rate, "table", 0.0)
-    for known, seen in sorted(book.measured.items(), key=lambda item: item[0]):
-        if job_type in ("", known.job_type) and not known.spread:
-            yield _rate(known, book.rate(known, None, trust_s), "measured", seen.observed_s)
+    for measured, sample in sorted(book.measured.items(), key=lambda item: item[0]):
+        if job_type in ("", measured.job_type) and not measured.spread:
+            yield _rate(measured, book.rate(measured, None, trust_s), "measured", sample.observed_s)
 
 
 def _rate(key: RateKey, rate: float, source: str, measured_s: float) -> pb.Rate:
@@ -194,7 +196,7 @@ Pairs = list[tuple[str, str, str, int, float, float]]
 
 
 def rate_rows(wire: Iterable[Any]) -> tuple[Solo, Pairs]:
-    """Rows for the table. A pair takes two: what each does beside the other."""
+    """Read rows for the table. A pair takes two rows: the rate of each job beside the other."""
     rows = list(wire)
     if not rows:
         raise InvalidSpec("rates", "is empty")
@@ -221,7 +223,7 @@ def _pairs(
         other = beside.get((second, gpus, kind, first))
         if other is None:
             raise InvalidSpec(
-                "rates", f"has '{first}' beside '{second}' on {kind}, and not what '{second}' does then"
+                "rates", f"has '{first}' beside '{second}' on {kind}, but not '{second}' beside '{first}'"
             )
         if first <= second:
             yield (kind, first, second, gpus, rate, other)

@@ -1,4 +1,4 @@
-"""Jobs, for people: submit, look, command."""
+"""The service Jobs: submit, preview, list, watch, explain and command jobs; read their logs; upload packages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from scheduler.model.jobs import Job, JobSpec, JobState
 
 PREVIEWS_MAX = 100
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
-PAGE_BYTES_MAX = 8 * 1024 * 1024  # a page ends early rather than that its message is refused
+# A longer page ends early, as gRPC would refuse the message.
+PAGE_BYTES_MAX = 8 * 1024 * 1024
 KEY_CHARS_MAX = 256
 
 _ACTIONS: dict[int, Any] = {
@@ -67,38 +68,39 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         self._jobs_max = config.submission_jobs_max
         self._watchers = watchers
 
-    # ------------------------------------------------------------------------------------------------- submitting
+    # Submitting.
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Any) -> pb.SubmitJobsResponse:
-        """Durable when it returns."""
-        who, state = caller(), self._world.state
-        key = _key(who, request.idempotency_key)
-        specs = await self._specs(request.specs, who)
-        if key not in state.requests:  # who asks again for what is done already takes nothing up
-            self._admit(specs, who)
+        """Submit jobs; they are durable when this returns."""
+        me, state = caller(), self._world.state
+        key = _key(me, request.idempotency_key)
+        specs = await self._specs(request.specs, me)
+        # A repeated submission adds no jobs, so limits do not apply to it.
+        if key not in state.requests:
+            self._admit(specs, me)
         try:
             past = await self._past(specs)
-            taken = await self._world.ask(SubmitJobs(specs=specs, key=key, user=who.user, past=past))
+            accepted = await self._world.ask(SubmitJobs(specs=specs, key=key, user=me.user, past=past))
         except CallRefused as refused:
             raise _placed(refused, specs, request.idempotency_key) from None
-        return pb.SubmitJobsResponse(jobs=taken["jobs"])
+        return pb.SubmitJobsResponse(jobs=accepted["jobs"])
 
-    async def _specs(self, wires: Any, who: Caller) -> tuple[JobSpec, ...]:
+    async def _specs(self, wires: Any, me: Caller) -> tuple[JobSpec, ...]:
         jobs, most = sum(max(len(wire.array), 1) for wire in wires), self._jobs_max
         if jobs > most:
             raise InvalidSpec(
                 "specs" if len(wires) > 1 else "specs[0].array",
-                f"has {jobs:,} jobs, more than the {most:,} that one submission may have here: send them in parts, "
-                "each with its key",
+                f"has {jobs:,} jobs; the limit for one submission is {most:,}: send them in parts, "
+                "each with a key of its own",
             )
         specs: list[JobSpec] = []
         for at, wire in enumerate(wires):
             if at % SHOWN_SLICE == SHOWN_SLICE - 1:
                 await asyncio.sleep(0)
-            specs.append(self._spec(at, wire, who))
+            specs.append(self._spec(at, wire, me))
         return tuple(specs)
 
-    def _spec(self, at: int, wire: pb.JobSpec, who: Caller) -> JobSpec:
+    def _spec(self, at: int, wire: pb.JobSpec, me: Caller) -> JobSpec:
         try:
             spec = spec_from_wire(wire)
             upload = spec.launch and spec.launch.upload
@@ -109,20 +111,20 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         except InvalidSpec as error:
             raise InvalidSpec(f"specs[{at}].{error.field}", error.problem) from None
         if not spec.user:
-            return msgspec.structs.replace(spec, user=who.user)
-        if spec.user != who.user and not who.may(Role.OPERATOR):
+            return msgspec.structs.replace(spec, user=me.user)
+        if spec.user != me.user and not me.may(Role.OPERATOR):
             raise CallFailed(
                 FORBIDDEN,
-                f"only operators submit for others: you are {who.user}, the job is for {spec.user}",
+                f"only operators submit for others: you are {me.user}, the job is for {spec.user}",
                 f"specs[{at}].user",
             )
         return spec
 
     async def _past(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
-        """How jobs ended that these are to run after and that the scheduler has forgotten."""
+        """Return how those jobs ended that these depend on and that the scheduler has forgotten."""
         return await self._historian.ends({other.job for spec in specs for other in spec.after})
 
-    def _admit(self, specs: tuple[JobSpec, ...], who: Caller) -> None:
+    def _admit(self, specs: tuple[JobSpec, ...], me: Caller) -> None:
         counts: dict[str, int] = {}
         for spec in specs:
             counts[spec.user] = counts.get(spec.user, 0) + max(len(spec.array), 1)
@@ -130,147 +132,149 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             self._submissions.admit(user, count, self._changes.unfinished[user])
 
     async def PreviewJobs(self, request: pb.PreviewJobsRequest, context: Any) -> pb.PreviewJobsResponse:
-        """Nothing is taken."""
-        who, found = caller(), pb.PreviewJobsResponse()
+        """Say what would become of jobs, without submitting them."""
+        me, previews = caller(), pb.PreviewJobsResponse()
         if len(request.specs) > PREVIEWS_MAX:
-            raise InvalidSpec("specs", f"has {len(request.specs):,} jobs, more than {PREVIEWS_MAX:,}")
+            raise InvalidSpec("specs", f"has {len(request.specs):,} jobs; the limit is {PREVIEWS_MAX:,}")
         for at, wire in enumerate(request.specs):
             await asyncio.sleep(0)
             try:
-                spec = self._spec(at, wire, who)
+                spec = self._spec(at, wire, me)
             except (InvalidSpec, CallFailed) as error:
                 field = error.field.removeprefix(f"specs[{at}].")
                 why = error.problem if isinstance(error, InvalidSpec) else str(error)
-                found.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
+                previews.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
                 continue
             past = await self._past([spec])
-            found.previews.append(preview(self._world.state, spec, self._world.now_s(), past))
-        return found
+            previews.previews.append(preview(self._world.state, spec, self._world.now_s(), past))
+        return previews
 
-    # ---------------------------------------------------------------------------------------------------- looking
+    # Reading.
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.Job:
-        """One job."""
+        """Return one job."""
         return self._view(await self._job(request.job), caller())
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
-        """Newest first, in pages."""
-        who, state = caller(), self._world.state
+        """List jobs in pages, newest first."""
+        me, state = caller(), self._world.state
         size = request.page_size or PAGE_JOBS
         if size > PAGE_JOBS_MAX:
             raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
         wanted, page = matcher(state, request.filter), Page(request.filter, request.page_token)
         if wants_ended(request.filter):
-            return await self._ended(request, page, size, who)
+            return await self._ended(request, page, size, me)
         matching: list[Job] = []
         async for some in in_slices(candidates(state, request.filter)):
             matching += [job for job in some if wanted(job)]
-        past = {one.job.id: one for one in await self._named(request.filter) if wanted(one.job)}
-        matching = sorted([one.job for one in past.values()], key=lambda job: job.order) + matching
-        found = pb.ListJobsResponse(total=len(matching))
+        past = {entry.job.id: entry for entry in await self._named(request.filter) if wanted(entry.job)}
+        matching = sorted([entry.job for entry in past.values()], key=lambda job: job.order) + matching
+        reply = pb.ListJobsResponse(total=len(matching))
         left = page.left_of(matching)
-        taken = left[: -size - 1 : -1]
-        space, shown = PAGE_BYTES_MAX, 0
-        async for some in in_slices(taken, SHOWN_SLICE):
+        on_page = left[: -size - 1 : -1]
+        space, count = PAGE_BYTES_MAX, 0
+        async for some in in_slices(on_page, SHOWN_SLICE):
             for job in some:
-                view = self._view(past.get(job.id, job), who, request.brief)
+                view = self._view(past.get(job.id, job), me, request.brief)
                 space -= view.ByteSize()
-                if space < 0 and shown:
+                if space < 0 and count:
                     break
-                found.jobs.append(view)
-                shown += 1
+                reply.jobs.append(view)
+                count += 1
             if space < 0:
                 break
-        if shown < len(left):
-            found.next_page_token = page.token(taken[shown - 1].order)
-        return found
+        if count < len(left):
+            reply.next_page_token = page.token(on_page[count - 1].order)
+        return reply
 
     async def _ended(
-        self, request: pb.ListJobsRequest, page: Page, size: int, who: Caller
+        self, request: pb.ListJobsRequest, page: Page, size: int, me: Caller
     ) -> pb.ListJobsResponse:
-        """A page of the history, which has the ended jobs of the state, too."""
+        """Return a page of the history, which also has the ended jobs of the state."""
         before = None if page.before is None else Placed(page.before[0], int(page.before[1]))
         listed = await self._historian.page(request.filter, before, size + 1)
-        found, space = pb.ListJobsResponse(), PAGE_BYTES_MAX
+        reply, space = pb.ListJobsResponse(), PAGE_BYTES_MAX
         async for some in in_slices(listed[:size], SHOWN_SLICE):
             for past in some:
-                view = self._view(past, who, request.brief)
+                view = self._view(past, me, request.brief)
                 space -= view.ByteSize()
-                if space < 0 and found.jobs:
+                if space < 0 and reply.jobs:
                     break
-                found.jobs.append(view)
-        if len(found.jobs) < len(listed):
-            found.next_page_token = page.token(*place_of(listed[len(found.jobs) - 1].job))
-        return found
+                reply.jobs.append(view)
+        if len(reply.jobs) < len(listed):
+            reply.next_page_token = page.token(*place_of(listed[len(reply.jobs) - 1].job))
+        return reply
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Any) -> AsyncIterator[pb.JobEvent]:
-        """What is there, then what changes."""
-        who, state = caller(), self._world.state
+        """Yield the jobs that match, then their changes."""
+        me, state = caller(), self._world.state
         wanted = matcher(state, request.filter)
-        shown: set[str] = set()  # those that stop matching are shown once more
+        # Jobs that matched last time; those that stop matching are sent once more.
+        matched: set[str] = set()
         with self._watchers, self._changes.watch() as pending:
             at_s = self._world.now_s()
             async for some in in_slices(candidates(state, request.filter)):
                 for job in some:
                     if wanted(job):
                         if not job.is_terminal:
-                            shown.add(job.id)
+                            matched.add(job.id)
                         if not request.skip_present:
-                            yield pb.JobEvent(job=self._view(job, who), at=stamp(at_s), present=True)
+                            yield pb.JobEvent(job=self._view(job, me), at=stamp(at_s), present=True)
             for past in await self._named(request.filter):
                 if wanted(past.job) and not request.skip_present:
-                    yield pb.JobEvent(job=self._view(past, who), at=stamp(at_s), present=True)
+                    yield pb.JobEvent(job=self._view(past, me), at=stamp(at_s), present=True)
             yield pb.JobEvent(at=stamp(at_s), all_present=True)
             while True:
                 for name, changed_s in (await pending.take()).items():
                     now = state.jobs.get(name)
-                    if now is None or not (wanted(now) or name in shown):
+                    if now is None or not (wanted(now) or name in matched):
                         continue
                     if wanted(now) and not now.is_terminal:
-                        shown.add(name)
+                        matched.add(name)
                     else:
-                        shown.discard(name)
-                    yield pb.JobEvent(job=self._view(now, who), at=stamp(changed_s))
+                        matched.discard(name)
+                    yield pb.JobEvent(job=self._view(now, me), at=stamp(changed_s))
 
     async def _job(self, name: str) -> Past | Job:
-        """A job of the state or of the history; NotFound."""
+        """Return a job of the state or of the history; raise NotFound if there is none."""
         job = self._world.state.jobs.get(name) or await self._historian.get(name)
         return self._world.state.job(name) if job is None else job
 
     async def _named(self, wanted: pb.JobFilter) -> Sequence[Past]:
-        """The jobs that a filter names and the state has forgotten."""
+        """Return the jobs that a filter names and the state has forgotten."""
         known = self._world.state.jobs
         return await self._historian.named([n for n in wanted.jobs if n not in known]) if wanted.jobs else ()
 
-    def _view(self, shown: Past | Job, who: Caller, brief: bool = False) -> pb.Job:
-        if isinstance(shown, Job):
-            nodes = self._historian.nodes_of(shown) if shown.is_terminal else ()
-            shown = Past(shown, nodes)
-        return job_view(self._world.state, shown.job, who, self._changes.rates, brief, shown.nodes)
+    def _view(self, job: Past | Job, me: Caller, brief: bool = False) -> pb.Job:
+        if isinstance(job, Job):
+            nodes = self._historian.nodes_of(job) if job.is_terminal else ()
+            job = Past(job, nodes)
+        return job_view(self._world.state, job.job, me, self._changes.rates, brief, job.nodes)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
-        """Why it is where it is."""
+        """Explain why a job waits, runs where it runs, or how it ended."""
         known, state = await self._job(request.job), self._world.state
-        if isinstance(known, Past):  # how it ended depends on nothing else
+        if isinstance(known, Past):
+            # The explanation of an end needs no other job.
             state = SchedulerState()
             state.jobs[request.job] = known.job
-        said = explain(state, request.job, self._world.now_s())
+        explanation = explain(state, request.job, self._world.now_s())
         details = Struct()
-        details.update(msgspec.to_builtins(said))
+        details.update(msgspec.to_builtins(explanation))
         wire = pb.Explanation(
-            job=said.job,
-            state=STATE_NUMBERS[said.state],
-            reason=said.reason.value,
-            text=said.text,
+            job=explanation.job,
+            state=STATE_NUMBERS[explanation.state],
+            reason=explanation.reason.value,
+            text=explanation.text,
             details=details,
-            rendered=render(said),
+            rendered=render(explanation),
         )
-        if said.expected_start_s is not None:
-            wire.expected_start.CopyFrom(stamp(said.expected_start_s))
+        if explanation.expected_start_s is not None:
+            wire.expected_start.CopyFrom(stamp(explanation.expected_start_s))
         return wire
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
-        """What it printed."""
+        """Yield the output of a job."""
         known = await self._job(request.job)
         job = known.job if isinstance(known, Past) else known
         caller().must_own(job.spec.user, f"job {job.id}")
@@ -290,11 +294,11 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                 async for chunk in open_chunks:
                     yield chunk
 
-    # ------------------------------------------------------------------------------------------------- commanding
+    # Commanding.
 
     async def CommandJob(self, request: pb.CommandJobRequest, context: Any) -> pb.CommandJobResponse:
-        """Cancel, hold, release or requeue."""
-        who, state = caller(), self._world.state
+        """Cancel, hold, release or requeue a job or an array."""
+        me, state = caller(), self._world.state
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidSpec("action", "must be cancel, hold, release or requeue")
@@ -302,43 +306,43 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         for name in members:
             if name not in state.jobs:
                 raise await self._too_late(request.job, action)
-            who.must_own(state.jobs[name].spec.user, f"job {name}")
+            me.must_own(state.jobs[name].spec.user, f"job {name}")
         done: Mapping[str, Any] = await self._world.ask(
-            JobCommand(job=request.job, action=action, user=who.user)
+            JobCommand(job=request.job, action=action, user=me.user)
         )
         return pb.CommandJobResponse(jobs=done["jobs"])
 
     async def _too_late(self, job: str, action: str) -> Refused:
-        """Why nothing can be done to a job or an array that the state does not have."""
+        """Return why nothing can be done to a job or an array that the state does not have."""
         states = sorted({past.job.state.value for past in await self._historian.named([job])})
         if not states:
             return NotFound(f"there is no job '{job}'")
         return Refused(f"job {job} ended long ago ({', '.join(states)}); nothing can be done to it any more")
 
-    # --------------------------------------------------------------------------------------------------- packages
+    # Packages.
 
     async def FindPackages(self, request: pb.FindPackagesRequest, context: Any) -> pb.FindPackagesResponse:
-        """Which of these need not be sent."""
+        """Return the packages among these that need not be uploaded."""
         return pb.FindPackagesResponse(present=self._packages.find(request.digests))
 
     async def UploadPackage(
         self, requests: AsyncIterator[pb.UploadPackageRequest], context: Any
     ) -> pb.UploadPackageResponse:
-        """Kept under the hash of its content."""
+        """Receive a package, kept under the hash of its content."""
         return pb.UploadPackageResponse(size_bytes=await self._packages.receive(requests))
 
 
-def _key(who: Caller, key: str) -> str:
-    """Two people may use the same key for different things."""
+def _key(me: Caller, key: str) -> str:
+    """Return the key with the caller's name: two users may use the same key for different submissions."""
     if not key:
         return ""
     if len(key) > KEY_CHARS_MAX or not key.isprintable():
         raise InvalidSpec("idempotency_key", f"must be at most {KEY_CHARS_MAX} printable characters")
-    return f"{who.user}:{key}"
+    return f"{me.user}:{key}"
 
 
 def _placed(refused: CallRefused, specs: tuple[JobSpec, ...], key: str) -> CallRefused | CallFailed:
-    """The core names fields of the only job without saying which job; callers always learn it."""
+    """Return a refusal that names the job, too: the core leaves it out if there is only one."""
     if refused.code == "key_reused":
         return CallFailed("key_reused", f"the key '{key}' was used for another submission", "idempotency_key")
     if not refused.field or len(specs) != 1 or refused.field.startswith("specs"):

@@ -1,7 +1,7 @@
-"""What would become of a job that has not been submitted: refused and why, where it could run, when it might start.
+"""The preview of a job before its submission: refused and why, or where it could run and when it might start.
 
-The same checks and the same explanation as for a real job, on a copy of the state in which it is the newest one. What
-is shared with the real state is only read.
+The checks and the explanation are those of a real job, made on a copy of the state in which the job is the newest.
+The parts that the copy shares with the real state are only read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLACES_SHOWN = 16
 def preview(
     state: SchedulerState, spec: JobSpec, now_s: float, past: Mapping[str, JobState] = NO_PAST
 ) -> pb.Preview:
-    """What would become of it if it were submitted now. An array is shown by its first job."""
+    """Preview a job as if it were submitted now. Of an array, the first job is previewed."""
     try:
         blocked_by = would_wait_for(state, spec, past)
     except InvalidSpec as error:
@@ -43,11 +43,11 @@ def preview(
         order=state.next_order,
         blocked_by=set(blocked_by),
     )
-    there = copy.copy(state)
-    there.jobs = {**state.jobs, job.id: job}
-    there.active = {**state.active, job.id: job}
-    said = explain(there, job.id, now_s)
-    scene = Scene(there, job, now_s)
+    trial = copy.copy(state)
+    trial.jobs = {**state.jobs, job.id: job}
+    trial.active = {**state.active, job.id: job}
+    explanation = explain(trial, job.id, now_s)
+    scene = Scene(trial, job, now_s)
     wire = pb.Preview(accepted=True)
     for column in scene.columns:
         if len(column.bundle.jobs) == 1 and not column.bundle.label and len(wire.places) < PLACES_SHOWN:
@@ -57,11 +57,13 @@ def preview(
         f"accepted; it could run on {listed(list(kinds))}"
         if kinds
         else "accepted, but nothing that is up now has room for it",
-        said.text,
+        explanation.text,
     ]
-    if said.expected_start_s is not None:
-        wire.expected_start.CopyFrom(stamp(said.expected_start_s))
-        lines.append(f"expected start: {when(said.expected_start_s, now_s)} ({said.start_sure})")
+    if explanation.expected_start_s is not None:
+        wire.expected_start.CopyFrom(stamp(explanation.expected_start_s))
+        lines.append(
+            f"expected start: {when(explanation.expected_start_s, now_s)} ({explanation.start_sure})"
+        )
     wire.text = "\n".join(lines)
     return wire
 

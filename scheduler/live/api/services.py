@@ -1,4 +1,4 @@
-"""The services for people, put together: what the daemon adds to its server, and what runs beside it.
+"""The services for users, put together: what the daemon adds to its server, and the tasks beside it.
 
 people = People(world, feed, links, folder, config, auth="tokens")
 server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
@@ -42,7 +42,8 @@ from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
 
-TOKENS_S = 60.0  # between two notes of when tokens were used
+# The pause between two writes of when tokens were last used.
+TOKENS_S = 60.0
 UNREAD_BYTES_MAX = 256 * 1024
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -53,7 +54,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
-    # What a connection and each call may send before we read it: not more on fast networks.
+    # How much a connection and each call may send before we read it. Without the probe, fast networks get no more.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX),
     # Without compression: a few kilobytes could unpack to gigabytes before any limit is looked at.
@@ -66,11 +67,11 @@ Service = tuple[Callable[[Any, Any], None], Any]
 
 
 class Nodes(LogSource, NodeSource, Protocol):
-    """The links, as people's services use them."""
+    """The parts of the links that these services use."""
 
 
 class People:
-    """Everything that people reach."""
+    """Everything behind the port for users."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class People:
         attempts: Attempts | None = None,
         keeping: Keeping = KEEPING,
     ) -> None:
-        """`nodes`: the Links. `warnings`: what else an operator should know, asked at each GetStatus."""
+        """`nodes`: the Links. `warnings`: further lines for operators, read at each GetStatus."""
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.hear)
         self.usage = Usage(world, self.changes, folder / "usage.db")
@@ -113,7 +114,7 @@ class People:
         self._tasks: list[asyncio.Task[None]] = []
 
     def services(self) -> list[Service]:
-        """(what adds it to a server, the service)."""
+        """Return each service with the function that adds it to a server."""
         return [
             (jobs_pb2_grpc.add_JobsServicer_to_server, self._jobs),
             (cluster_pb2_grpc.add_ClusterServicer_to_server, self._cluster),
@@ -125,7 +126,7 @@ class People:
         work += [self.historian.keep_writing(), self.historian.keep_forgetting()]
         if self.access is not None:
             work.append(self._note_tokens(self.access))
-        self._tasks = [asyncio.create_task(_kept_up(one)) for one in work]
+        self._tasks = [asyncio.create_task(_logged(task)) for task in work]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -134,7 +135,8 @@ class People:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self.usage.catch_up()
-        except sqlite3.Error as broken:  # what ended the scheduler is what counts; the rest is let go too
+        except sqlite3.Error as broken:
+            # Close the rest, too, and leave the error that ended the scheduler to the caller.
             log.error("usage cannot be booked, and is booked at the next start: %s", broken)
         try:
             await self.historian.catch_up()
@@ -152,13 +154,14 @@ class People:
             await asyncio.sleep(TOKENS_S)
             try:
                 await asyncio.to_thread(access.write_used)
-            except sqlite3.Error as error:  # a full disk, say
-                log.error("when tokens were used cannot be noted, and is tried again: %s", error)
+            except sqlite3.Error as error:
+                # The disk may be full.
+                log.error("the last use of tokens cannot be written; trying again: %s", error)
 
 
-async def _kept_up(work: Any) -> None:
-    """What runs beside the calls: if it fails, the scheduler goes on, and its log says so."""
+async def _logged(work: Any) -> None:
+    """Run a task beside the calls; if it fails, log that, and let the scheduler go on."""
     try:
         await work
     except Exception:
-        log.exception("a task of the services for people has ended")
+        log.exception("a task of the services for users has ended")

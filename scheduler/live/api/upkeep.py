@@ -1,4 +1,4 @@
-"""What operators do to the scheduler itself: a backup while it runs."""
+"""The service Upkeep, for operators: a backup while the scheduler runs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ CHUNK_BYTES = 1 << 20
 
 
 class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
-    """Needs the journal itself: nobody else may read it while the daemon runs."""
+    """The service Upkeep. It uses the daemon's journal, which no other program may read meanwhile."""
 
     def __init__(self, journal: SqliteJournal, folder: Path, version: str) -> None:
         self._journal, self._folder, self._version = journal, folder, version
         self._busy = asyncio.Lock()
 
     async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[pb.BackupData]:
-        """The archive, in pieces. The scheduler goes on meanwhile."""
+        """Yield the archive in pieces. The scheduler goes on meanwhile."""
         async with self._busy:
             with TemporaryDirectory(prefix="backup-", dir=self._folder) as folder:
                 archive = Path(folder) / "backup.tar.gz"
                 try:
                     copied, left = Path(folder) / "journal.db", threading.Event()
-                    wanted = partial(self._journal.copy_to, copied, lambda: not left.is_set())
-                    await in_thread(wanted, left)  # nobody takes the journal and the files away under it
+                    copy = partial(self._journal.copy_to, copied, lambda: not left.is_set())
+                    # The journal and the folder stay until the thread has ended.
+                    await in_thread(copy, left)
                     await in_thread(partial(self._pack, archive, request.packages, copied), left)
                 except (BackupError, OSError) as error:
                     raise CallFailed(REFUSED, str(error)) from None
