@@ -1,4 +1,4 @@
-"""`python -m scheduler`: the daemon without the command line tools. `gavel serve` is the same with more comfort."""
+"""`python -m scheduler`: the daemon without the command line tools. `gavel serve` has more options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scheduler.live.daemon import serve
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to stop; the exit status."""
+    """Run until stopped, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scheduler", description="Run a Gavel scheduler.")
     parser.add_argument("--config", metavar="FILE", help="a TOML or YAML file of settings")
     parser.add_argument("--data-dir", metavar="DIR", help="where journal, tokens and keys are kept")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where people reach the scheduler")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where users reach the scheduler")
     parser.add_argument(
         "--set",
         action="append",
@@ -25,10 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="KEY=VALUE",
         help="any setting, such as scheduler.round_s=60",
     )
-    given = parser.parse_args(arguments)
-    flags = {"data_dir": given.data_dir, "listen": given.listen}
+    options = parser.parse_args(arguments)
+    flags = {"data_dir": options.data_dir, "listen": options.listen}
     try:
-        config = daemon_config(given.config, flags, given.set)
+        config = daemon_config(options.config, flags, options.set)
         resolve(config.scheduler.policy)
     except (ConfigError, PolicyError) as error:
         parser.error(str(error))

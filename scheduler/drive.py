@@ -1,7 +1,7 @@
 """The one loop: messages in, decisions, facts made durable, effects out.
 
-Whatever leaves the loop follows from facts that are on disk. When they cannot be written the process ends:
-nothing was promised yet. What else raises ends it too, unless there is a `Rescue`.
+Effects leave the loop only after the facts they follow from are on disk. If the facts cannot be written, the process
+ends: nothing was promised yet. Any other error ends it, too, unless there is a `Rescue`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from scheduler.core.outcome import Outcome
 
 
 class World(Protocol):
-    """Where messages come from and effects go to."""
+    """The source of messages, which also carries effects out."""
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """All that is waiting, and the time; None when the world ends."""
+        """Return the time and all waiting messages; None when the world ends."""
         ...
 
     def perform(self, effect: Effect) -> None:
@@ -29,39 +29,39 @@ class World(Protocol):
 
 
 class Journal(Protocol):
-    """Where facts become durable."""
+    """The durable record of facts."""
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One atomic record; durable on return."""
+        """Append one atomic record; it is durable on return."""
         ...
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """All facts, oldest first."""
+        """Yield all facts, oldest first."""
         ...
 
 
 class Keeper(Protocol):
-    """Who keeps the journal short. `scheduler.journal.compaction` has one."""
+    """An object that keeps the journal short, such as that of `scheduler.journal.compaction`."""
 
     async def batch_done(self, facts: int) -> None:
-        """So many facts became durable, and the state is what all records add up to. Nothing is said meanwhile."""
+        """Count facts that became durable. The state is the sum of all records until this returns."""
         ...
 
 
 class Rescue(Protocol):
-    """Who keeps the loop going when a message raises. `scheduler.live.rescue.rescue` has one; simulations have none."""
+    """Recovery from a message that raises, as in `scheduler.live.rescue.rescue`. Simulations have none."""
 
     def one_by_one(
         self, now_s: float, messages: Sequence[Message], error: Exception
     ) -> AsyncIterator[Outcome]:
         """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it comes.
 
-        What must end the process is raised again: a write that failed.
+        An error that must end the process, a failed write, is raised again.
         """
         ...
 
     def not_performed(self, effect: Effect, error: Exception) -> None:
-        """An effect could not be carried out."""
+        """Report that an effect could not be carried out."""
         ...
 
 
@@ -87,7 +87,8 @@ async def drive(
             async for outcome in rescue.one_by_one(*batch, failure):
                 facts += len(outcome.facts)
                 perform(world, outcome.effects, rescue)
-        if keeper is not None and facts:  # last: nobody waits longer because of it
+        # Last, so that no effect waits for it.
+        if keeper is not None and facts:
             await keeper.batch_done(facts)
 
 

@@ -1,4 +1,4 @@
-"""Solve → Solved: where the policies meet the scheduler. A pure function, run by whatever world there is.
+"""Solve → Solved: the scheduler's way to the policies. A pure function, run by live daemons and simulations.
 
 Pairs come by kind of job, not by job: jobs that the policy cannot tell apart are merged first, pair columns are
 added between the merged rows, and the answer is split back into pairs of jobs. So n jobs need no n² columns.
@@ -25,14 +25,15 @@ FALLBACK = "fifo"
 
 
 def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
-    """The policy's allocation; when there is none, first come first served, and why."""
+    """Return the policy's allocation or, if it fails, first come, first served, with the reason."""
     try:
         problem, allocation = solve(question, time_limit_s)
         allocation = _kept_in_place(question, problem, allocation)
         if not (np.isfinite(allocation.time_share).all() and np.isfinite(allocation.isolated_rate).all()):
             raise ArithmeticError("its answer holds numbers that are none")
         failed = ""
-    except Exception as error:  # whatever it is: solver trouble never stops scheduling
+    except Exception as error:
+        # No error of a solver may stop scheduling.
         why = str(error) if isinstance(error, PolicyError) else repr(error)
         failed = f"{question.policy}: {why}"
         problem = question.problem
@@ -49,7 +50,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
 
 
 def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, Allocation]:
-    """The allocation, on a problem of all the jobs with the columns that it uses."""
+    """Return the allocation, and the problem of all jobs with the columns that the allocation uses."""
     policy = resolve(question.policy, time_limit_s)
     pairs = question.pairs
     if pairs is None or not len(pairs.first):
@@ -63,7 +64,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
 
 
 def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
-    """The same rates, but nobody changes between types on which it is equally fast."""
+    """Return the allocation with the same rates, and no job on two types on which it is equally fast."""
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")
@@ -72,7 +73,7 @@ def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) ->
 
 
 def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
-    """The columns of the merged problem, and one for each pair of its rows whose kinds are known together."""
+    """Return the columns of the merged problem, and one for each pair of rows whose kinds have rates together."""
     kinds = int(max(pairs.first.max(), pairs.second.max(), kind.max(initial=0))) + 1
     order = np.argsort(kind, kind="stable")
     members = np.bincount(kind[kind >= 0], minlength=kinds)
@@ -100,7 +101,7 @@ def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
 
 
 def shares(problem: Problem, allocation: Allocation) -> Shares:
-    """The answer in plain lists."""
+    """Return the answer in plain lists."""
     columns = problem.columns
     return Shares(
         jobs=problem.jobs.ids,

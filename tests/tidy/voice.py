@@ -15,7 +15,6 @@ TO_BE_REWRITTEN = (
     "examples/jobs",
     "gavel/client",
     "gavel/client/transport",
-    "scheduler",
     "scheduler/live",
     "scheduler/sim/engine",
     "tests",
