@@ -64,7 +64,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
 
 
 def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
-    """Return the allocation with the same rates, and no job on two types on which it is equally fast."""
+    """Return an allocation with the same rates in which no job moves to a type on which it is no faster."""
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")
