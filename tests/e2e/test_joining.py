@@ -76,7 +76,7 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
         start = re.search(r"start it with: gavel (.*)", joined.stdout)[1].split()
         again = ("--cert-dir", str(tmp_path / "again"))
         refused = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words, *again, code=2)
-        assert "used already" in refused.stderr
+        assert "already used" in refused.stderr
         agent = ("agent", "--scheduler", f"127.0.0.1:{me.port + 1}", "--gpus", "v100=1", "--single-user")
         with (
             me.running("n1", *start, "--gpus", "v100=1", "--single-user") as n1,

@@ -108,7 +108,7 @@ def test_a_join_token_that_is_wrong_used_or_for_another_node(secured: Secured) -
     shutil.rmtree(secured.me.folder / "n2")
     wrong = used[:-4] + ("aaaa" if not used.endswith("aaaa") else "bbbb")
     for token, words in (
-        (used, "used already"),
+        (used, "already used"),
         (wrong, "refuses"),
         ("nonsense", "refuses"),
         (secured.token("--node", "n9"), "for another node than 'n2'"),

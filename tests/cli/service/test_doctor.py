@@ -140,7 +140,7 @@ def test_a_directory_that_cannot_be_written(
 
 
 def test_certificates(tmp_path: Path, gavel: Gavel) -> None:
-    """None, good ones, one that ends soon, one that has ended: with the command that renews it."""
+    """None, good ones, one that expires soon, one that has expired: with the command that renews it."""
     folder, listen, config = tmp_path / "data", f"127.0.0.1:{free_port()}", "tls = true\nauth = 'tokens'"
     code, found = look(gavel, folder, listen, config)
     assert (code, found["bad"][0][1]) == (1, f"run `gavel init {folder}`")
@@ -148,7 +148,7 @@ def test_certificates(tmp_path: Path, gavel: Gavel) -> None:
     keys.make([])
     code, found = look(gavel, folder, listen, config)
     assert (code, "keys and certificates are valid" in {what for what, _ in found["ok"]}) == (0, True)
-    for ago_days, words in ((380, "ends in 16 days"), (500, "has ended")):
+    for ago_days, words in ((380, "expires in 16 days"), (500, "has expired")):
         keys.renew([], datetime.now(UTC) - timedelta(days=ago_days, hours=1))
         code, found = look(gavel, folder, listen, config)
         assert (code, found["bad"]) == (

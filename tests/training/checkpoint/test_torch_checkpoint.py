@@ -182,13 +182,14 @@ def test_under_a_lease_the_jobs_directory_counts(tmp_path: Path, monkeypatch: py
     """The script's own word is for outside; the path carries epoch and attempt, and a claim is made."""
     for name, value in RunDirectory(tmp_path / "run").environ(GAVEL_CHECKPOINT_DIR=tmp_path / "job").items():
         monkeypatch.setenv(name, value)
+    # No thread may watch the lease beyond this test.
+    monkeypatch.setattr("gavel.training.session.current", lambda: None)
     checkpoint = TorchCheckpoint(tmp_path / "mine", own=Own(1))
     assert checkpoint.load() == 0
     (tmp_path / "job" / "claims" / "e00000003-a00000003.json").write_text("{}")
     with pytest.raises(StaleAttempt):
         checkpoint.save(1)
     (tmp_path / "job" / "claims" / "e00000003-a00000003.json").unlink()
-    monkeypatch.setattr("gavel.training.session.current", lambda: None)
     checkpoint.save(2)
     assert (tmp_path / "job" / "e00000003-a00000002" / "step-000000000002" / "COMPLETE").exists()
     assert not (tmp_path / "mine").exists()
