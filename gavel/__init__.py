@@ -1,6 +1,6 @@
-"""Gavel's face for people: the command line, the client and what a training script imports.
+"""Gavel for its users: the command line, the client and the library for training scripts.
 
-Nothing is imported here before it is asked for, so that a training script pays for nothing that it does not use.
+The client is imported on first use, so that a training script does not pay for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["AsyncClient", "Client", "GavelError", "JobFilter", "JobSpec", "__ver
 
 
 def __getattr__(name: str) -> Any:
-    """The client, when somebody wants it."""
+    """Import the client on the first use of one of its names."""
     if name not in __all__:
         raise AttributeError(f"module 'gavel' has no attribute '{name}'")
     import gavel.client

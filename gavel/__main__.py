@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> None:
-    """The command; Ctrl-C while even that is still being read is one line, too."""
+    """Run the command; Ctrl-C during its import prints one line, not a traceback."""
     try:
         from gavel.cli.main import main
     except KeyboardInterrupt:

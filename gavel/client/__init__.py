@@ -1,4 +1,4 @@
-"""The client: `Client`, `AsyncClient`, what they are given and what they answer.
+"""The client: `Client`, `AsyncClient`, the values they take and return, and the errors they raise.
 
 from gavel import Client, JobSpec
 

@@ -1,4 +1,4 @@
-"""The client for programs with an event loop. `gavel.client.client` is its twin; what calls mean is in `calls`."""
+"""The client for programs with an event loop. `gavel.client.client` is its twin; `calls` describes each call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 
 from gavel.client import calls
 from gavel.client import results as r
-from gavel.client.atomic_file import Saving
+from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.client import PATIENCE_S, RETRY_S, TIMEOUT_S
 from gavel.client.jobs.intake import Jobs, specs_of
@@ -20,7 +20,7 @@ from gavel.client.jobs.packing import Progress, Uploads, without_uploads
 from gavel.client.settings import find_connection
 from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
-from gavel.client.transport.notices import Tell
+from gavel.client.transport.notices import OnTrouble
 
 
 class AsyncClient:
@@ -28,12 +28,12 @@ class AsyncClient:
 
         async with AsyncClient() as client:
             (job,) = await client.submit(JobSpec(command=("python", "train.py"), gpus=4))
-            (done,) = await client.wait(job)
+            (ended,) = await client.wait(job)
 
-    Whom to call: the arguments, the environment, or the file of contexts (`gavel.client.settings`). What does no harm
-    twice is asked again for `retry_s` when nobody answers; a submission is safe because of its key. What can go wrong
-    is drawn in `gavel.client.errors`; while nobody answers, `on_trouble` is told why and for how many seconds it is
-    still tried, and None once it works again. May be used from one event loop.
+    Address, token and CA come from the arguments, the environment or the file of contexts (`gavel.client.settings`).
+    While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
+    because of its key. `on_trouble` is called with the error and the seconds left to try, and with None once a call
+    works again. `gavel.client.errors` lists what a call can raise. May be used from one event loop.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class AsyncClient:
         context: str | None = None,
         timeout_s: float = TIMEOUT_S,
         retry_s: float = RETRY_S,
-        on_trouble: Tell | None = None,
+        on_trouble: OnTrouble | None = None,
     ) -> None:
         self.connection = find_connection(address, token, ca, context)
         self._wire = AsyncTransport(self.connection, timeout_s, retry_s, on_trouble)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._wire.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -62,7 +62,7 @@ class AsyncClient:
 
     @property
     def retry_s(self) -> float:
-        """For how long a call is tried again that finds nobody."""
+        """The seconds for which a call is retried while the scheduler does not answer."""
         return self._wire.retry_s
 
     @retry_s.setter
@@ -70,48 +70,48 @@ class AsyncClient:
         self._wire.retry_s = retry_s
 
     @property
-    def on_trouble(self) -> Tell | None:
-        """Who is told while nobody answers."""
+    def on_trouble(self) -> OnTrouble | None:
+        """The function called while the scheduler does not answer, or None."""
         return self._wire.on_trouble
 
     @on_trouble.setter
-    def on_trouble(self, tell: Tell | None) -> None:
-        self._wire.on_trouble = tell
+    def on_trouble(self, on_trouble: OnTrouble | None) -> None:
+        self._wire.on_trouble = on_trouble
 
     # --------------------------------------------------------------------------------------------------- jobs
 
     async def submit(
         self, jobs: Jobs, key: str | None = None, progress: Progress | None = None
     ) -> tuple[str, ...]:
-        """The ids of one job, several, or those in a job file: all are taken, or none. Durable when it returns.
+        """Submit a job, several, or those of a job file, all or none; return their ids once they are stored durably.
 
-        `key`: the same key with the same jobs gives the same ids, however often; one is made up unless given.
+        `key`: repeating a submission with the same key and jobs returns the same ids. By default, a new random key.
         """
         with await asyncio.to_thread(Uploads, specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
-            there = await self._wire.call(calls.find_packages(digests)) if digests else frozenset[str]()
+            present = await self._wire.call(calls.find_packages(digests)) if digests else frozenset[str]()
             for digest in digests:
-                if digest not in there:
+                if digest not in present:
                     await self._wire.call(calls.upload(digest, partial(uploads.pieces, digest)))
             return await self._wire.call(
                 calls.submit(uploads.specs, secrets.token_hex(16) if key is None else key)
             )
 
     async def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
-        """What would become of each, without submitting it."""
-        found: tuple[r.Preview, ...] = ()
-        for some in calls.in_parts(without_uploads(specs_of(jobs))):
-            found += await self._wire.call(calls.preview(some))
-        return found
+        """Return what would happen to each job if it were submitted; submit nothing."""
+        previews: tuple[r.Preview, ...] = ()
+        for part in calls.in_parts(without_uploads(specs_of(jobs))):
+            previews += await self._wire.call(calls.preview(part))
+        return previews
 
     async def get(self, job: str) -> r.Job:
-        """One job."""
+        """Return one job."""
         return await self._wire.call(calls.get(job))
 
     async def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
     ) -> AsyncIterator[r.Job]:
-        """Jobs, newest first; pages are fetched as they are needed."""
+        """Yield jobs, newest first; pages are fetched as they are needed."""
         token = ""
         while True:
             page = await self._wire.call(calls.list_jobs(wanted or JobFilter(), page_size, token, brief))
@@ -123,16 +123,16 @@ class AsyncClient:
     async def page(
         self, wanted: JobFilter | None = None, *, size: int = 0, token: str = "", brief: bool = False
     ) -> r.JobPage:
-        """One page of them, with the token of the next and how many there are in all."""
+        """Return one page of a list of jobs, with the token of the next page and the number of jobs in all."""
         return await self._wire.call(calls.list_jobs(wanted or JobFilter(), size, token, brief))
 
     def watch(
         self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
     ) -> AsyncIterator[r.JobEvent]:
-        """Jobs as they are, then each change.
+        """Yield the jobs as they are, then each change.
 
-        A connection that is lost ends it with an error; with `patience_s` a scheduler may be away for so long, and then
-        it begins anew: jobs as they are, to the event `all_present`, then each change.
+        A lost connection raises an error. With `patience_s`, the client reconnects to a scheduler that is away for up
+        to that long, and the stream starts again: the jobs as they are, the event `all_present`, then each change.
         """
         return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
@@ -144,16 +144,17 @@ class AsyncClient:
         patience_s: float = PATIENCE_S,
         hear: Callable[[r.Job], None] | None = None,
     ) -> tuple[r.Job, ...]:
-        """Until all of these jobs or arrays have ended; a scheduler may be away for `patience_s` in between.
+        """Wait until all of these jobs or arrays have ended; return them.
 
-        `hear` is told each job as it is, and again when it has changed. TimeoutError after `timeout_s`.
+        The scheduler may be away for up to `patience_s` at a time. `hear` is called with each job as it is, and again
+        after each change. Raises TimeoutError after `timeout_s`.
         """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
             return ()
         async with aclosing(self._wire.follow(waiting.call, patience_s, timeout_s)) as events:
             async for event in events:
-                waiting.hear(event)
+                waiting.take(event)
                 if hear is not None and event.job is not None:
                     hear(event.job)
                 if waiting.is_over:
@@ -161,23 +162,23 @@ class AsyncClient:
         return waiting.jobs
 
     async def cancel(self, job: str) -> tuple[str, ...]:
-        """Of a job or an array; the jobs that it concerned."""
+        """Cancel a job or array; return the jobs concerned."""
         return await self._wire.call(calls.command(job, "cancel"))
 
     async def hold(self, job: str) -> tuple[str, ...]:
-        """It waits, until somebody releases it."""
+        """Keep a job or array from running until it is released; return the jobs concerned."""
         return await self._wire.call(calls.command(job, "hold"))
 
     async def release(self, job: str) -> tuple[str, ...]:
-        """It may run again."""
+        """Let a held job or array run again; return the jobs concerned."""
         return await self._wire.call(calls.command(job, "release"))
 
     async def requeue(self, job: str) -> tuple[str, ...]:
-        """It stops, and waits for its next turn."""
+        """Stop a job or array and put it back into the queue; return the jobs concerned."""
         return await self._wire.call(calls.command(job, "requeue"))
 
     async def explain(self, job: str) -> r.Explanation:
-        """Why it is where it is."""
+        """Return why a job runs, waits or has ended, with the details."""
         return await self._wire.call(calls.explain(job))
 
     async def logs(
@@ -190,7 +191,7 @@ class AsyncClient:
         follow: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> AsyncIterator[r.LogChunk]:
-        """What it printed, over all attempts unless one is named; with `follow` until it has ended for good."""
+        """Yield what a job printed, in all attempts or the one given; with `follow`, until it has ended for good."""
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         async with aclosing(chunks) as open_chunks:
@@ -201,39 +202,39 @@ class AsyncClient:
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def status(self) -> r.Status:
-        """How the scheduler is."""
+        """Return the state of the scheduler: its version, policy, round and load."""
         return await self._wire.call(calls.status())
 
     async def nodes(self, names: Sequence[str] = ()) -> tuple[r.Node, ...]:
-        """All nodes, or those that are named."""
+        """Return all nodes, or those named."""
         return await self._wire.call(calls.nodes(names))
 
     async def drain(self, node: str) -> r.Node:
-        """It finishes what it has, and gets nothing new."""
+        """Give a node no new jobs; those that run there finish their turn."""
         return await self._wire.call(calls.command_node(node, "drain"))
 
     async def resume(self, node: str) -> r.Node:
-        """It gets jobs again."""
+        """Let a drained or faulty node get jobs again."""
         return await self._wire.call(calls.command_node(node, "resume"))
 
     async def remove(self, node: str) -> r.Node:
-        """It is gone for good."""
+        """Remove a node that is not up and holds no leases."""
         return await self._wire.call(calls.command_node(node, "remove"))
 
     async def policy(self) -> r.Policy:
-        """Which policy divides the cluster, and which could."""
+        """Return the policy that divides the cluster, and the names of those available."""
         return await self._wire.call(calls.policy())
 
     async def set_policy(self, spec: str) -> r.Policy:
-        """Another one, from the next allocation on."""
+        """Set the policy, from the next allocation on."""
         return await self._wire.call(calls.set_policy(spec))
 
     async def allocation(self) -> r.Allocation:
-        """Who is entitled to how much, as solved last."""
+        """Return the share of the cluster that each job is entitled to, as last solved."""
         return await self._wire.call(calls.allocation())
 
     def rounds(self, *, follow: bool = True) -> AsyncIterator[r.Round]:
-        """The round that runs, and with `follow` each one as it is planned."""
+        """Yield the current round and, with `follow`, each later one as it is planned."""
         return self._wire.stream(calls.rounds(follow))
 
     async def usage(
@@ -244,61 +245,62 @@ class AsyncClient:
         until: datetime | None = None,
         user: str = "",
     ) -> tuple[r.UsageRow, ...]:
-        """GPU time and cost."""
+        """Return GPU time and cost by user, tenant or job type."""
         return await self._wire.call(calls.usage(by, since, until, user))
 
     async def set_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
-        """Per GPU and hour, of these worker types; all prices as they are then."""
+        """Set the prices per GPU and hour of these worker types; return the prices of all types."""
         return await self._wire.call(calls.set_prices(prices))
 
     async def rates(self, job_type: str = "") -> tuple[r.Rate, ...]:
-        """How fast jobs run, as believed."""
+        """Return the scheduler's estimates of how fast jobs run."""
         return await self._wire.call(calls.rates(job_type))
 
     # ----------------------------------------------------------------------------------------------------- access
 
     async def who_am_i(self) -> r.Identity:
-        """Who the scheduler takes you for."""
+        """Return the user and role that the scheduler sees in this client."""
         return await self._wire.call(calls.who_am_i())
 
     async def create_token(
         self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
-        """For oneself, or for others by an admin; its secret is told once."""
+        """Create a token, for yourself or, as an admin, for others. Its secret is in this reply only."""
         return await self._wire.call(calls.create_token(user, role, valid_s, note))
 
     async def tokens(self, user: str = "") -> tuple[r.Token, ...]:
-        """One's own; all, or somebody's, for admins."""
+        """Return your own tokens; as an admin, those of all users or of the one given."""
         return await self._wire.call(calls.list_tokens(user))
 
     async def revoke_token(self, token: str) -> r.Token:
-        """By its id."""
+        """Revoke the token of this id."""
         return await self._wire.call(calls.revoke_token(token))
 
     async def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
-        """With which one node gets its certificate, once."""
+        """Create a token that one node can exchange, once, for its certificate."""
         return await self._wire.call(calls.create_join_token(node, valid_s))
 
     async def revoke_node(self, node: str) -> r.RevokedNode:
-        """No certificate that this node has got so far counts any more, nor a join token for it; its link ends."""
+        """Revoke all certificates of a node so far and the join tokens for it, and close its connection."""
         return await self._wire.call(calls.revoke_node(node))
 
     async def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
-        """Nodes that were revoked, by name."""
+        """Return the revoked nodes, by name."""
         return await self._wire.call(calls.revoked_nodes())
 
     async def unrevoke_node(self, node: str) -> str:
-        """Take a revocation back: every certificate that this node has ever got counts again; its name."""
+        """Undo the revocation of a node, so that every certificate it ever got is valid again; return its name."""
         return await self._wire.call(calls.unrevoke_node(node))
 
     # ----------------------------------------------------------------------------------------------------- upkeep
 
     async def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
-        """The scheduler's data directory into one file, for `gavel restore`; its size. For admins: keys are in it.
+        """Write the scheduler's data directory into one file, for `gavel restore`; return the file's size in bytes.
 
-        A file of that name is replaced when the new one is whole. OSError when it cannot be written.
+        Only admins may do this, as the file holds keys. An existing file is replaced once the new one is complete.
+        Raises OSError if the file cannot be written.
         """
-        with Saving(path) as file:
+        with AtomicFile(path) as file:
             async with aclosing(self._wire.stream(calls.backup(packages))) as pieces:
                 async for piece in pieces:
                     await asyncio.to_thread(file.write, piece)

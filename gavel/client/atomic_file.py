@@ -1,4 +1,4 @@
-"""A file that comes in pieces: it is there when all of it is safe on disk, and before that only under another name."""
+"""A file that arrives in pieces and takes its name only once all of it is safe on disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from types import TracebackType
 from gavel.client.errors import ServerError
 
 
-class Saving:
-    """`with Saving(path) as file: file.write(…)`. Only its owner reads it; an older file stays until the end."""
+class AtomicFile:
+    """A file to write to, in a `with` block. Its end puts the file in place; an error leaves an existing file alone.
+
+    Only the owner may read the file.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self.size_bytes = 0
 
-    def __enter__(self) -> Saving:
+    def __enter__(self) -> AtomicFile:
         fd, name = mkstemp(prefix=f".{self._path.name}.", suffix=".part", dir=self._path.parent)
-        self._aside, self._file = Path(name), os.fdopen(fd, "wb")
+        self._part, self._file = Path(name), os.fdopen(fd, "wb")
         return self
 
     def write(self, piece: bytes) -> None:
-        """The next piece."""
+        """Append a piece."""
         self._file.write(piece)
         self.size_bytes += len(piece)
 
@@ -38,10 +41,10 @@ class Saving:
                     raise ServerError("the scheduler sent nothing", reason="internal")
                 self._file.flush()
                 os.fsync(self._file.fileno())
-            self._aside.replace(self._path)
+            self._part.replace(self._path)
             self._sync_folder()
         finally:
-            self._aside.unlink(missing_ok=True)
+            self._part.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)

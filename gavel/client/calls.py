@@ -1,6 +1,6 @@
-"""Every call of the protocol: from plain values to a request, and from the answer back. Nothing here waits.
+"""Every call of the protocol: how plain values become a request, and the reply plain values. Nothing here waits.
 
-Both clients make their calls from these; what differs between them is only how one waits.
+Both clients build their calls from these functions and differ only in how they wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from protos.gavel.v1 import cluster_pb2 as c
 from protos.gavel.v1 import jobs_pb2 as j
 
 T = TypeVar("T")
-PREVIEWS_MAX = 100  # in one call
+# How many jobs the scheduler previews in one call.
+PREVIEWS_MAX = 100
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 NodeAction = Literal["drain", "resume", "remove"]
@@ -29,7 +30,11 @@ By = Literal["user", "tenant", "job_type"]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One call. `safe`: asking twice does no more than asking once, so that it may be asked again."""
+    """One call to the scheduler.
+
+    `safe`: repeating the call has no further effect, so it may be retried. `read` turns the reply into a result, and
+    `place` adds to an error the place in a job file that it is about.
+    """
 
     method: str
     request: Any
@@ -40,7 +45,7 @@ class Call(Generic[T]):
 
     @property
     def path(self) -> str:
-        """As gRPC writes it."""
+        """The path under which gRPC calls the method."""
         return f"/gavel.v1.{self.method}"
 
 
@@ -49,22 +54,29 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs: those of which everything holds that is said here."""
+    """Selects jobs: those that meet every condition given."""
 
-    states: Sequence[r.JobState | str] = ()  # any of these
-    jobs: Sequence[str] = ()  # ids, or ids of arrays
+    # Any of these.
+    states: Sequence[r.JobState | str] = ()
+    # Ids of jobs or arrays.
+    jobs: Sequence[str] = ()
     user: str = ""
-    tenant: str = ""  # it, or anything below it
-    name: str = ""  # with * and ?
+    # The tenant or any below it.
+    tenant: str = ""
+    # A pattern with * and ?.
+    name: str = ""
     job_type: str = ""
-    worker_type: str = ""  # that it holds GPUs of now; with `ended`: that it ran on
-    node: str = ""  # on which it holds GPUs now; with `ended`: on which it ran
+    # The GPUs or node that the job holds now; with `ended`, that it ran on.
+    worker_type: str = ""
+    node: str = ""
     submitted_since: datetime | None = None
-    ended: bool = False  # that have ended for good, however long ago; listed by their end, the latest first
-    ended_since: datetime | None = None  # then or later; implies `ended`
+    # Only jobs that have ended for good, however long ago; the latest end comes first.
+    ended: bool = False
+    # Ended at this time or later; implies `ended`.
+    ended_since: datetime | None = None
 
     def to_proto(self) -> j.JobFilter:
-        """In the words of the protocol."""
+        """Return the filter as a message of the protocol."""
         wire = j.JobFilter(
             states=[number_of(_state(state)) for state in self.states],
             jobs=self.jobs,
@@ -83,16 +95,16 @@ class JobFilter:
         return wire
 
 
-def _state(word: str) -> r.JobState:
+def _state(name: str) -> r.JobState:
     try:
-        return r.JobState(word)
+        return r.JobState(name)
     except ValueError:
         known = ", ".join(state for state in r.JobState if state is not r.JobState.UNKNOWN)
-        raise Invalid(f"states: there is no state '{word}'; known: {known}", field="states") from None
+        raise Invalid(f"states: there is no state '{name}'; known: {known}", field="states") from None
 
 
 def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:
-    """With a key, asking again gives the same jobs."""
+    """Submit jobs; with a key, a repeated call returns the same ids."""
     request = j.SubmitJobsRequest(specs=_wire_specs(specs), idempotency_key=key)
     return Call(
         "Jobs/SubmitJobs",
@@ -105,28 +117,28 @@ def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:
 
 
 def in_parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
-    """As many at a time as a scheduler previews."""
-    for at in range(0, len(specs), PREVIEWS_MAX):
-        yield specs[at : at + PREVIEWS_MAX]
+    """Yield the jobs in parts small enough for one call of `preview`."""
+    for start in range(0, len(specs), PREVIEWS_MAX):
+        yield specs[start : start + PREVIEWS_MAX]
 
 
 def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:
-    """One for each spec."""
+    """Return what would happen to each job if it were submitted."""
     return Call(
         "Jobs/PreviewJobs",
         j.PreviewJobsRequest(specs=_wire_specs(specs)),
         j.PreviewJobsResponse,
-        lambda answer: tuple([_previewed(one) for one in answer.previews]),
+        lambda answer: tuple([_preview(wire) for wire in answer.previews]),
         place=partial(placed, specs),
     )
 
 
-def _previewed(wire: j.Preview) -> r.Preview:
-    """With the field at fault as a job file calls it."""
-    seen, field = read(r.Preview, wire), file_field(wire.refused_field)
+def _preview(wire: j.Preview) -> r.Preview:
+    """Return a preview that names the refused field as job files do."""
+    result, field = read(r.Preview, wire), file_field(wire.refused_field)
     if field == wire.refused_field:
-        return seen
-    return replace(seen, refused_field=field, text=f"refused: {field}: {seen.refused_why}")
+        return result
+    return replace(result, refused_field=field, text=f"refused: {field}: {result.refused_why}")
 
 
 def _wire_specs(specs: Sequence[JobSpec]) -> list[j.JobSpec]:
@@ -141,7 +153,7 @@ def _wire_specs(specs: Sequence[JobSpec]) -> list[j.JobSpec]:
 
 
 def get(job: str) -> Call[r.Job]:
-    """One job."""
+    """Return one job."""
     return Call("Jobs/GetJob", j.GetJobRequest(job=job), j.Job, partial(read, r.Job))
 
 
@@ -153,7 +165,7 @@ def _filter(wanted: JobFilter) -> j.JobFilter:
         )
     for name in ("states", "jobs"):
         if isinstance(getattr(wanted, name), str):
-            raise Invalid(f"{name}: must be a list, got the text '{getattr(wanted, name)}'", field=name)
+            raise Invalid(f"{name}: must be a list, got the string '{getattr(wanted, name)}'", field=name)
     try:
         return wanted.to_proto()
     except (TypeError, ValueError, AttributeError) as error:
@@ -161,7 +173,7 @@ def _filter(wanted: JobFilter) -> j.JobFilter:
 
 
 def list_jobs(wanted: JobFilter, page_size: int, page_token: str, brief: bool) -> Call[r.JobPage]:
-    """One page."""
+    """Return one page of a list of jobs."""
     request = j.ListJobsRequest(
         filter=_filter(wanted), page_size=page_size, page_token=page_token, brief=brief
     )
@@ -169,37 +181,42 @@ def list_jobs(wanted: JobFilter, page_size: int, page_token: str, brief: bool) -
 
 
 def watch(wanted: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
-    """A stream."""
+    """Stream the jobs as they are, then each change."""
     request = j.WatchJobsRequest(filter=_filter(wanted), skip_present=skip_present)
     return Call("Jobs/WatchJobs", request, j.JobEvent, partial(read, r.JobEvent))
 
 
 def watching(wanted: JobFilter, skip_present: bool) -> Callable[[], Call[r.JobEvent]]:
-    """The same, to be asked for again: from then on with what is there, for it may have changed meanwhile."""
-    firsts = iter([watch(wanted, skip_present)])
-    return lambda: next(firsts, watch(wanted, skip_present=False))
+    """Return a function that makes a `watch` call for each connection.
+
+    After a lost connection the present jobs are streamed again, since they may have changed in between.
+    """
+    first = iter([watch(wanted, skip_present)])
+    return lambda: next(first, watch(wanted, skip_present=False))
 
 
 def command(job: str, action: Action) -> Call[tuple[str, ...]]:
-    """Cancel, hold, release or requeue; the jobs that it concerned."""
+    """Cancel, hold, release or requeue a job or array; return the jobs concerned."""
     number: Any = j.CommandJobRequest.Action.Value(f"ACTION_{action.upper()}")
     request = j.CommandJobRequest(job=job, action=number)
-    return Call("Jobs/CommandJob", request, j.CommandJobResponse, lambda a: tuple(a.jobs), safe=False)
+    return Call(
+        "Jobs/CommandJob", request, j.CommandJobResponse, lambda answer: tuple(answer.jobs), safe=False
+    )
 
 
 def explain(job: str) -> Call[r.Explanation]:
-    """Why it is where it is."""
+    """Return why a job runs, waits or has ended."""
     return Call("Jobs/ExplainJob", j.ExplainJobRequest(job=job), j.Explanation, partial(read, r.Explanation))
 
 
 def logs(job: str, attempt: int, rank: int | None, tail: int | None, follow: bool) -> Call[r.LogChunk]:
-    """A stream."""
+    """Stream what a job printed."""
     request = j.ReadLogsRequest(job=job, attempt=attempt, rank=rank, tail_lines=tail, follow=follow)
     return Call("Jobs/ReadLogs", request, j.LogChunk, partial(read, r.LogChunk))
 
 
 def find_packages(digests: Sequence[str]) -> Call[frozenset[str]]:
-    """Those that need not be sent."""
+    """Return the digests of packages that the scheduler has, and that need no upload."""
     return Call(
         "Jobs/FindPackages",
         j.FindPackagesRequest(digests=digests),
@@ -209,7 +226,10 @@ def find_packages(digests: Sequence[str]) -> Call[frozenset[str]]:
 
 
 def upload(digest: str, pieces: Callable[[], Iterable[bytes]]) -> Call[int]:
-    """A stream of pieces; the size. It is kept under the hash of its content, so that sending twice does no harm."""
+    """Upload a package in pieces; return its size.
+
+    The scheduler stores it under the hash of its content, so a repeated upload changes nothing.
+    """
 
     def requests() -> Iterable[j.UploadPackageRequest]:
         yield j.UploadPackageRequest(digest=digest)
@@ -223,12 +243,12 @@ def upload(digest: str, pieces: Callable[[], Iterable[bytes]]) -> Call[int]:
 
 
 def status() -> Call[r.Status]:
-    """How the scheduler is."""
+    """Return the state of the scheduler."""
     return Call("Cluster/GetStatus", c.GetStatusRequest(), c.Status, partial(read, r.Status))
 
 
 def nodes(names: Sequence[str]) -> Call[tuple[r.Node, ...]]:
-    """All, or those that are named."""
+    """Return all nodes, or those named."""
     return Call(
         "Cluster/ListNodes",
         c.ListNodesRequest(nodes=names),
@@ -238,34 +258,34 @@ def nodes(names: Sequence[str]) -> Call[tuple[r.Node, ...]]:
 
 
 def command_node(node: str, action: NodeAction) -> Call[r.Node]:
-    """Drain, resume or remove."""
+    """Drain, resume or remove a node."""
     number: Any = c.CommandNodeRequest.Action.Value(f"ACTION_{action.upper()}")
     request = c.CommandNodeRequest(node=node, action=number)
     return Call("Cluster/CommandNode", request, c.Node, partial(read, r.Node), safe=False)
 
 
 def policy() -> Call[r.Policy]:
-    """Which policy divides the cluster."""
+    """Return the policy that divides the cluster, and the names of those available."""
     return Call("Cluster/GetPolicy", c.GetPolicyRequest(), c.Policy, partial(read, r.Policy))
 
 
 def set_policy(spec: str) -> Call[r.Policy]:
-    """Another one, from the next allocation on."""
+    """Set the policy, from the next allocation on."""
     return Call("Cluster/SetPolicy", c.SetPolicyRequest(policy=spec), c.Policy, partial(read, r.Policy))
 
 
 def allocation() -> Call[r.Allocation]:
-    """Who is entitled to how much."""
+    """Return the share of the cluster that each job is entitled to, as last solved."""
     return Call("Cluster/GetAllocation", c.GetAllocationRequest(), c.Allocation, partial(read, r.Allocation))
 
 
 def rounds(follow: bool) -> Call[r.Round]:
-    """A stream, of one round unless followed."""
+    """Stream the current round and, with `follow`, each later one."""
     return Call("Cluster/WatchRounds", c.WatchRoundsRequest(follow=follow), c.Round, partial(read, r.Round))
 
 
 def usage(by: By, since: datetime | None, until: datetime | None, user: str) -> Call[tuple[r.UsageRow, ...]]:
-    """GPU time and cost."""
+    """Return GPU time and cost by user, tenant or job type."""
     number: Any = c.GetUsageRequest.By.Value(f"BY_{by.upper()}")
     request = c.GetUsageRequest(by=number, user=user)
     if since is not None:
@@ -281,7 +301,7 @@ def usage(by: By, since: datetime | None, until: datetime | None, user: str) -> 
 
 
 def set_prices(prices: Mapping[str, float]) -> Call[Mapping[str, float]]:
-    """Those that are named; all as they are then."""
+    """Set the prices of these worker types; return the prices of all types."""
     return Call(
         "Cluster/SetPrices",
         c.SetPricesRequest(price_per_gpu_hour=prices),
@@ -291,7 +311,7 @@ def set_prices(prices: Mapping[str, float]) -> Call[Mapping[str, float]]:
 
 
 def rates(job_type: str) -> Call[tuple[r.Rate, ...]]:
-    """What is believed of how fast jobs run."""
+    """Return the scheduler's estimates of how fast jobs run."""
     return Call(
         "Cluster/ListRates",
         c.ListRatesRequest(job_type=job_type),
@@ -304,18 +324,18 @@ def rates(job_type: str) -> Call[tuple[r.Rate, ...]]:
 
 
 def who_am_i() -> Call[r.Identity]:
-    """Who the scheduler takes you for."""
+    """Return the user and role that the scheduler sees in this client."""
     return Call("Access/WhoAmI", c.WhoAmIRequest(), c.Identity, partial(read, r.Identity))
 
 
 def create_token(user: str, role: r.Role, valid_s: float, note: str) -> Call[r.NewToken]:
-    """The secret is told once."""
+    """Create a token. Its secret is in this reply only."""
     request = c.CreateTokenRequest(user=user, role=number_of(role), valid_s=valid_s, note=note)
     return Call("Access/CreateToken", request, c.CreateTokenResponse, partial(read, r.NewToken), safe=False)
 
 
 def list_tokens(user: str) -> Call[tuple[r.Token, ...]]:
-    """One's own; all, or somebody's, for admins."""
+    """Return the caller's tokens; for admins, those of all users or of the one given."""
     return Call(
         "Access/ListTokens",
         c.ListTokensRequest(user=user),
@@ -325,12 +345,12 @@ def list_tokens(user: str) -> Call[tuple[r.Token, ...]]:
 
 
 def revoke_token(token: str) -> Call[r.Token]:
-    """It is good for nothing from now on."""
+    """Revoke the token of this id."""
     return Call("Access/RevokeToken", c.RevokeTokenRequest(id=token), c.Token, partial(read, r.Token))
 
 
 def create_join_token(node: str, valid_s: float) -> Call[r.JoinToken]:
-    """With which one node gets its certificate."""
+    """Create a token that one node can exchange, once, for its certificate."""
     return Call(
         "Access/CreateJoinToken",
         c.CreateJoinTokenRequest(node=node, valid_s=valid_s),
@@ -341,7 +361,7 @@ def create_join_token(node: str, valid_s: float) -> Call[r.JoinToken]:
 
 
 def revoke_node(node: str) -> Call[r.RevokedNode]:
-    """Its certificates count no more."""
+    """Revoke all certificates of a node so far, and the join tokens for it."""
     return Call(
         "Access/RevokeNode",
         c.RevokeNodeRequest(node=node),
@@ -351,7 +371,7 @@ def revoke_node(node: str) -> Call[r.RevokedNode]:
 
 
 def revoked_nodes() -> Call[tuple[r.NodeRevocation, ...]]:
-    """By name."""
+    """Return the revoked nodes, by name."""
     return Call(
         "Access/ListRevokedNodes",
         c.ListRevokedNodesRequest(),
@@ -361,7 +381,7 @@ def revoked_nodes() -> Call[tuple[r.NodeRevocation, ...]]:
 
 
 def unrevoke_node(node: str) -> Call[str]:
-    """Its certificates count again; its name."""
+    """Undo the revocation of a node; return its name."""
     return Call(
         "Access/UnrevokeNode",
         c.UnrevokeNodeRequest(node=node),
@@ -375,5 +395,5 @@ def unrevoke_node(node: str) -> Call[str]:
 
 
 def backup(packages: bool) -> Call[bytes]:
-    """A stream of pieces: the scheduler's data directory as one archive."""
+    """Stream the scheduler's data directory as the pieces of one archive."""
     return Call("Upkeep/Backup", c.BackupRequest(packages=packages), c.BackupData, lambda piece: piece.data)

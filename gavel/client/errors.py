@@ -1,16 +1,16 @@
-"""What can go wrong between you and the scheduler.
+"""The errors that calls to the scheduler raise.
 
 GavelError
-├── NotReachable         nobody answered: not started, another address, the network, too slow
-├── NotAuthenticated     the scheduler does not know who you are: no token, or one that is unknown, expired, revoked
-├── NotAllowed           it knows you, and your role does not allow this
-├── NotFound             there is no such job, node or token
-├── Invalid              something you gave cannot be right; `field` names it
-│   └── InvalidJob       a job; with `file`, `line` and `field`, as far as they are known
-├── Conflict             the idempotency key was used for another submission, or a stream was read too slowly
-├── Refused              right in itself, and not possible as things stand: a job that has ended cannot be held
-├── TooMany              a limit of yours is reached; `retry_s` says when it may be better
-└── ServerError          a fault of the scheduler, or one that speaks another version of the protocol
+├── NotReachable         no reply: the scheduler is not running, has another address, or is too slow; or the network
+├── NotAuthenticated     the token is missing, unknown, expired or revoked
+├── NotAllowed           the user's role does not allow this
+├── NotFound             no such job, node or token exists
+├── Invalid              an argument is wrong; `field` names it
+│   └── InvalidJob       a job's description is wrong; with `file`, `line` and `field` where they are known
+├── Conflict             the idempotency key was used for other jobs, or a stream was read too slowly
+├── Refused              not possible in the present state: a job that has ended cannot be held
+├── TooMany              a limit of the user is reached; `retry_s`, where set, says when to try again
+└── ServerError          the scheduler has a fault, or speaks another version of the protocol
 
 All of them carry `reason`, a stable code for programs.
 """
@@ -25,17 +25,14 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "gavel"
-UNAVAILABLE = (
-    "unavailable"  # the scheduler is there, and what was asked for is not: logs of a node that is away
-)
-
-
-# Somebody answers, and wants to be called another way: asking again does not help.
+# The scheduler answers, but cannot reach what the call needs, such as the logs of a node that is away.
+UNAVAILABLE = "unavailable"
+# A server answers, but the client's TLS settings do not match its own: retrying does not help.
 TLS = "tls"
 
 
 class GavelError(Exception):
-    """Anything that a call can end with."""
+    """The base of all errors that a call raises."""
 
     def __init__(
         self, message: str, *, reason: str = "", field: str = "", retry_s: float | None = None
@@ -48,27 +45,27 @@ class GavelError(Exception):
 
 
 class NotReachable(GavelError):
-    """Nobody answered."""
+    """The scheduler did not answer."""
 
 
 class NotAuthenticated(GavelError):
-    """The scheduler does not know who you are."""
+    """The token is missing, unknown, expired or revoked."""
 
 
 class NotAllowed(GavelError):
-    """Your role does not allow this."""
+    """The user's role does not allow this."""
 
 
 class NotFound(GavelError):
-    """There is no such thing."""
+    """No such job, node or token exists."""
 
 
 class Invalid(GavelError):
-    """Something you gave cannot be right."""
+    """An argument is wrong; `field` names it."""
 
 
 class InvalidJob(Invalid):
-    """A job that cannot be right. The message begins with file, line and field, as far as they are known."""
+    """A job's description is wrong. The message begins with file, line and field, where they are known."""
 
     def __init__(
         self,
@@ -84,23 +81,24 @@ class InvalidJob(Invalid):
         self.problem = problem
         self.file = file
         self.line = line
-        self.more: tuple[InvalidJob, ...] = ()  # Other faults in the same job, each with its own line.
+        # Other faults in the same job, each with its own line.
+        self.more: tuple[InvalidJob, ...] = ()
 
 
 class Conflict(GavelError):
-    """The same key with other jobs, or a stream that was read too slowly."""
+    """The idempotency key was used for other jobs, or a stream was read too slowly."""
 
 
 class Refused(GavelError):
-    """Not possible as things stand."""
+    """The call is not possible in the present state."""
 
 
 class TooMany(GavelError):
-    """A limit of yours is reached."""
+    """A limit of the user is reached."""
 
 
 class ServerError(GavelError):
-    """A fault of the scheduler."""
+    """The scheduler has a fault, or speaks another version of the protocol."""
 
 
 _Code = grpc.StatusCode
@@ -122,50 +120,53 @@ _KINDS: dict[Any, type[GavelError]] = {
 def error_of(
     code: Any, text: str, metadata: Iterable[tuple[str, Any]], address: str, *, tls: bool = False
 ) -> GavelError:
-    """What a gRPC status says, as one of ours. `metadata`: what came behind the answer. `tls`: how we connected."""
+    """Return the GavelError for a gRPC status, its trailing metadata, and whether the connection used TLS."""
     reason, field, retry_s = _details(metadata)
     kind = Refused if reason == UNAVAILABLE else _KINDS.get(code, ServerError)
-    if kind is NotReachable and not reason and (wrong := _wrong_setup(text, address, tls)):
-        return NotReachable(wrong, reason=TLS)
-    if kind is NotReachable and not reason:  # nobody of ours said this: the network did
+    if kind is NotReachable and not reason and (problem := _tls_mismatch(text, address, tls)):
+        return NotReachable(problem, reason=TLS)
+    # A status without a reason comes from gRPC or the network, not from a scheduler.
+    if kind is NotReachable and not reason:
         return NotReachable(_unreachable(code, text, address), reason="unreachable")
     if code is _Code.UNIMPLEMENTED:
-        text = f"the scheduler at {address} does not know this call: it is of another version ({text})"
-    if code is _Code.RESOURCE_EXHAUSTED and not reason:  # gRPC's own: a message beyond its limit
+        text = f"the scheduler at {address} does not offer this call: it has another version ({text})"
+    # Without a reason this is gRPC's own limit on the size of messages.
+    if code is _Code.RESOURCE_EXHAUSTED and not reason:
         return Invalid(f"too large for one call: {text}", reason="too_large")
     return kind(text or str(code), reason=reason or "unknown", field=field, retry_s=retry_s)
 
 
-_CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream", "broken pipe")
+# Texts of gRPC for a server that closed the connection.
+_CLOSED = ("socket closed", "reset by peer", "end of tcp stream", "broken pipe")
 
 
-def _wrong_setup(text: str, address: str, tls: bool) -> str:
-    """What is wrong with how we connect, where somebody answers who wants it another way; empty: nothing we know of."""
+def _tls_mismatch(text: str, address: str, tls: bool) -> str:
+    """Return how the client's TLS settings differ from what the server expects; empty if gRPC's text shows none."""
     lowered = text.lower()
     if "certificate_verify_failed" in lowered:
         return (
-            f"no secure connection to {address}: its certificate is not of an authority that we trust; is the CA file "
-            "that of this scheduler? GAVEL_CA has to name a copy of its tls/ca.pem"
+            f"no secure connection to {address}: its certificate was not issued by a trusted authority; "
+            "GAVEL_CA must name a copy of this scheduler's tls/ca.pem"
         )
     if "is not in peer certificate" in lowered or "hostname verification" in lowered:
         return (
-            f"no secure connection to {address}: its certificate is for other names; call it by one of those, or make "
-            "one for this name there (`gavel init --renew --host NAME`)"
+            f"no secure connection to {address}: its certificate is for other names; use one of those, or add this "
+            "name on the scheduler's machine (`gavel init --renew --host NAME`)"
         )
     if tls and ("wrong_version_number" in lowered or "http_request" in lowered):
         return (
-            f"no secure connection to {address}: what answers there does not speak TLS; is the port right? A scheduler "
-            "without TLS is called without GAVEL_CA"
+            f"no secure connection to {address}: the server there does not speak TLS; check the port, or unset "
+            "GAVEL_CA if this scheduler has no TLS"
         )
-    if "failed to connect" in lowered and any(sign in lowered for sign in _CUT_OFF):
+    if "failed to connect" in lowered and any(sign in lowered for sign in _CLOSED):
         if tls:
             return (
-                f"no secure connection to {address}: it hangs up; is that the port for agents? People have another, "
-                "the one before it unless it was set (`listen`)"
+                f"no secure connection to {address}: it closed the connection; is this the port for agents? Users "
+                "connect to the one before it, unless the scheduler's `listen` names another"
             )
         return (
-            f"something answers at {address}, and hangs up on a connection without TLS: set GAVEL_CA to a copy of the "
-            "scheduler's tls/ca.pem, or `gavel login --ca`"
+            f"the server at {address} refuses connections without TLS; set GAVEL_CA to a copy of the scheduler's "
+            "tls/ca.pem, or use `gavel login --ca`"
         )
     return ""
 
@@ -176,17 +177,18 @@ def _unreachable(code: Any, text: str, address: str) -> str:
     lowered = text.lower()
     if "ssl" in lowered or "certificate" in lowered or "handshake" in lowered or "tls" in lowered:
         return (
-            f"no secure connection to {address}: is the CA file that of this scheduler, and the name its own?"
+            f"no secure connection to {address}; check that the CA file is this scheduler's, and that its "
+            "certificate includes this name"
         )
     if "refused" in lowered:
         return f"no scheduler answers at {address}: the connection was refused"
     if "resol" in lowered or "dns" in lowered or "name" in lowered.split():
-        return f"no scheduler answers at {address}: the name of the host is not known"
+        return f"no scheduler answers at {address}: the host name is unknown"
     return f"no scheduler answers at {address}"
 
 
 def _details(metadata: Iterable[tuple[str, Any]]) -> tuple[str, str, float | None]:
-    """Reason, field and when to try again, from google.rpc details; those of other domains are not ours to read."""
+    """Return reason, field and seconds to wait from google.rpc details, without reasons from other domains."""
     reason, field, retry_s = "", "", None
     for key, value in metadata:
         if key != DETAILS or not isinstance(value, bytes):
@@ -194,7 +196,8 @@ def _details(metadata: Iterable[tuple[str, Any]]) -> tuple[str, str, float | Non
         status = status_pb2.Status()
         try:
             status.ParseFromString(value)
-        except Exception:  # a proxy's, or damaged: then there are no details
+        # The details are damaged, or a proxy wrote them in another format.
+        except Exception:
             return reason, field, retry_s
         for detail in status.details:
             info = error_details_pb2.ErrorInfo()

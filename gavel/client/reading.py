@@ -1,7 +1,7 @@
-"""From messages of the protocol to plain values, and from those to JSON.
+"""Conversion of messages of the protocol to plain values, and of those to JSON.
 
-One function reads every result: fields of a dataclass are fields of its message by name, and the field's type says how
-to read it. A message that lacks a field, or a dataclass that asks for one that is not there, is found by the tests.
+One function reads every result: each field of a dataclass takes its value from the message's field of that name, and
+its type says how to convert it. Tests compare the fields of dataclasses and messages.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ _PLAIN = (str, int, float, bool, bytes)
 
 
 def read(kind: type[R], message: Any) -> R:
-    """The message as one of `results`."""
+    """Return a message as a dataclass of `results`."""
     return kind(**{name: get(message) for name, get in _getters(kind)})  # type: ignore[arg-type]
 
 
 @cache
 def _getters(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """How each field is read, worked out once for each kind: lists are long."""
+    """Return a reader for each field. It is cached per class, because lists of jobs are long."""
     hints = get_type_hints(kind)
-    return tuple((one.name, _getter(one.name, hints[one.name])) for one in fields(kind))
+    return tuple((field.name, _getter(field.name, hints[field.name])) for field in fields(kind))
 
 
-def _getter(name: str, wanted: Any) -> Callable[[Any], Any]:
-    if get_origin(wanted) in (UnionType, Union):  # one or None
-        (kind,) = (one for one in get_args(wanted) if one is not NoneType)
-        one = _reader(kind)
-        return lambda message: one(getattr(message, name)) if message.HasField(name) else None
-    if wanted in _PLAIN:
+def _getter(name: str, kind: Any) -> Callable[[Any], Any]:
+    if get_origin(kind) in (UnionType, Union):
+        (some,) = (part for part in get_args(kind) if part is not NoneType)
+        convert = _reader(some)
+        return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+    if kind in _PLAIN:
         return attrgetter(name)
-    whole = _reader(wanted)
-    return lambda message: whole(getattr(message, name))
+    convert = _reader(kind)
+    return lambda message: convert(getattr(message, name))
 
 
-def _reader(wanted: Any) -> Callable[[Any], Any]:
-    """From a value of the protocol to one of this type."""
-    if get_origin(wanted) is tuple:
-        kind = get_args(wanted)[0]
-        one = _reader(kind)
-        return tuple if kind in _PLAIN else lambda values: tuple([one(value) for value in values])
-    if get_origin(wanted) is not None:
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return the conversion of a protocol value to a value of this type."""
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        convert = _reader(item)
+        return tuple if item in _PLAIN else lambda values: tuple([convert(value) for value in values])
+    if get_origin(kind) is not None:
         return _mapping
-    if wanted is datetime:
+    if kind is datetime:
         return moment
-    if wanted is JobSpec:
+    if kind is JobSpec:
         return spec_from_proto
-    if wanted in _STATES:
-        prefix, numbers = _STATES[wanted]
+    if kind in _STATES:
+        prefix, numbers = _STATES[kind]
         words = {number: name.removeprefix(prefix).lower() for name, number in numbers.items()}
-        states = {number: wanted(word) for number, word in words.items() if word != "unspecified"}
-        return lambda number: states.get(number, wanted.UNKNOWN)
-    return partial(read, wanted) if isinstance(wanted, type) and is_dataclass(wanted) else lambda value: value
+        states = {number: kind(word) for number, word in words.items() if word != "unspecified"}
+        return lambda number: states.get(number, kind.UNKNOWN)
+    return partial(read, kind) if isinstance(kind, type) and is_dataclass(kind) else lambda value: value
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -83,27 +83,27 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def number_of(value: results.JobState | results.Role | str) -> Any:
-    """The number that the protocol has for a state or a role."""
+    """Return the protocol's number for a state or role."""
     for kind, (prefix, numbers) in _STATES.items():
         if isinstance(value, kind):
             return numbers.Value(f"{prefix}{value.name}")
-    raise TypeError(f"{value!r} is no state and no role")
+    raise TypeError(f"{value!r} is neither a state nor a role")
 
 
 def moment(stamp: Timestamp) -> datetime:
-    """As an aware datetime."""
+    """Return a timestamp as an aware datetime in UTC."""
     return datetime.fromtimestamp(stamp.seconds, UTC).replace(microsecond=stamp.nanos // 1000)
 
 
 def stamp_of(at: datetime) -> Timestamp:
-    """The same back; a time without a zone is one of this machine's."""
+    """Return a time as a timestamp; a time without a zone is in the zone of this machine."""
     stamp = Timestamp()
     stamp.FromDatetime(at.astimezone(UTC))
     return stamp
 
 
 def whole_numbers(value: Any) -> Any:
-    """A Struct has floats only: 3.0 becomes 3 again."""
+    """Turn whole floats back into integers, since a Struct holds floats only."""
     if isinstance(value, dict):
         return {key: whole_numbers(part) for key, part in sorted(value.items())}
     if isinstance(value, list):
@@ -112,7 +112,7 @@ def whole_numbers(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Any result as what JSON knows: times as ISO 8601 in UTC, what is not a number as null."""
+    """Return any result as JSON data: times as ISO 8601 in UTC, NaN and infinity as null."""
     kind = type(value)
     if kind in (str, int, bool, NoneType):
         return value
@@ -133,4 +133,4 @@ def plain(value: Any) -> Any:
 
 @cache
 def _keys(kind: Any) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if one.name != "source")
+    return tuple(field.name for field in fields(kind) if field.name != "source")

@@ -1,6 +1,6 @@
-"""What the scheduler answers: plain values. Times are aware datetimes in UTC; `*_s` are durations in seconds.
+"""The results of calls, as plain values. Times are aware datetimes in UTC; `*_s` are durations in seconds.
 
-WARNING: the names of these fields are the keys of `gavel … --json`. One that was once released keeps its meaning.
+WARNING: the names of these fields are the keys of `gavel … --json`. A released field keeps its name and meaning.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from gavel.client.jobs.spec import JobSpec
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
-    UNKNOWN = "unknown"  # told by a scheduler newer than this client
+    # A state that only schedulers newer than this client have.
+    UNKNOWN = "unknown"
     QUEUED = "queued"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -28,7 +29,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it stays so."""
+        """Whether the job has ended for good."""
         return self in FINAL
 
 
@@ -37,7 +38,7 @@ ACTIVE = (JobState.RUNNING, JobState.QUEUED, JobState.PREEMPTED, JobState.HELD)
 
 
 class NodeState(StrEnum):
-    """How a node is."""
+    """The state of a node."""
 
     UNKNOWN = "unknown"
     UP = "up"
@@ -48,7 +49,7 @@ class NodeState(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token allows."""
+    """The role of a user, which decides what a token allows."""
 
     UNKNOWN = "unknown"
     VIEWER = "viewer"
@@ -60,31 +61,34 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a job runs."""
+    """The GPUs on which a job runs, and its lease of them."""
 
     worker_type: str
-    gpus: tuple[str, ...]  # "node:index", in the order of ranks
+    # As "node:index", in the order of ranks.
+    gpus: tuple[str, ...]
     with_job: str
     since: datetime | None
     until: datetime | None
     phase: str
     lease: str
-    rate: float  # measured steps per second; 0: not yet
+    # Measured steps per second; 0 until measured.
+    rate: float
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Each node once, in the order of ranks."""
+        """The job's nodes, each once, in the order of ranks."""
         return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in self.gpus))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job, and what became of it."""
+    """A job: its description, its state and its history so far."""
 
     id: str
     spec: JobSpec
     state: JobState
-    why: str  # the reason for its last move
+    # The reason for the last change of state.
+    why: str
     submitted: datetime | None
     started: datetime | None
     ended: datetime | None
@@ -103,11 +107,12 @@ class Job:
     time_s: Mapping[str, float]
     array_index: int | None
     gpu_s: Mapping[str, float]
-    nodes: tuple[str, ...]  # of its attempts, the latest first; only of jobs that have ended
+    # The nodes of its attempts, the latest first; only for jobs that have ended.
+    nodes: tuple[str, ...]
 
     @property
     def progress(self) -> float | None:
-        """The part that is done, from 0 to 1; None where the number of steps is unknown."""
+        """The part of the steps done, from 0 to 1; None if their number is unknown."""
         if self.state is JobState.COMPLETED:
             return 1.0
         return min(self.steps_done / self.spec.steps, 1.0) if self.spec.steps else None
@@ -115,7 +120,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs of a list."""
+    """One page of a list of jobs."""
 
     jobs: tuple[Job, ...]
     next_page_token: str
@@ -124,7 +129,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """A job as it is now. `all_present`: no job; everything that was there at the beginning has been said."""
+    """A job as it is now; or, with `all_present` and no job, the end of the jobs present at the start."""
 
     job: Job | None
     at: datetime | None
@@ -134,7 +139,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A way to run a job that was not submitted."""
+    """A worker type and number of GPUs on which a previewed job could run."""
 
     worker_type: str
     gpus: int
@@ -147,7 +152,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would become of a job."""
+    """The outcome that submitting a job would have: accepted or refused, where it could run and when."""
 
     accepted: bool
     refused_field: str
@@ -159,7 +164,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a job is where it is. docs/explain.md has the reasons and the details."""
+    """The reason why a job runs, waits or has ended. docs/explain.md has all reasons and details."""
 
     job: str
     state: JobState
@@ -172,7 +177,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Some of what one rank printed in one attempt; or a notice for the reader instead."""
+    """A piece of what one rank printed in one attempt, or a notice for the reader."""
 
     job: str
     attempt: int
@@ -185,7 +190,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the scheduler is."""
+    """The state of the scheduler."""
 
     version: str
     epoch: int
@@ -238,12 +243,13 @@ class Node:
     drained: bool
     speed: float
     containment: str
-    back: datetime | None = None  # of a faulty node: when it is tried again by itself
+    # When the scheduler tries a faulty node again.
+    back: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which policy divides the cluster, and which could."""
+    """The policy that divides the cluster, and those available."""
 
     policy: str
     available: tuple[str, ...]
@@ -251,7 +257,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one way of running is entitled to."""
+    """The share that jobs are entitled to on one worker type."""
 
     jobs: tuple[str, ...]
     worker_type: str
@@ -265,7 +271,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Who is entitled to how much, as solved last."""
+    """The share of the cluster that each job is entitled to, as last solved."""
 
     number: int
     policy: str
@@ -279,7 +285,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job in a round."""
+    """One job's run in a round."""
 
     job: str
     worker_type: str
@@ -290,7 +296,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round as it was planned."""
+    """A round as planned."""
 
     number: int
     starts: datetime | None
@@ -303,7 +309,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What somebody used."""
+    """The use of one user, tenant or job type."""
 
     who: str
     gpu_s: Mapping[str, float]  # by worker type
@@ -315,7 +321,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast jobs of a type run, as believed."""
+    """The estimated speed of jobs of one type on one worker type."""
 
     job_type: str
     gpus: int
@@ -328,7 +334,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who you are to the scheduler."""
+    """The user and role that the scheduler sees in a client."""
 
     user: str
     role: Role
@@ -351,7 +357,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token, and its secret, which is shown once."""
+    """A new token and its secret, which no later call returns."""
 
     token: Token
     secret: str
@@ -359,7 +365,7 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """With which one node gets its certificate, once."""
+    """A token that one node can exchange, once, for its certificate."""
 
     secret: str
     expires: datetime | None
@@ -368,7 +374,7 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class RevokedNode:
-    """A node whose certificates count no more."""
+    """The result of revoking a node's certificates."""
 
     node: str
     was_linked: bool
@@ -376,8 +382,9 @@ class RevokedNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeRevocation:
-    """A node of which no certificate from before `revoked` counts."""
+    """A node whose certificates from before `revoked` are not valid."""
 
     node: str
     revoked: datetime | None
-    joined_again: bool  # it has got a certificate since then, which counts
+    # Whether the node has got a valid certificate since then.
+    joined_again: bool

@@ -1,10 +1,10 @@
-"""Which scheduler, and who you are: from arguments, from the environment, or from one small file.
+"""The client's settings, from arguments, the environment or a file: the scheduler's address, a token and a CA.
 
-Each of address, token and CA is looked for in this order: the argument; GAVEL_ADDRESS, GAVEL_TOKEN, GAVEL_CA; the
-context that the file names (or GAVEL_CONTEXT, or the argument `context`); the scheduler of this machine. An address
-from the environment or an argument does not get the token of a context, which belongs to another cluster.
+Each of them is taken from the first of these that has it: the argument; GAVEL_ADDRESS, GAVEL_TOKEN or GAVEL_CA; the
+context named by the argument `context`, by GAVEL_CONTEXT or as `current` in the file; the scheduler of this machine.
+An address from an argument or the environment never gets the token of a context, which belongs to another cluster.
 
-The file, ~/.config/gavel/client.toml, readable by its owner alone because there are tokens in it:
+The file is ~/.config/gavel/client.toml. Only its owner may read it, because it holds tokens:
 
     current = "lab"
 
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Context:
-    """One cluster, as the file has it."""
+    """The settings for one cluster in the file."""
 
     address: str
     token: str = field(default="", repr=False)
@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The file."""
+    """The content of the file."""
 
     current: str = ""
     contexts: Mapping[str, Context] = field(default_factory=dict)
@@ -52,13 +52,15 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Connection:
-    """Whom to call, and as whom."""
+    """A scheduler's address, with the credentials for it."""
 
     address: str
     token: str = field(default="", repr=False)
     ca: str = ""
-    context: str = ""  # that it came from
-    origin: str = ""  # where the address came from, for people
+    # The context that it came from; empty if none.
+    context: str = ""
+    # Where the address came from, for messages.
+    origin: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -67,7 +69,7 @@ class Connection:
 
     @property
     def uses_tls(self) -> bool:
-        """Without a CA, only this machine is spoken to in the clear."""
+        """Whether to connect with TLS: always, except to this machine without a CA."""
         return bool(self.ca) or not self.is_local
 
 
@@ -80,34 +82,34 @@ def find_connection(
     environ: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Connection:
-    """What holds now. Invalid says which setting is wrong."""
+    """Return the connection that the settings give. Raises Invalid, naming the setting that is wrong."""
     environ = os.environ if environ is None else environ
-    said = environ.get("GAVEL_ADDRESS", "") if address is None else address
     origin = "the argument" if address is not None else "GAVEL_ADDRESS"
-    wanted = context or ("" if said else environ.get("GAVEL_CONTEXT", ""))
-    if context and said and address is None:
-        said = ""  # asked for by name: that goes before the environment
+    if address is None:
+        # A context given as an argument goes before the address in the environment.
+        address = "" if context else environ.get("GAVEL_ADDRESS", "")
     chosen, name = Context(""), ""
-    if not said:
-        chosen, name = _context(path or config_path(environ), wanted)
-        said, origin = (chosen.address, f"context {name}") if chosen.address else (ADDRESS, "the default")
+    if not address:
+        chosen, name = _context(path or config_path(environ), context or environ.get("GAVEL_CONTEXT", ""))
+        address, origin = (chosen.address, f"context {name}") if chosen.address else (ADDRESS, "the default")
     token = environ.get("GAVEL_TOKEN") or chosen.token if token is None else token
     ca = environ.get("GAVEL_CA") or chosen.ca if ca is None else ca
     if ca and not Path(ca).expanduser().is_file():
         raise Invalid(f"ca: there is no file {ca}", field="ca", reason="invalid")
     if any(not 32 < ord(c) < 127 for c in token):
         raise Invalid(
-            "token: must be printable ASCII without spaces: is all of it there?",
+            "token: must be printable ASCII without spaces; check that it was copied whole",
             field="token",
             reason="invalid",
         )
-    return Connection(checked_address(said), token, str(Path(ca).expanduser()) if ca else "", name, origin)
+    return Connection(checked_address(address), token, str(Path(ca).expanduser()) if ca else "", name, origin)
 
 
 def checked_address(text: str) -> str:
-    """`host:port`; the port may be left out."""
+    """Return an address as `host:port`, with the default port if it has none. Raises Invalid if it is malformed."""
     host, colon, port = text.strip().rpartition(":")
-    if not colon or (text.count(":") > 1 and not text.strip().startswith("[")):  # a bare name, or bare IPv6
+    # A host name or an IPv6 address without a port.
+    if not colon or (text.count(":") > 1 and not text.strip().startswith("[")):
         host, port = text.strip(), str(PORT)
         host = f"[{host}]" if ":" in host else host
     elif text.strip().endswith("]"):
@@ -126,26 +128,26 @@ def checked_address(text: str) -> str:
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Where the file is."""
+    """Return the path of the file."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
     return Path(base) / "gavel" / "client.toml"
 
 
-def _context(path: Path, wanted: str) -> tuple[Context, str]:
+def _context(path: Path, name: str) -> tuple[Context, str]:
     known = read_contexts(path)
-    name = wanted or known.current
+    name = name or known.current
     if not name:
         return Context(""), ""
     if name not in known.contexts:
-        there = ", ".join(known.contexts) or "none yet; `gavel login` makes one"
+        names = ", ".join(known.contexts) or "none yet; `gavel login` adds one"
         raise Invalid(
-            f"there is no context '{name}' in {path}; known: {there}", field="context", reason="invalid"
+            f"there is no context '{name}' in {path}; known: {names}", field="context", reason="invalid"
         )
     return known.contexts[name], name
 
 
 def read_contexts(path: Path) -> Contexts:
-    """What is in the file; nothing where there is none."""
+    """Return the content of the file, empty if it does not exist."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -154,17 +156,17 @@ def read_contexts(path: Path) -> Contexts:
         raise Invalid(f"{path}: cannot be read: {error}", reason="invalid") from None
     tables = data.get("contexts", {})
     if set(data) - {"current", "contexts"} or not isinstance(tables, dict):
-        raise Invalid(f"{path}: must have 'current' and tables [contexts.NAME] only", reason="invalid")
-    contexts = {name: _read_one(path, name, table) for name, table in tables.items()}
+        raise Invalid(f"{path}: may hold only 'current' and tables [contexts.NAME]", reason="invalid")
+    contexts = {name: _read_context(path, name, table) for name, table in tables.items()}
     current = data.get("current", "")
     if not isinstance(current, str):
         raise Invalid(f"{path}: current: must be the name of a context", reason="invalid")
     return Contexts(current, contexts)
 
 
-def _read_one(path: Path, name: str, table: object) -> Context:
+def _read_context(path: Path, name: str, table: object) -> Context:
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-        raise Invalid(f"{path}: contexts.{name}: must be a table of texts", reason="invalid")
+        raise Invalid(f"{path}: contexts.{name}: must be a table of strings", reason="invalid")
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
         raise Invalid(
@@ -177,22 +179,24 @@ def _read_one(path: Path, name: str, table: object) -> Context:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Written aside and renamed, for its owner's eyes only."""
+    """Replace the file as a whole; only its owner may read it."""
     for name in contexts.contexts:
         if not _NAME.fullmatch(name):
-            raise Invalid(f"'{name}' cannot be a context: letters, digits, - and _ only", reason="invalid")
+            raise Invalid(
+                f"'{name}' cannot be a context: use letters, digits, - and _ only", reason="invalid"
+            )
     lines = [f"current = {json.dumps(contexts.current, ensure_ascii=False)}"]
-    for name, one in contexts.contexts.items():
+    for name, context in contexts.contexts.items():
         lines += ["", f"[contexts.{name}]"]
         lines += [
-            f"{key} = {json.dumps(getattr(one, key), ensure_ascii=False)}"
+            f"{key} = {json.dumps(getattr(context, key), ensure_ascii=False)}"
             for key in KEYS
-            if getattr(one, key)
+            if getattr(context, key)
         ]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    part = path.with_suffix(".new")
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(file, "w", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
-    os.replace(aside, path)
+    os.replace(part, path)

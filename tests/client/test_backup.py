@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gavel import AsyncClient, Client, JobSpec
-from gavel.client.atomic_file import Saving
+from gavel.client.atomic_file import AtomicFile
 from gavel.client.errors import NotReachable, ServerError
 from scheduler.live.data.backup import restore
 from tests.support.daemon_thread import DaemonThread
@@ -73,11 +73,11 @@ def test_an_older_archive_stays_when_the_new_one_cannot_be_had(tmp_path: Path) -
 def test_a_stream_that_breaks_or_is_empty_leaves_nothing(tmp_path: Path) -> None:
     """Whatever ends it early; and no bytes at all are no archive."""
     path = tmp_path / "backup.tar.gz"
-    with suppress(ConnectionError), Saving(path) as file:
+    with suppress(ConnectionError), AtomicFile(path) as file:
         file.write(b"half of")
         raise ConnectionError
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ServerError, match="nothing"), Saving(path):
+    with pytest.raises(ServerError, match="nothing"), AtomicFile(path):
         pass
     assert list(tmp_path.iterdir()) == []
 

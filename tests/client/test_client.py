@@ -248,7 +248,7 @@ def test_a_filter_that_is_none(client: Client) -> None:
         e.Invalid, match=r"wanted: must be a JobFilter, such as JobFilter\(jobs=\['17'\]\), got list"
     ):
         next(client.watch(["1"]))  # type: ignore[arg-type]
-    with pytest.raises(e.Invalid, match="jobs: must be a list, got the text '17'"):
+    with pytest.raises(e.Invalid, match="jobs: must be a list, got the string '17'"):
         client.page(JobFilter(jobs="17"))
     with pytest.raises(e.Invalid, match="wanted: a value does not fit its field"):
         client.page(JobFilter(user=3))  # type: ignore[arg-type]

@@ -47,11 +47,11 @@ def test_every_reason_of_the_scheduler_has_its_kind(reason: str, kind: type[e.Ga
     ("code", "text", "kind", "words"),
     [
         (Code.UNAVAILABLE, "connect: Connection refused (111)", e.NotReachable, "the connection was refused"),
-        (Code.UNAVAILABLE, "DNS resolution failed", e.NotReachable, "the name of the host is not known"),
+        (Code.UNAVAILABLE, "DNS resolution failed", e.NotReachable, "the host name is unknown"),
         (Code.UNAVAILABLE, "Ssl handshake failed", e.NotReachable, "no secure connection to 127.0.0.1:7070"),
         (Code.UNAVAILABLE, "Socket closed", e.NotReachable, "no scheduler answers at 127.0.0.1:7070"),
         (Code.DEADLINE_EXCEEDED, "x", e.NotReachable, "did not answer in time"),
-        (Code.UNIMPLEMENTED, "Method not found!", e.ServerError, "it is of another version"),
+        (Code.UNIMPLEMENTED, "Method not found!", e.ServerError, "it has another version"),
         (Code.RESOURCE_EXHAUSTED, "Sent message larger than max", e.Invalid, "too large for one call"),
         (Code.UNKNOWN, "boom", e.ServerError, "boom"),
         (Code.CANCELLED, "", e.ServerError, "CANCELLED"),

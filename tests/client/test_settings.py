@@ -101,10 +101,10 @@ def test_addresses_that_are_none(said: str) -> None:
     ("text", "words"),
     [
         ("current = ", "cannot be read"),
-        ("color = 1", "must have 'current' and tables"),
-        ("contexts = 3", "must have 'current' and tables"),
+        ("color = 1", "may hold only 'current' and tables"),
+        ("contexts = 3", "may hold only 'current' and tables"),
         ("current = 3", "current: must be the name"),
-        ("[contexts.a]\naddress = 3", "contexts.a: must be a table of texts"),
+        ("[contexts.a]\naddress = 3", "contexts.a: must be a table of strings"),
         ("[contexts.a]\ntoken = 'x'", "contexts.a.address: is missing"),
         (
             "[contexts.a]\naddress = 'x'\npassword = 'y'",

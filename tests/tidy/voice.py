@@ -13,8 +13,6 @@ TO_BE_REWRITTEN = (
     "benchmarks",
     "examples",
     "examples/jobs",
-    "gavel/client",
-    "gavel/client/transport",
     "scheduler/live",
     "scheduler/sim/engine",
     "tests",

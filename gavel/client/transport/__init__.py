@@ -1,1 +1,1 @@
-"""Channels to a scheduler, retries, streams that outlive their connection."""
+"""Channels to a scheduler, retries, and streams that survive a lost connection."""

@@ -1,4 +1,4 @@
-"""How calls go out: two thin ways of waiting, over the same calls, errors and patience."""
+"""Transports for calls: one that blocks and one for event loops, with the same calls, errors and retries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gavel.client import calls
 from gavel.client.calls import Call
 from gavel.client.errors import GavelError, Invalid, NotReachable, error_of
 from gavel.client.settings import Connection
-from gavel.client.transport.notices import SILENT_S, Tell, Trouble
+from gavel.client.transport.notices import SILENT_S, OnTrouble, Trouble
 from gavel.client.transport.retry import Patience
 from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 
@@ -29,8 +29,8 @@ KEEPALIVE_MS = 20_000
 
 
 def options(connection: Connection) -> list[tuple[str, Any]]:
-    """Of a channel."""
-    said: list[tuple[str, Any]] = [
+    """Return the gRPC options of a channel."""
+    settings: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -40,12 +40,13 @@ def options(connection: Connection) -> list[tuple[str, Any]]:
         ("grpc.max_reconnect_backoff_ms", 5_000),
     ]
     if connection.is_local:
-        said.append(("grpc.enable_http_proxy", 0))  # a proxy leads away from this machine
-    return said
+        # A proxy could not reach a scheduler on this machine.
+        settings.append(("grpc.enable_http_proxy", 0))
+    return settings
 
 
 def credentials(connection: Connection) -> grpc.ChannelCredentials | None:
-    """TLS with the CA that was given, or with those of this machine; None: none, on this machine alone."""
+    """Return TLS credentials with the connection's CA, or with this machine's CAs; None without TLS."""
     if not connection.uses_tls:
         return None
     if not connection.ca:
@@ -57,7 +58,7 @@ def credentials(connection: Connection) -> grpc.ChannelCredentials | None:
 
 
 def metadata(connection: Connection) -> tuple[tuple[str, str], ...]:
-    """Who calls: a token, or where none is asked for the name of the user on this machine."""
+    """Return what identifies the caller: the token or, without one, the user's name on this machine."""
     if connection.token:
         return (("authorization", f"Bearer {connection.token}"),)
     user = user_name()
@@ -65,39 +66,41 @@ def metadata(connection: Connection) -> tuple[tuple[str, str], ...]:
 
 
 def user_name() -> str:
-    """The name of whoever runs this."""
+    """Return the name of the user of this process; in a container without one, the user's number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container, say
+    except KeyError:
         return str(os.getuid())
 
 
-def raised(error: grpc.RpcError, call: Call[Any], connection: Connection) -> GavelError:
-    """As one of our errors, placed where it belongs."""
-    said: Any = error  # what gRPC raises is a call too, and knows how it ended
-    behind = said.trailing_metadata() or ()
-    found = error_of(said.code(), said.details() or "", behind, connection.address, tls=connection.uses_tls)
-    return call.place(found)
+def gavel_error(error: grpc.RpcError, call: Call[Any], connection: Connection) -> GavelError:
+    """Return the GavelError for an error of gRPC, with its place in the job file if it is about a job."""
+    # The errors that gRPC raises are calls too, and have their status.
+    status: Any = error
+    trailing = status.trailing_metadata() or ()
+    return call.place(
+        error_of(status.code(), status.details() or "", trailing, connection.address, tls=connection.uses_tls)
+    )
 
 
 class SyncTransport:
-    """Calls that block the thread they are made in. May be used from several threads."""
+    """Makes calls that block their thread. May be used from several threads."""
 
     def __init__(
-        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: Tell | None
+        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
     ) -> None:
         self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
         self.on_trouble = on_trouble
-        tls, said = credentials(connection), options(connection)
+        tls, settings = credentials(connection), options(connection)
         self._channel = (
-            grpc.insecure_channel(connection.address, said)
+            grpc.insecure_channel(connection.address, settings)
             if tls is None
-            else grpc.secure_channel(connection.address, tls, said)
+            else grpc.secure_channel(connection.address, tls, settings)
         )
         self._metadata = metadata(connection)
 
     def call(self, call: Call[T], timeout_s: float | None = None) -> T:
-        """The answer, however often it has to be asked for."""
+        """Return the reply to a call, with retries."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         patience = Patience(self.retry_s, time.monotonic)
         with self._trouble(call, limit_s) as trouble:
@@ -105,24 +108,24 @@ class SyncTransport:
                 try:
                     answer = self._once(call, limit_s)
                 except grpc.RpcError as error:
-                    failed = raised(error, call, self.connection)
+                    failed = gavel_error(error, call, self.connection)
                 else:
-                    trouble.works()
+                    trouble.resolve()
                     return answer
                 wait_s = patience.wait_s(failed, call.safe)
                 if wait_s is None:
                     raise failed
-                trouble.waits(failed, patience.left_s)
+                trouble.retrying(failed, patience.left_s)
                 time.sleep(wait_s)
 
     @contextmanager
     def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
-        """Tells of silence too, where somebody listens. An upload takes as long as it takes."""
+        """Report a call that takes long, except an upload, if anything takes the report."""
         trouble = Trouble(self.on_trouble, self.connection.address)
-        if trouble.tell is None or callable(call.request):
+        if trouble.report is None or callable(call.request):
             yield trouble
             return
-        timer = threading.Timer(SILENT_S, trouble.silent, [limit_s - SILENT_S])
+        timer = threading.Timer(SILENT_S, trouble.report_silence, [limit_s - SILENT_S])
         timer.daemon = True
         timer.start()
         try:
@@ -139,52 +142,53 @@ class SyncTransport:
         return call.read(ask(call.request, timeout=limit_s, metadata=self._metadata))
 
     def stream(self, call: Call[T], timeout_s: float | None = None) -> Iterator[T]:
-        """Answers as they come, until the scheduler ends it or nobody wants more."""
+        """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
         ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
         answers = ask(call.request, timeout=timeout_s, metadata=self._metadata)
         try:
             for answer in answers:
                 yield call.read(answer)
         except grpc.RpcError as error:
-            raise raised(error, call, self.connection) from None
+            raise gavel_error(error, call, self.connection) from None
         finally:
             answers.cancel()
 
     def follow(
         self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> Iterator[T]:
-        """The same across lost connections. TimeoutError after `timeout_s`."""
+        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
         patience = Patience(patience_s, time.monotonic, lasting=True)
         trouble = Trouble(self.on_trouble, self.connection.address)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                if isinstance(trouble.last, NotReachable):  # it may answer, and yet have nothing new to say
+                # Streams can be silent for long, so a call checks whether the scheduler answers again.
+                if isinstance(trouble.last, NotReachable):
                     self._once(calls.status(), self._timeout_s)
-                    trouble.works()
+                    trouble.resolve()
                 for answer in self.stream(make(), _left(until_s)):
                     patience.begin()
-                    trouble.works()
+                    trouble.resolve()
                     yield answer
                 return
             except grpc.RpcError as error:
-                failed = raised(error, calls.status(), self.connection)
+                failed = gavel_error(error, calls.status(), self.connection)
             except GavelError as error:
                 failed = error
             wait_s = _wait_s(patience, failed, until_s)
-            trouble.waits(failed, patience.left_s)
+            trouble.retrying(failed, patience.left_s)
             time.sleep(wait_s)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._channel.close()
 
 
 class AsyncTransport:
-    """Calls that other tasks of the event loop run beside."""
+    """Makes calls without blocking other tasks of the event loop."""
 
     def __init__(
-        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: Tell | None
+        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
     ) -> None:
         self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
         self.on_trouble = on_trouble
@@ -194,18 +198,18 @@ class AsyncTransport:
 
     @property
     def _channel(self) -> aio.Channel:
-        """Made where it is first used: a channel belongs to an event loop."""
+        """The channel, opened on first use, because a channel belongs to an event loop."""
         if self._open is None:
-            address, said = self.connection.address, options(self.connection)
+            address, settings = self.connection.address, options(self.connection)
             self._open = (
-                aio.insecure_channel(address, said)
+                aio.insecure_channel(address, settings)
                 if self._credentials is None
-                else aio.secure_channel(address, self._credentials, said)
+                else aio.secure_channel(address, self._credentials, settings)
             )
         return self._open
 
     async def call(self, call: Call[T], timeout_s: float | None = None) -> T:
-        """The answer, however often it has to be asked for."""
+        """Return the reply to a call, with retries."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         patience = Patience(self.retry_s, time.monotonic)
         with self._trouble(call, limit_s) as trouble:
@@ -213,24 +217,24 @@ class AsyncTransport:
                 try:
                     answer = await self._once(call, limit_s)
                 except grpc.RpcError as error:
-                    failed = raised(error, call, self.connection)
+                    failed = gavel_error(error, call, self.connection)
                 else:
-                    trouble.works()
+                    trouble.resolve()
                     return answer
                 wait_s = patience.wait_s(failed, call.safe)
                 if wait_s is None:
                     raise failed
-                trouble.waits(failed, patience.left_s)
+                trouble.retrying(failed, patience.left_s)
                 await asyncio.sleep(wait_s)
 
     @contextmanager
     def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
-        """Tells of silence too, where somebody listens. An upload takes as long as it takes."""
+        """Report a call that takes long, except an upload, if anything takes the report."""
         trouble = Trouble(self.on_trouble, self.connection.address)
-        if trouble.tell is None or callable(call.request):
+        if trouble.report is None or callable(call.request):
             yield trouble
             return
-        timer = asyncio.get_running_loop().call_later(SILENT_S, trouble.silent, limit_s - SILENT_S)
+        timer = asyncio.get_running_loop().call_later(SILENT_S, trouble.report_silence, limit_s - SILENT_S)
         try:
             yield trouble
         finally:
@@ -245,44 +249,45 @@ class AsyncTransport:
         return call.read(await ask(call.request, timeout=limit_s, metadata=self._metadata))
 
     async def stream(self, call: Call[T], timeout_s: float | None = None) -> AsyncGenerator[T, None]:
-        """Answers as they come, until the scheduler ends it or nobody wants more."""
+        """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
         ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
         answers = ask(call.request, timeout=timeout_s, metadata=self._metadata)
         try:
             async for answer in answers:
                 yield call.read(answer)
         except grpc.RpcError as error:
-            raise raised(error, call, self.connection) from None
+            raise gavel_error(error, call, self.connection) from None
         finally:
             answers.cancel()
 
     async def follow(
         self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> AsyncGenerator[T, None]:
-        """The same across lost connections. TimeoutError after `timeout_s`."""
+        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
         patience = Patience(patience_s, time.monotonic, lasting=True)
         trouble = Trouble(self.on_trouble, self.connection.address)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                if isinstance(trouble.last, NotReachable):  # it may answer, and yet have nothing new to say
+                # Streams can be silent for long, so a call checks whether the scheduler answers again.
+                if isinstance(trouble.last, NotReachable):
                     await self._once(calls.status(), self._timeout_s)
-                    trouble.works()
+                    trouble.resolve()
                 async for answer in self.stream(make(), _left(until_s)):
                     patience.begin()
-                    trouble.works()
+                    trouble.resolve()
                     yield answer
                 return
             except grpc.RpcError as error:
-                failed = raised(error, calls.status(), self.connection)
+                failed = gavel_error(error, calls.status(), self.connection)
             except GavelError as error:
                 failed = error
             wait_s = _wait_s(patience, failed, until_s)
-            trouble.waits(failed, patience.left_s)
+            trouble.retrying(failed, patience.left_s)
             await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._open is not None:
             await self._open.close()
 
@@ -297,10 +302,10 @@ def _left(until_s: float | None) -> float | None:
 
 
 def _wait_s(patience: Patience, failed: GavelError, until_s: float | None) -> float:
-    """How long to wait before the stream is asked for again; or the end, raised."""
+    """Return how long to wait before reconnecting a stream. Raises an error if it has to end."""
     left_s = _left(until_s)
     if left_s == 0.0 and isinstance(failed, NotReachable):
-        raise TimeoutError("it is not over yet") from None
+        raise TimeoutError("timed out before the end of the stream") from None
     wait_s = patience.wait_s(failed, safe=True)
     if wait_s is None:
         raise failed

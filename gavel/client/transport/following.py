@@ -1,4 +1,4 @@
-"""Streams that outlive their connection: what to ask for again, and what of the answer is new. Nothing here waits."""
+"""Streams that survive a lost connection: the next call to make, and which replies are new. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -12,75 +12,77 @@ from gavel.client.results import Job, JobEvent, LogChunk
 
 
 class Waiting:
-    """For jobs, or all jobs of arrays, to end."""
+    """A wait for jobs, or all jobs of arrays, to end."""
 
     def __init__(self, jobs: Iterable[str]) -> None:
         self._wanted = tuple(dict.fromkeys(jobs))
-        self._seen: dict[str, Job] = {}
+        self._jobs: dict[str, Job] = {}
         self._all_present = False
 
     def call(self) -> Call[JobEvent]:
-        """To ask for, at the beginning and whenever the connection was lost."""
+        """Return the call to make at the start and after each lost connection."""
         return calls.watch(JobFilter(jobs=self._wanted), skip_present=False)
 
-    def hear(self, event: JobEvent) -> None:
-        """NotFound where one of them does not exist."""
+    def take(self, event: JobEvent) -> None:
+        """Take an event of the stream. Raises NotFound if one of the jobs does not exist."""
         if event.job is not None:
-            self._seen[event.job.id] = event.job
+            self._jobs[event.job.id] = event.job
         if event.all_present:
             self._all_present = True
-            there = set(self._seen) | {job.partition("_")[0] for job in self._seen}
+            present = set(self._jobs) | {job.partition("_")[0] for job in self._jobs}
             for job in self._wanted:
-                if job not in there:
+                if job not in present:
                     raise NotFound(f"there is no job '{job}'", reason="not_found")
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
+        """Whether there are no jobs to wait for."""
         return not self._wanted
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to wait for."""
-        return self._all_present and all(job.state.is_final for job in self._seen.values())
+        """Whether all jobs have ended."""
+        return self._all_present and all(job.state.is_final for job in self._jobs.values())
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """All of them, in the order asked for; members of an array by index."""
+        """The jobs, in the order given; members of an array by index."""
 
         def order(job: Job) -> tuple[int, int]:
             name = job.id if job.id in self._wanted else job.id.partition("_")[0]
             return self._wanted.index(name), job.array_index or 0
 
-        return tuple(sorted(self._seen.values(), key=order))
+        return tuple(sorted(self._jobs.values(), key=order))
 
 
 class Reading:
-    """Logs, each byte once, however often the connection is lost."""
+    """A reader of logs that returns each byte once, however often the connection is lost."""
 
     def __init__(self, job: str, attempt: int, rank: int | None, tail: int | None, follow: bool) -> None:
         self._job, self._attempt, self._rank = job, attempt, rank
         self._tail, self._follow = tail, follow
-        self._read: dict[tuple[int, int], int] = {}  # attempt and rank → how far
+        # The offset read so far, by attempt and rank.
+        self._read: dict[tuple[int, int], int] = {}
         self._notices: set[tuple[int, str]] = set()
 
     def call(self) -> Call[LogChunk]:
-        """To ask for, at the beginning and whenever the connection was lost."""
+        """Return the call to make at the start and after each lost connection; only the first has the tail."""
         tail = None if self._read else self._tail
         return calls.logs(self._job, self._attempt, self._rank, tail, self._follow)
 
     def fresh(self, chunk: LogChunk) -> LogChunk | None:
-        """What of a chunk was not seen before."""
+        """Return the part of a chunk that is new; None if all of it was read before."""
         if chunk.notice:
-            said = (chunk.attempt, chunk.notice)
-            if said in self._notices:
+            notice = (chunk.attempt, chunk.notice)
+            if notice in self._notices:
                 return None
-            self._notices.add(said)
+            self._notices.add(notice)
             return chunk
         key = (chunk.attempt, chunk.rank)
         latest = max((attempt for attempt, _ in self._read), default=0)
         if key not in self._read and chunk.attempt < latest:
-            return None  # from before the last lines that were asked for
+            # Output of an earlier attempt, from before the tail asked for.
+            return None
         skip = min(max(self._read.get(key, 0) - chunk.offset, 0), len(chunk.data))
         self._read[key] = max(self._read.get(key, 0), chunk.offset + len(chunk.data))
         if skip == len(chunk.data):

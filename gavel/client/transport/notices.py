@@ -1,4 +1,4 @@
-"""What a caller hears while nobody answers: why, for how long it is still tried, and that it works again."""
+"""Reports to a caller while the scheduler does not answer: the error, the time left to try, and the recovery."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from collections.abc import Callable
 
 from gavel.client.errors import GavelError, NotReachable
 
-SILENT_S = 1.5  # so long a call may take before its caller is told
-Tell = Callable[[GavelError | None, float], None]
+# How long a call may take before its silence is reported.
+SILENT_S = 1.5
+OnTrouble = Callable[[GavelError | None, float], None]
 
 
 class Trouble:
-    """Of one call or stream. `tell` is given the error and the seconds that are left to try; None: it works again."""
+    """The trouble of one call or stream. `report` gets the error and the seconds left to try; None once it works."""
 
-    def __init__(self, tell: Tell | None, address: str) -> None:
-        self.tell, self._address = tell, address
+    def __init__(self, report: OnTrouble | None, address: str) -> None:
+        self.report, self._address = report, address
         self.last: GavelError | None = None
         self._answered = False
-        self._one_at_a_time = threading.Lock()  # silence is told by a timer's thread
+        # A timer's thread reports silence while the caller's may resolve the trouble.
+        self._lock = threading.Lock()
 
-    def waits(self, error: GavelError, left_s: float) -> None:
-        """It is tried again."""
+    def retrying(self, error: GavelError, left_s: float) -> None:
+        """Report that a failed call is tried again."""
         self.last = error
-        if self.tell is not None:
-            self.tell(error, left_s)
+        if self.report is not None:
+            self.report(error, left_s)
 
-    def silent(self, left_s: float) -> None:
-        """No answer, and no error either: a network that swallows what it is sent, or a long answer."""
-        with self._one_at_a_time:
+    def report_silence(self, left_s: float) -> None:
+        """Report that neither a reply nor an error has come: the network drops packets, or the call takes long."""
+        with self._lock:
             if self.last is None and not self._answered:
-                self.waits(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
+                self.retrying(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
 
-    def works(self) -> None:
-        """An answer came."""
-        with self._one_at_a_time:
+    def resolve(self) -> None:
+        """Record a reply, and report that calls work again if an error was reported."""
+        with self._lock:
             self._answered = True
             last, self.last = self.last, None
-            if last is not None and self.tell is not None:
-                self.tell(None, 0.0)
+            if last is not None and self.report is not None:
+                self.report(None, 0.0)

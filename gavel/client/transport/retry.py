@@ -1,9 +1,8 @@
-"""When to ask again, and when to give up.
+"""Rules for when to retry a call, and when to give up.
 
-Rules:
-- what was refused before anything was done (the scheduler is stopping; too many calls) may always be asked again;
-- where nobody knows whether it was done, only what does no harm twice is asked again;
-- the wait doubles, with some chance in it, so that many clients do not come back in one wave.
+- A call that was refused before it had any effect (the scheduler is stopping; too many calls) is always retried.
+- Where it is unknown whether the call had its effect, it is retried only if repeating it is safe.
+- The wait doubles, with some randomness, so that many clients do not return at the same moment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ STOPPING, SLOW_READER = "stopping", "slow_reader"
 
 
 class Patience:
-    """For one call. `retry_s`: so long is something tried that fails; `lasting`: it waits for what will come."""
+    """The retries of one call or stream, for `retry_s` from its start or its last success.
+
+    `lasting`: a stream that waits for a scheduler to become able to serve it, and outlasts a mismatch of TLS settings.
+    """
 
     def __init__(
         self,
@@ -32,13 +34,13 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """It works: the next trouble is a new one."""
+        """Start anew after a success, so that the next failure has all of `retry_s`."""
         self._until_s = self._now_s() + self._retry_s
         self._wait_s = WAIT_S
 
     def wait_s(self, error: GavelError, safe: bool) -> float | None:
-        """How long to wait before asking again; None: it is over."""
-        if not self._may_pass(error, safe):
+        """Return how long to wait before the next try; None if the call has failed for good."""
+        if not self._may_retry(error, safe):
             return None
         wait_s = max(self._wait_s * (0.5 + self._chance() / 2), error.retry_s or 0.0)
         self._wait_s = min(2 * self._wait_s, WAIT_S_MAX)
@@ -46,10 +48,10 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """For how long it is still tried."""
+        """The seconds left to try."""
         return max(self._until_s - self._now_s(), 0.0)
 
-    def _may_pass(self, error: GavelError, safe: bool) -> bool:
+    def _may_retry(self, error: GavelError, safe: bool) -> bool:
         if isinstance(error, Refused):
             return self._lasting and error.reason == UNAVAILABLE
         if isinstance(error, TooMany):

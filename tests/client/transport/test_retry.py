@@ -116,11 +116,11 @@ def test_waiting_ends_when_all_have_ended() -> None:
         job("2_1", JobState.FAILED, 1),
         job("2_0", JobState.RUNNING, 0),
     ):
-        waiting.hear(event(one))
+        waiting.take(event(one))
         assert not waiting.is_over
-    waiting.hear(event(None, all_present=True))
+    waiting.take(event(None, all_present=True))
     assert not waiting.is_over
-    waiting.hear(event(job("2_0", JobState.CANCELLED, 0)))
+    waiting.take(event(job("2_0", JobState.CANCELLED, 0)))
     assert waiting.is_over
     assert [one.id for one in waiting.jobs] == ["2_0", "2_1", "1"]
     assert list(waiting.call().request.filter.jobs) == ["2", "1"]
@@ -129,9 +129,9 @@ def test_waiting_ends_when_all_have_ended() -> None:
 def test_waiting_for_a_job_that_is_not_there_ends_at_once() -> None:
     """Otherwise it would be waited for, for ever."""
     waiting = Waiting(["1", "9"])
-    waiting.hear(event(job("1", JobState.RUNNING)))
+    waiting.take(event(job("1", JobState.RUNNING)))
     with pytest.raises(e.NotFound, match="there is no job '9'"):
-        waiting.hear(event(None, all_present=True))
+        waiting.take(event(None, all_present=True))
     assert Waiting([]).is_empty
 
 

@@ -243,6 +243,6 @@ def test_silence_that_is_noticed_with_the_answer_is_not_told() -> None:
     """Its timer may fire while the answer is taken: nobody would take the remark back."""
     told: list[object] = []
     trouble = Trouble(lambda error, left_s: told.append(error), "127.0.0.1:1")
-    trouble.works()
-    trouble.silent(10.0)
+    trouble.resolve()
+    trouble.report_silence(10.0)
     assert told == []
