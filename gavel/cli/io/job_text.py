@@ -1,4 +1,4 @@
-"""Jobs and nodes in words: parts done, where a job runs and why it does not. Pure; `now` is given."""
+"""Jobs and nodes in words: progress, where a job runs or why it does not. Pure functions that take `now`."""
 
 from __future__ import annotations
 

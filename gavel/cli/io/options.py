@@ -32,7 +32,7 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
     """Refuse `--config ""`, which a shell makes of a variable that is not set."""
     named = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
     if named and value == "":
-        raise click.BadParameter("is empty; leave it out, or say what is meant")
+        raise click.BadParameter("is empty; leave it out, or give a value")
     return value
 
 

@@ -46,7 +46,7 @@ _CODES = {
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
 # A wait shorter than this is not worth a message.
 MENTIONED_S = 1.0
-# 3-5, 3,4 or 6_[0-2]
+# Several jobs in notations of other schedulers: 3-5, 3,4 or 6_[0-2].
 _SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
 
@@ -105,7 +105,7 @@ class Session(NamedTuple):
 
         with one_line():
             retry_s = CHANGE_RETRY_S if changes else RETRY_S
-            client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().hear)
+            client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().report)
             # Where nothing names a scheduler there most likely is none: report that at once.
             if client.connection.origin == "the default":
                 client.retry_s = 0.0
@@ -147,13 +147,13 @@ class Session(NamedTuple):
 
 
 class _Waiting:
-    """Reports on standard error, once, what is waited for, and that it is over; called from any thread."""
+    """Reports on standard error, once each, what a command waits for and that calls work again. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reported = False
 
-    def hear(self, error: GavelError | None, left_s: float) -> None:
+    def report(self, error: GavelError | None, left_s: float) -> None:
         """Take what `Client` reports: an error and how long it will be tried, or None when a call works again."""
         with self._lock:
             if error is None:
@@ -169,7 +169,7 @@ class _Waiting:
 def confirm(action: str, counted: str, named: str) -> None:
     """Ask the user whether to go on, as `cancel jobs 1 and 2?`; without a terminal to ask on, refuse."""
     if not sys.stdin.isatty():
-        raise Fault(f"this would {action} {counted}: say --yes if you mean it")
+        raise Fault(f"this would {action} {counted}; give --yes to confirm")
     if not click.confirm(f"{action} {named}?", err=True):
         raise Fault("nothing was done")
 
@@ -200,7 +200,7 @@ def job_id(client: Client, text: str) -> str:
 
     if is_id(text):
         return text
-    # A variable of a script that is not set names no job, though there are jobs without a name.
+    # An unset variable of a script must not match jobs without a name.
     if not text.strip():
         raise Invalid("the id of a job is empty")
     # A name, not a pattern: what else the pattern fits is sorted out below.
@@ -211,10 +211,10 @@ def job_id(client: Client, text: str) -> str:
         ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
         if len(ids) > 1:
             some = ", ".join(ids[:5])
-            raise NotFound(f"{len(ids)} jobs are called '{text}'; say which by its id: {some}")
+            raise NotFound(f"{len(ids)} jobs are called '{text}'; name one by its id: {some}")
         if ids:
             return ids[0]
-    several = "; several are named one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
+    several = "; list several one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
     raise NotFound(f"there is no job '{text}'{several}")
 
 

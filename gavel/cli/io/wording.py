@@ -25,5 +25,5 @@ def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
 
 
 def count_of(number: int, thing: str) -> str:
-    """`1 job`, `2 jobs`."""
+    """Return a number with its noun: `1 job`, `2 jobs`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

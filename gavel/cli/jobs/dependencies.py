@@ -90,7 +90,7 @@ class _Names:
             listed = few([f"{job} ({named[job][1]})" for job in fitting], SHOWN)
             raise Unclear(
                 f"{len(fitting)} unfinished jobs of {user} are called '{printable(name)}'; "
-                f"say which by its id: {listed}"
+                f"name one by its id: {listed}"
             )
         near = difflib.get_close_matches(name, [other for other, _ in named.values()], n=SHOWN, cutoff=0.5)
         offered = [job for job, (other, _) in named.items() if other in near] or list(named)

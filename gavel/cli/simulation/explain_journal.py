@@ -67,7 +67,7 @@ def job_named(state: SchedulerState, job: str) -> str:
             say(f"note: '{job}' is taken as the scheduler's number; {are} the number {some}")
         return job
     if len(named) > 1:
-        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; say which by its number: {some}")
+        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; name one by its number: {some}")
     return named[0] if named else job
 
 

@@ -68,7 +68,7 @@ def test_draining(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
         [one["node"] for one in told["failed"]],
     ) == (["draining"], ["zz"])
     said = gavel("remove", "n1")
-    assert (said.exit_code, "this would remove 1 node: say --yes if you mean it" in said.stderr) == (2, True)
+    assert (said.exit_code, "this would remove 1 node; give --yes to confirm" in said.stderr) == (2, True)
     live.do(live.daemon.node("n3", gpus=1))
     said = gavel("remove", "n3", "--yes")
     assert (said.exit_code, "drain it first" in said.stderr) == (6, True)

@@ -122,7 +122,7 @@ def test_changing_an_array_by_its_name(live: LiveThread, gavel: Gavel) -> None: 
     said = gavel("cancel", "sweep")
     assert (said.exit_code, said.stderr) == (
         3,
-        "gavel cancel: 2 jobs are called 'sweep'; say which by its id: 1, 2\n",
+        "gavel cancel: 2 jobs are called 'sweep'; name one by its id: 1, 2\n",
     )
     assert gavel("cancel", "2", "1").stdout == "cancelled job 2\ncancelled jobs 1_0, 1_1 and 1_2\n"
     again = gavel("cancel", "1", "nothing")

@@ -41,7 +41,7 @@ def test_a_name_in_a_job_file(live: LiveThread, gavel: Gavel, tmp_path: Path) ->
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr == (
         f"gavel submit: {path}: line 3: after: 2 unfinished jobs of {user_name()} are called 'train'; "
-        "say which by its id: 2 (queued), 1 (queued)\n"
+        "name one by its id: 2 (queued), 1 (queued)\n"
     )
     path.write_text("jobs:\n- {name: x, command: [a]}\n- {name: y, command: [b], after: x}\n")
     words = "line 3: after: 'x' is submitted together with this job and has no id yet: submit it before\n"

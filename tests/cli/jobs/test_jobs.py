@@ -188,7 +188,7 @@ def test_a_name_that_several_have(live: LiveThread, gavel: Gavel) -> None:  # no
     assert (
         said.exit_code,
         said.stderr.strip().partition(": ")[2],
-    ) == (3, "2 jobs are called 'twin*'; say which by its id: 1, 2")
+    ) == (3, "2 jobs are called 'twin*'; name one by its id: 1, 2")
     gavel("cancel", "2")
     assert gavel("explain", "twin*").stdout.startswith("job 1: ")
 
@@ -302,7 +302,7 @@ def test_changing_all_jobs(live: LiveThread, gavel: Gavel) -> None:  # noqa: F81
     gavel("submit", "--array", "0-2", "-n", "mine", *HELD)
     gavel("submit", "--user", "bob", *HELD)
     said = gavel("hold", "--all")
-    assert (said.exit_code, "this would hold 3 jobs: say --yes if you mean it" in said.stderr) == (2, True)
+    assert (said.exit_code, "this would hold 3 jobs; give --yes to confirm" in said.stderr) == (2, True)
     assert gavel("hold", "--all", "-y").stdout == "held job 1_0\nheld job 1_1\nheld job 1_2\n"
     assert gavel("hold", "--all", "--yes").stderr == "no jobs fit\n"
     assert "cannot requeue jobs that are held" in gavel("requeue", "--all", "--state", "held", "-y").stderr

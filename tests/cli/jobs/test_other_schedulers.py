@@ -58,7 +58,7 @@ def test_several_in_one_word(live: LiveThread, gavel: Gavel, said: str) -> None:
     result = gavel("cancel", said)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == (
-        f"gavel cancel: there is no job '{said}'; several are named one by one: 3 4 5, or {{3..5}}\n"
+        f"gavel cancel: there is no job '{said}'; list several one by one: 3 4 5, or {{3..5}}\n"
     )
 
 

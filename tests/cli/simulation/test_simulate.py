@@ -205,7 +205,7 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
         (("--plots", "/dev/null/x"), "--plots: /dev/null/x: not a directory"),
         (("--ideal", "--mtbf", "5"), "--ideal: knows nothing that happens over time"),
         (("--ideal", "--journal", "a"), "--journal: an ideal run has no rounds"),
-        (("--config", ""), "invalid value for '--config': is empty; leave it out, or say what is meant"),
+        (("--config", ""), "invalid value for '--config': is empty; leave it out, or give a value"),
         (("--policy", ""), "invalid value for '--policy': is empty"),
         (("--jobs", "9" * 30), "invalid value for '--jobs': is about 2^99, must be"),
         (("--cluster", "t4=4,a100=1000000"), "--cluster: are 250,001 nodes of 4 GPUs; at most 100,000"),
