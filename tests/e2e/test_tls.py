@@ -196,7 +196,7 @@ def test_nobody_without_a_token_or_without_the_authority(secured: Secured) -> No
     finally:
         me.sign_in()
     assert "no secure connection" in said
-    assert "is the CA file that of this scheduler" in said
+    assert "GAVEL_CA must name a copy of" in said
 
 
 def test_every_attempt_is_in_the_audit_log(secured: Secured) -> None:
