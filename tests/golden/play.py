@@ -163,7 +163,9 @@ class Play:
 
     def do_fix(self, name: str) -> None:
         """Somebody mended the job's script: its next attempt does not fail."""
-        self.stage.physics.know(self.id_of(name), replace(self.truths[name], fails_at_steps=float("inf")))
+        self.stage.physics.set_truth(
+            self.id_of(name), replace(self.truths[name], fails_at_steps=float("inf"))
+        )
 
     def do_at(self, time: str) -> None:
         """Time passes."""

@@ -115,13 +115,13 @@ class StageWorld(SimWorld):
         self._numbers += 1
         call = f"stage{self._numbers}"
         jobs = sum(max(len(spec.array), 1) for spec in specs)
-        self._asked[call] = Arrival(at_s, specs[0], (truth,) * jobs)
+        self._requests[call] = Arrival(at_s, specs[0], (truth,) * jobs)
         self.at(at_s, SubmitJobs(call=call, specs=tuple(specs), **more))
 
     def forget_scheduler(self) -> None:
         """What the dead process had: timers, questions to its solver, words on their way to it."""
         self._timers.clear()
-        self._said.clear()
+        self._messages.clear()
         self._sent = sorted(event for event in self._sent if not isinstance(event[2], Solved))
 
 
@@ -212,7 +212,7 @@ class Stage:
 
     def see_processes(self) -> None:
         """P5, on the machines: one job to a GPU, or a pair; and the scheduler knows of every one of them."""
-        if self.world._said:
+        if self.world._messages:
             return  # an exit is on its way
         on: dict[str, list[str]] = {}
         for lease, gang in self.real.gangs.items():
@@ -247,9 +247,9 @@ class Stage:
         self._take_over(back_s)
         for name, node in self.real.nodes.items():
             if links_drop and node.up and name in cut:
-                self.world._said += self.machines.mend(back_s, name)
+                self.world._messages += self.machines.mend(back_s, name)
             elif not node.reachable:  # who does not come back is missed
-                self.world._said.append(NodeSilent(node=name))
+                self.world._messages.append(NodeSilent(node=name))
 
     def _take_over(self, now_s: float) -> None:
         outcome = self.core.take_over(now_s)

@@ -14,7 +14,6 @@ TO_BE_REWRITTEN = (
     "examples",
     "examples/jobs",
     "scheduler/live",
-    "scheduler/sim/engine",
     "tests",
     "tests/attacks",
     "tests/cli",

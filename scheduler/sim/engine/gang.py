@@ -10,24 +10,25 @@ from scheduler.sim.engine.physics import JobTruth
 from worker_agent.core.messages import Token
 
 
-class Doing(Enum):
-    """What a gang is at."""
+class Phase(Enum):
+    """The stage of its life that a gang is in."""
 
-    GATHERING = "gathering"  # not all nodes have started their ranks
+    # Some nodes have not started their ranks yet.
+    GATHERING = "gathering"
     RESTARTING = "restarting"
     STEPPING = "stepping"
     SAVING = "saving"
     GONE = "gone"
 
 
-GATHERING, RESTARTING, STEPPING, SAVING, GONE = Doing
+GATHERING, RESTARTING, STEPPING, SAVING, GONE = Phase
 
 
 class Gang:
-    """A job under one lease. `steps` is true at `since_s`, and grows by `rate` while it is stepping."""
+    """A job under one lease. `steps` is exact at `since_s`, and grows by `rate` while the gang is stepping."""
 
     __slots__ = (
-        *("lease", "truth", "place", "worker_type", "consolidated", "present", "doing"),
+        *("lease", "truth", "place", "worker_type", "consolidated", "present", "phase"),
         *("steps", "saved", "stepping_s", "rate", "since_s", "runs_to", "version", "ends_s", "token"),
     )
 
@@ -35,25 +36,29 @@ class Gang:
         self.lease = lease
         self.truth = truth
         self.token: Token = (lease.epoch, lease.attempt)
-        self.place: GpuId = min(lease.gpus)  # the same for both of a packed pair
+        # Both jobs of a packed pair have the same place.
+        self.place: GpuId = min(lease.gpus)
         self.worker_type = worker_type
         self.consolidated = True
-        self.present: dict[str, float] = {}  # nodes whose ranks run, and since when
-        self.doing = GATHERING
+        # When the ranks of each node started, by node.
+        self.present: dict[str, float] = {}
+        self.phase = GATHERING
         self.steps = self.saved = saved
         self.stepping_s = self.rate = self.since_s = 0.0
         self.runs_to = truth.runs_to
-        self.ends_s = lease.ends_s  # as last told, where renewals cost something
-        self.version = 0  # of its entry on the heap of what is due; older ones are void
+        # The end of the lease as of the last renewal. Only RestartingMachines keep it up to date.
+        self.ends_s = lease.ends_s
+        # The version of the gang's entry on the heap of due events. Entries with an older version are void.
+        self.version = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Where its ranks run, in order."""
+        """The nodes its ranks run on, in order of rank."""
         return nodes_of(self.lease.gpus)
 
     def settle(self, now_s: float) -> None:
-        """Bring the figures up to now."""
-        if self.doing is not STEPPING or now_s <= self.since_s:
+        """Bring steps, saved steps and stepping time up to now."""
+        if self.phase is not STEPPING or now_s <= self.since_s:
             return
         span_s, every_s, to = now_s - self.since_s, self.truth.save_every_s, self.runs_to
         stepping_s = self.stepping_s + span_s
@@ -67,11 +72,11 @@ class Gang:
         self.since_s = now_s
 
     def ends_itself_s(self) -> float:
-        """When it reaches its last step at the present rate."""
+        """Return when the gang reaches its last step at the present rate."""
         left = self.runs_to - self.steps
         return self.since_s + left / self.rate if left > 0 else self.since_s
 
     def has_run_out(self) -> bool:
-        """Whether it is at its last step, but for rounding."""
+        """Return whether the gang is at its last step, within rounding."""
         to = self.runs_to
         return to < math.inf and self.steps >= to - 1e-9 * (to if to > 1.0 else 1.0)

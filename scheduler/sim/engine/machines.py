@@ -1,11 +1,11 @@
-"""All machines of a simulated cluster: leases in, reports out, at the rates of the physics.
+"""All machines of a simulated cluster: leases go in, reports come out, at the rates of the physics.
 
 Rules:
 - every node runs a real agent core; what is simulated is the machine under it;
 - processes start at once, then the job takes its restart time, then it steps; figures are exact, not sampled;
-- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its own;
-- nothing here reads the scheduler's state, and nothing happens unless it was due: same calls, same answers;
-- every node's reports of one instant are one report.
+- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its checkpoint;
+- nothing here reads the scheduler's state, and nothing happens before it is due: same calls, same answers;
+- a node sends one report for everything that happens on it at one instant.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ from worker_agent.core.messages import (
 
 INF = math.inf
 TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
-NEVER: tuple[Token, float] = ((0, 0), 0.0)  # what is on the disk of a job that never saved
-VOID_MAX = 64  # entries of what is due that are left where they are, though nobody waits for them
+# The checkpoint of a job that never saved: the token of its writer, and its steps.
+NEVER: tuple[Token, float] = ((0, 0), 0.0)
+# How many void entries the heap of due events may hold before it is cleaned up.
+VOID_MAX = 64
 
 
 def agent_limits(report_interval_s: float, ask_s: float = Limits().ask_s) -> Limits:
-    """Return the patience of simulated agents.
+    """Return the time limits of simulated agents.
 
-    A renewal is as late as it takes to come first at the very end of a lease. Progress is computed when a report is
-    due, and so no first step can be reported any earlier.
+    `late_s` is tiny: a renewal that arrives at the very end of a lease still counts, and nothing later does. Progress
+    is computed when a report is due, so no first step can be reported earlier.
     """
     return Limits(report_interval_s=report_interval_s, late_s=1e-3, ask_s=ask_s, first_step_s=INF)
 
 
 class Machines:
-    """The cluster as it really is. Every call that takes `now_s` answers with what the nodes say at that instant."""
+    """The cluster as it really is. Every call that takes `now_s` returns the messages that nodes send then."""
 
     def __init__(
         self,
@@ -67,45 +69,50 @@ class Machines:
         limits: Limits | None = None,
         silence_s: float = 0.0,
     ) -> None:
-        """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: of the agents."""
+        """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: those of the agents."""
         self.physics = physics
         self.limits = limits or agent_limits(report_interval_s)
         self.silence_s = silence_s
         self.nodes: dict[str, Node] = {}
-        self.gangs: dict[str, Gang] = {}  # by lease
-        self.saved: dict[str, tuple[Token, float]] = {}  # the shared disk: steps in the job's checkpoint
-        self._stepping: dict[GpuId, list[Gang]] = {}  # by place: one, or two that are packed
+        # By lease.
+        self.gangs: dict[str, Gang] = {}
+        # The shared disk: the writer's token and the steps of each job's checkpoint.
+        self.saved: dict[str, tuple[Token, float]] = {}
+        # One gang for each place, or the two of a packed pair.
+        self._stepping: dict[GpuId, list[Gang]] = {}
         self._due: list[tuple[float, int, int, Gang]] = []
         self._wakes = Wakes()
         self._silences: list[tuple[float, str, int]] = []
         self._numbers = 0
-        self._exits: deque[tuple[Node, ProcessExited]] = deque()  # that agents have not heard of yet
-        self._said: list[Message] = []
-        self._news: dict[Node, None] = {}  # whose agents have something to report
+        # The exits that agents have yet to handle.
+        self._exits: deque[tuple[Node, ProcessExited]] = deque()
+        self._messages: list[Message] = []
+        # The nodes with something to report, in a set that keeps its order.
+        self._news: dict[Node, None] = {}
 
-    # --------------------------------------------------------------------------------------- what the world does
+    # ------------------------------------------------------------------------------------------ for the world
 
     def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
-        """A new node, or one that had left."""
+        """Let a new node join, or one that had left."""
         if spec.name in self.nodes and self.nodes[spec.name].up:
-            raise ValueError(f"node {spec.name!r} is there already")
+            raise ValueError(f"node {spec.name!r} has joined already")
         self.nodes[spec.name] = node = Node(spec, self.limits)
-        self._tell(now_s, node, UP)
+        self._pass(now_s, node, UP)
         return self._flush(now_s)
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
-        """Leases arrive. A node that is down or cut off gets nothing."""
+        """Deliver leases to their nodes. A node that is down or cut off gets nothing."""
         nodes = self.nodes
         if isinstance(effect, SendLeases):
             node = nodes.get(effect.node)
             if node is not None and node.reachable:
-                self._tell(now_s, node, node.desired(effect))
+                self._pass(now_s, node, node.desired(effect))
         else:
             epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
             for name, generation in effect.generations.items():
                 node = nodes.get(name)
                 if node is not None and node.reachable:
-                    # A renewal asks for nothing to be done, and for no earlier Tick.
+                    # A renewal causes no action, and no earlier Tick.
                     core = node.core
                     core.handle(now_s, Renewed(epoch, generation, number, ends_s))
                     if core.news:
@@ -113,7 +120,7 @@ class Machines:
         return self._flush(now_s)
 
     def next_s(self) -> float:
-        """When something is due; inf when nothing is."""
+        """Return when something is due; inf if nothing is."""
         first_s, due, silences = self._wakes.next_s(), self._due, self._silences
         while due and due[0][2] != due[0][3].version:
             heappop(due)
@@ -126,22 +133,22 @@ class Machines:
         return first_s
 
     def advance(self, now_s: float) -> list[Message]:
-        """Let everything happen that is due at or before now, each at its own time."""
+        """Let everything that is due by now happen, each event at its own time."""
         while (at_s := self.next_s()) <= now_s:
             due = self._due
             if due and due[0][0] == at_s:
                 self._on_due(at_s, heappop(due)[3])
             elif self._silences and self._silences[0][0] == at_s:
-                self._said.append(NodeSilent(node=heappop(self._silences)[1]))
+                self._messages.append(NodeSilent(node=heappop(self._silences)[1]))
             else:
                 self._wake(at_s)
-            self._tell_exits(at_s)
+            self._pass_exits(at_s)
         return self._flush(now_s)
 
     # -------------------------------------------------------------------------------------------------- faults
 
     def crash(self, now_s: float, name: str) -> list[Message]:
-        """A node dies, and with it every job that has ranks there. It says nothing; other nodes of its gangs do."""
+        """Crash a node, and with it every job that has ranks there. Only the other nodes of its gangs report that."""
         node = self.nodes[name]
         if not node.up:
             return []
@@ -155,15 +162,15 @@ class Machines:
         return self._flush(now_s)
 
     def vacate(self, now_s: float, name: str, checkpoint_s: float) -> list[Message]:
-        """Its jobs are told to save and leave: those whose checkpoint takes at least so long."""
+        """Ask the jobs on a node to save and stop, if their checkpoints take at least `checkpoint_s`."""
         gangs = [gang for gang in self.gangs.values() if name in gang.present]
         for gang in gangs:
             if gang.truth.checkpoint_s >= checkpoint_s:
-                self._ask(now_s, gang)
+                self._request_stop(now_s, gang)
         return self._flush(now_s)
 
     def repair(self, now_s: float, name: str) -> list[Message]:
-        """A node that died is back, empty."""
+        """Bring a crashed node back, without processes."""
         node = self.nodes[name]
         if node.up:
             return []
@@ -171,22 +178,22 @@ class Machines:
         return self._link(now_s, node)
 
     def cut(self, now_s: float, name: str) -> list[Message]:
-        """Scheduler and node do not reach each other any more; jobs go on until their leases end."""
+        """Cut the link between a node and the scheduler; its jobs go on until their leases end."""
         node = self.nodes[name]
         if node.reachable:
             self._unlink(now_s, node)
-            self._tell(now_s, node, DOWN)
+            self._pass(now_s, node, DOWN)
         return self._flush(now_s)
 
     def mend(self, now_s: float, name: str) -> list[Message]:
-        """They reach each other again."""
+        """Restore the link of a node that was cut off."""
         node = self.nodes[name]
         return self._link(now_s, node) if node.up and not node.reachable else []
 
     def _link(self, now_s: float, node: Node) -> list[Message]:
         node.up = node.reachable = True
         node.unlinked += 1
-        self._tell(now_s, node, UP)
+        self._pass(now_s, node, UP)
         return self._flush(now_s)
 
     def _unlink(self, now_s: float, node: Node) -> None:
@@ -198,7 +205,7 @@ class Machines:
     # -------------------------------------------------------------------------------------------------- agents
 
     def _wake(self, now_s: float) -> None:
-        """Give a tick to every agent that needs one now; before a report, their jobs say how far they are."""
+        """Give a Tick to every agent that needs it now. Those about to report get the progress of their jobs first."""
         woken = self._wakes.take(now_s)
         for node in woken:
             core = node.core
@@ -207,12 +214,12 @@ class Machines:
                     gang = self.gangs.get(lease)
                     if gang is not None:
                         gang.settle(now_s)
-                        # Asks for nothing to be done: the Tick below has it reported.
+                        # Progress causes no action. The Tick below makes the agent report it.
                         core.handle(now_s, Progressed(lease, gang.steps, gang.saved, gang.stepping_s))
         for node in woken:
-            self._tell(now_s, node, TICK)
+            self._pass(now_s, node, TICK)
 
-    def _tell(self, now_s: float, node: Node, event: Event) -> None:
+    def _pass(self, now_s: float, node: Node, event: Event) -> None:
         """Pass an event to a node's agent, carry out its actions, and note its next Tick and its news."""
         core = node.core
         for action in core.handle(now_s, event):
@@ -221,42 +228,42 @@ class Machines:
             elif isinstance(action, (AskToStop, SignalLeader)):
                 gang = self.gangs.get(action.lease)
                 if gang is not None:
-                    self._ask(now_s, gang)
+                    self._request_stop(now_s, gang)
             elif isinstance(action, KillGroup):
                 gang = self.gangs.get(action.lease)
                 if gang is not None:
                     gang.settle(now_s)
                     self._end(now_s, gang, "yielded")
             elif isinstance(action, SendHello):
-                self._said.append(node.hello(action))
+                self._messages.append(node.hello(action))
         if core.tick_s < node.wake_s:
             self._wakes.put(max(core.tick_s, now_s), node)
         if core.news:
             self._news[node] = None
 
-    def _tell_exits(self, now_s: float) -> None:
-        """Agents hear what has ended, and whatever ends because of that, until nothing more happens now."""
+    def _pass_exits(self, now_s: float) -> None:
+        """Pass the exits to their agents, and those that follow from them, until nothing more happens now."""
         exits = self._exits
         while exits:
             node, exited = exits.popleft()
-            self._tell(now_s, node, exited)
+            self._pass(now_s, node, exited)
 
     def _flush(self, now_s: float) -> list[Message]:
-        """Finish this instant, and collect what was said in it."""
+        """Finish this instant, and return the messages that nodes sent in it."""
         if self._exits:
-            self._tell_exits(now_s)
-        if not (self._news or self._said):
+            self._pass_exits(now_s)
+        if not (self._news or self._messages):
             return []
-        said, self._said = self._said, []
+        messages, self._messages = self._messages, []
         for node in self._news:
-            said.append(node.report())
+            messages.append(node.report())
         self._news.clear()
-        return said
+        return messages
 
     # --------------------------------------------------------------------------------------------------- gangs
 
     def _start(self, now_s: float, node: Node, lease: Lease) -> None:
-        """A node starts its ranks; the last one completes the gang."""
+        """Start the ranks of a lease on one node. The last node completes the gang, which then restarts its job."""
         gang = self.gangs.get(lease.id)
         if gang is None:
             token, saved = self.saved.get(lease.job, NEVER)
@@ -264,72 +271,72 @@ class Machines:
             self.saved[lease.job] = (max(token, gang.token), saved)
             self.gangs[lease.id] = gang
         gang.present[node.spec.name] = now_s
-        self._tell(now_s, node, ProcessStarted(lease.id))
+        self._pass(now_s, node, ProcessStarted(lease.id))
         if len(lease.gpus) > 1:
-            if len(gang.present) < len(gang.nodes) or gang.doing is not GATHERING:
+            if len(gang.present) < len(gang.nodes) or gang.phase is not GATHERING:
                 return
             width = max(self.nodes[name].spec.gpus for name in gang.nodes)
             gang.consolidated = len(gang.nodes) == -(-len(lease.gpus) // width)
             gang.steps = gang.saved = self.saved[lease.job][1]
         if gang.truth.restart_s > 0:
-            gang.doing = RESTARTING
+            gang.phase = RESTARTING
             self._due_at(gang, now_s + gang.truth.restart_s)
         else:
-            self._step(now_s, gang)
+            self._begin_steps(now_s, gang)
 
-    def _step(self, now_s: float, gang: Gang) -> None:
-        """It begins to do steps; whoever is on the same GPUs feels it."""
-        gang.doing = STEPPING
+    def _begin_steps(self, now_s: float, gang: Gang) -> None:
+        """Let the gang begin its steps. A partner on the same GPUs gets its new rate."""
+        gang.phase = STEPPING
         gang.since_s = now_s
-        here = self._stepping.get(gang.place)
-        if here is None:
+        sharing = self._stepping.get(gang.place)
+        if sharing is None:
             self._stepping[gang.place] = [gang]
-            self._pace(now_s, gang, None)
+            self._set_rate(now_s, gang, None)
             return
-        other = here[0]
-        here.append(gang)
-        self._pace(now_s, gang, other.lease)
-        if gang.doing is STEPPING:
+        other = sharing[0]
+        sharing.append(gang)
+        self._set_rate(now_s, gang, other.lease)
+        if gang.phase is STEPPING:
             other.settle(now_s)
-            self._pace(now_s, other, gang.lease)
+            self._set_rate(now_s, other, gang.lease)
 
-    def _pace(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
-        """Its rate from now on, up to which it is settled. Where it is 0 the job does not fit, and fails."""
+    def _set_rate(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
+        """Set the rate of a gang that is settled up to now. At a rate of 0 the job does not fit there, and fails."""
         gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
         if gang.rate > 0.0:
             self._due_at(gang, gang.ends_itself_s())
         else:
             self._end(now_s, gang, "failed", CODE_NO_RATE)
 
-    def _ask(self, now_s: float, gang: Gang) -> None:
-        """It is asked to stop: it saves first, if it has anything to save."""
+    def _request_stop(self, now_s: float, gang: Gang) -> None:
+        """Ask a gang to stop. It saves first, if it has done steps."""
         if gang.truth.ignores_stop:
             return
-        if gang.doing is STEPPING:
+        if gang.phase is STEPPING:
             gang.settle(now_s)
             if gang.has_run_out():
                 self._run_out(now_s, gang)
                 return
             self._leave_place(now_s, gang)
-            gang.doing = SAVING
+            gang.phase = SAVING
             if gang.truth.checkpoint_s > 0:
                 self._due_at(gang, now_s + gang.truth.checkpoint_s)
             else:
-                self._have_saved(now_s, gang)
-        elif gang.doing is not SAVING:
+                self._end_saved(now_s, gang)
+        elif gang.phase is not SAVING:
             self._end(now_s, gang, "yielded")
 
     def _on_due(self, now_s: float, gang: Gang) -> None:
-        if gang.doing is RESTARTING:
-            self._step(now_s, gang)
-        elif gang.doing is SAVING:
-            self._have_saved(now_s, gang)
+        if gang.phase is RESTARTING:
+            self._begin_steps(now_s, gang)
+        elif gang.phase is SAVING:
+            self._end_saved(now_s, gang)
         else:
             gang.settle(now_s)
             self._run_out(now_s, gang)
 
     def _run_out(self, now_s: float, gang: Gang) -> None:
-        """It did its last step."""
+        """End a gang that has done its last step."""
         gang.steps = gang.runs_to
         if gang.truth.fails_at_steps < gang.truth.steps_total:
             self._end(now_s, gang, "failed", CODE_FAULT)
@@ -337,23 +344,23 @@ class Machines:
             gang.saved = gang.steps
             self._end(now_s, gang, "finished")
 
-    def _have_saved(self, now_s: float, gang: Gang) -> None:
+    def _end_saved(self, now_s: float, gang: Gang) -> None:
         gang.saved = gang.steps
         self._end(now_s, gang, "yielded")
 
     def _leave_place(self, now_s: float, gang: Gang) -> None:
-        """It does no more steps; whoever is on the same GPUs goes on alone."""
-        here = self._stepping[gang.place]
-        if len(here) == 1:
+        """Stop the steps of a gang. A partner on the same GPUs continues at the rate it has alone."""
+        sharing = self._stepping[gang.place]
+        if len(sharing) == 1:
             del self._stepping[gang.place]
         else:
-            here.remove(gang)
-            here[0].settle(now_s)
-            self._pace(now_s, here[0], None)
+            sharing.remove(gang)
+            sharing[0].settle(now_s)
+            self._set_rate(now_s, sharing[0], None)
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
-        """All its processes end, on every node that has any."""
-        was, gang.doing = gang.doing, GONE
+        """End all processes of a gang, on every node that has any."""
+        was, gang.phase = gang.phase, GONE
         gang.version += 1
         lease = gang.lease
         del self.gangs[lease.id]
@@ -370,7 +377,8 @@ class Machines:
         gang.version += 1
         if at_s < INF:
             due = self._due
-            if len(due) > 2 * len(self.gangs) + VOID_MAX:  # most are of gangs that stopped long before
+            # By now most entries are void: their gangs stopped long before.
+            if len(due) > 2 * len(self.gangs) + VOID_MAX:
                 due[:] = [entry for entry in due if entry[2] == entry[3].version]
                 heapify(due)
             self._numbers += 1

@@ -1,4 +1,4 @@
-"""A simulated node: the agent's own core, and the scheduler's words translated into the agent's and back."""
+"""A simulated node: the agent's own core, and the translation between the scheduler's messages and the agent's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_agent.core.messages import Desired, Limits, Order, ProcessExited, Pr
 
 
 class Node:
-    """One machine: up or not, reachable or not, and what its agent has been told."""
+    """One machine: whether it is up and reachable, its agent, and the leases that its agent received."""
 
     __slots__ = ("core", "leases", "reachable", "spec", "unlinked", "up", "wake_s")
 
@@ -23,18 +23,21 @@ class Node:
         self.core = AgentCore(limits)
         self.up = True
         self.reachable = True
-        self.unlinked = 0  # how often its link was lost or came back
-        self.wake_s = math.inf  # when its agent is woken
-        self.leases: tuple[Lease, ...] = ()  # of the newest set that its agent has
+        # How many times its link was lost or came back.
+        self.unlinked = 0
+        # The next Tick of its agent.
+        self.wake_s = math.inf
+        # The newest set of leases that its agent has received.
+        self.leases: tuple[Lease, ...] = ()
 
     def reboot(self, limits: Limits) -> None:
-        """Processes and what the agent had in memory are gone; which set it had seen last is on disk."""
+        """Lose all processes and the agent's memory. The number of its newest set of leases is on disk, and stays."""
         self.core = AgentCore(limits, epoch=self.core.epoch, generation=self.core.generation)
         self.wake_s = math.inf
         self.leases = ()
 
     def desired(self, effect: SendLeases) -> Desired:
-        """Return a set of leases as the agent's orders: of each lease the GPUs in this node, by local index."""
+        """Return a set of leases as orders for the agent. Each names the GPUs of this node by their local index."""
         core, leases, epoch, generation = self.core, effect.leases, effect.epoch, effect.generation
         if (epoch, generation) >= (core.epoch, core.generation):
             self.leases = leases
@@ -42,22 +45,22 @@ class Node:
             return Desired(epoch, generation, ())
         name, last = self.spec.name, effect.last
         orders = tuple([order_of(lease, name, lease.id in last) for lease in leases])
-        # All leases of a set are of one round.
+        # All leases of a set belong to one round.
         return Desired(epoch, generation, orders, leases[0].round_number)
 
     def lease(self, order: Order) -> Lease:
-        """What an order of the newest set was made of."""
+        """Return the lease that an order of the newest set came from."""
         if len(self.leases) == 1:
             return self.leases[0]
         return next(lease for lease in self.leases if lease.id == order.lease)
 
     def hello(self, action: SendHello) -> NodeHello:
-        """What it says when it joins or comes back."""
-        held = tuple(HeldLease(lease=one.lease, steps=one.steps, ran_s=one.ran_s) for one in action.held)
+        """Return the message that the node sends when it joins or comes back."""
+        held = tuple(HeldLease(lease=run.lease, steps=run.steps, ran_s=run.ran_s) for run in action.held)
         return NodeHello(spec=self.spec, held=held)
 
     def report(self) -> NodeReport:
-        """All that its agent has to say at one instant."""
+        """Return one report of everything that its agent has to report at this instant."""
         send = self.core.take_report()
         return NodeReport(
             node=self.spec.name,
@@ -68,16 +71,18 @@ class Node:
         )
 
 
-def _progress(said: Progressed) -> Progress:
-    return Progress(said.lease, said.steps, said.saved, said.stepping_s)
+def _progress(event: Progressed) -> Progress:
+    return Progress(event.lease, event.steps, event.saved, event.stepping_s)
 
 
-def _exit(said: ProcessExited) -> Exit:
-    return Exit(said.lease, said.outcome, said.steps, said.saved, said.stepping_s, said.ran_s, said.code)
+def _exit(event: ProcessExited) -> Exit:
+    return Exit(
+        event.lease, event.outcome, event.steps, event.saved, event.stepping_s, event.ran_s, event.code
+    )
 
 
 def order_of(lease: Lease, node: str, last: bool) -> Order:
-    """What a lease asks of one of its nodes."""
+    """Return the part of a lease that one of its nodes carries out, as an order for its agent."""
     local, rank, nodes = _part(lease.gpus, node)
     return Order(
         lease.id,
@@ -97,7 +102,7 @@ def order_of(lease: Lease, node: str, last: bool) -> Order:
 
 @lru_cache(maxsize=65536)
 def _part(gpus: tuple[GpuId, ...], node: str) -> tuple[tuple[int, ...], int, int]:
-    """The GPUs in this node by local index, its rank among the nodes, and how many these are."""
+    """Return the local indexes of the GPUs in this node, its rank among the nodes, and the number of nodes."""
     split = [gpu.rpartition(":") for gpu in gpus]
     nodes = nodes_of(gpus)
     return tuple([int(index) for name, _, index in split if name == node]), nodes.index(node), len(nodes)

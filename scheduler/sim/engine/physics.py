@@ -1,7 +1,8 @@
-"""What is true of jobs and machines, whatever the scheduler believes: how fast, how far, how long to start.
+"""The truth about jobs and machines, whatever the scheduler believes: rates, lengths, and times to start and save.
 
-Rules: rates come from a table, times noise that belongs to (seed, job, attempt); two jobs on the same GPUs run
-at the rates of the pair while both do steps; a gang on more nodes than it needs runs at the unconsolidated rate.
+Rules: a rate comes from a table, and is multiplied by a noise that depends on (seed, job, attempt) alone; two jobs on
+the same GPUs run at the rates of the pair while both do steps; a gang on more nodes than it needs runs at the
+unconsolidated rate.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import msgspec
 
 from scheduler.model.lease import Lease
 
-CODE_NO_RATE = 78  # exit code of a job that was placed where its rate is 0: it does not fit there
-CODE_FAULT = 1  # exit code of a job at its `fails_at_steps`
+# The exit code of a job that was placed where its rate is 0: it does not fit there.
+CODE_NO_RATE = 78
+# The exit code of a job that reaches its `fails_at_steps`.
+CODE_FAULT = 1
 
 
 class Rates(Protocol):
-    """What is needed of traces.throughputs.Throughputs."""
+    """The part of traces.throughputs.Throughputs that the physics uses."""
 
     @property
     def solo(self) -> Mapping[tuple[str, int, str], float]:
@@ -29,34 +32,41 @@ class Rates(Protocol):
 
     @property
     def unconsolidated(self) -> Mapping[tuple[str, int, str], float]:
-        """The same, spread over more nodes than need be."""
+        """Steps per second of jobs spread over more nodes than they need, by job type, GPUs and worker type."""
 
     @property
     def pairs(self) -> Mapping[tuple[str, str, int, str, int], tuple[float, float]]:
-        """Rates of both by worker type and twice job type and GPUs."""
+        """Steps per second of both jobs of a pair, by worker type, and job type and GPUs of each."""
 
 
 class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true of one job."""
+    """The truth about one job."""
 
     job_type: str
     gpus: int = 1
-    steps_total: float = math.inf  # inf: runs until it is stopped
-    restart_s: float = 0.0  # from the start of all its processes to the first step
-    checkpoint_s: float = 0.0  # from being asked to stop to having saved
-    save_every_s: float = math.inf  # of stepping; besides, it saves when asked to stop
-    rates: dict[str, float] = {}  # by worker type at `gpus`, instead of the table's
-    fails_at_steps: float = math.inf  # a fault of its own, in every attempt
-    ignores_stop: bool = False  # until it is killed
+    # With inf the job runs until it is stopped.
+    steps_total: float = math.inf
+    # The time from the start of all its processes to its first step.
+    restart_s: float = 0.0
+    # The time from the request to stop to the end of the save.
+    checkpoint_s: float = 0.0
+    # The job saves each time it has stepped this long, and when it is asked to stop.
+    save_every_s: float = math.inf
+    # Steps per second by worker type, instead of the table's, while the job runs on `gpus` GPUs.
+    rates: dict[str, float] = {}
+    # The step at which every attempt of the job fails.
+    fails_at_steps: float = math.inf
+    # Whether the job runs on until it is killed.
+    ignores_stop: bool = False
 
     @property
     def runs_to(self) -> float:
-        """The step at which its processes end by themselves."""
+        """The step at which the processes end by themselves."""
         return self.steps_total if self.steps_total < self.fails_at_steps else self.fails_at_steps
 
 
 class Physics:
-    """Rates as they are. The world tells it of every job; nothing here reads the scheduler's state."""
+    """The real rates of jobs. The world adds every job to it; nothing here reads the scheduler's state."""
 
     def __init__(
         self, table: Rates, *, seed: int = 0, noise_sigma: float = 0.0, always_consolidated: bool = False
@@ -67,19 +77,19 @@ class Physics:
         self.always_consolidated = always_consolidated
         self._truths: dict[str, JobTruth] = {}
 
-    def know(self, job: str, truth: JobTruth) -> None:
-        """This is what is true of a job."""
+    def set_truth(self, job: str, truth: JobTruth) -> None:
+        """Set, or replace, the truth about a job."""
         self._truths[job] = truth
 
     def truth(self, job: str) -> JobTruth:
-        """What is true of a job; LookupError where nobody said."""
+        """Return the truth about a job. LookupError if it was never set."""
         try:
             return self._truths[job]
         except KeyError:
-            raise LookupError(f"job {job!r} was started, but nobody told its truth: Physics.know") from None
+            raise LookupError(f"job {job!r} started without a call of Physics.set_truth for it") from None
 
     def rate(self, lease: Lease, worker_type: str, consolidated: bool, beside: Lease | None = None) -> float:
-        """Steps per second of the job under a lease, alone or beside another; 0 where it does not fit."""
+        """Return the steps per second of a lease's job, alone or beside another; 0 if it does not fit there."""
         truth = self._truths[lease.job]
         gpus = len(lease.gpus)
         key = (truth.job_type, gpus, worker_type)
@@ -93,12 +103,13 @@ class Physics:
             rate = 0.0 if pair is None else pair[0] * (rate / alone if alone > 0.0 else 1.0)
         if not consolidated and gpus > 1 and not self.always_consolidated:
             spread = self.table.unconsolidated.get(key)
-            if spread is not None and alone > 0.0:  # not measured: as if it were on one node
+            # Without a measured rate the job runs as if it were consolidated.
+            if spread is not None and alone > 0.0:
                 rate *= spread / alone
         return rate * self.noise(lease.job, lease.attempt) if self.noise_sigma else rate
 
     def noise(self, job: str, attempt: int) -> float:
-        """The luck of an attempt: lognormal with mean 1, the same in every run with this seed."""
+        """Return the noise of an attempt: lognormal with mean 1, and equal in all runs with this seed."""
         digest = blake2b(f"{self.seed}:{attempt}:{job}".encode(), digest_size=8).digest()
         chance = (int.from_bytes(digest, "big") + 0.5) / 2.0**64
         sigma = self.noise_sigma

@@ -1,4 +1,4 @@
-"""When the agents of simulated nodes want a Tick."""
+"""The times at which the agents of simulated nodes need a Tick."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ INF = math.inf
 
 
 class Wakes:
-    """Nodes by the time of their wake. Renewals move ends, so most wakes turn out to be early and are put off."""
+    """Nodes by the time of their wake. Renewals extend leases, so most wakes turn out early and are put off."""
 
     __slots__ = ("_nodes", "_times")
 
     def __init__(self) -> None:
-        self._nodes: dict[float, list[Node]] = {}  # void is who has another `wake_s` by now
+        # An entry is void once its node has another `wake_s`.
+        self._nodes: dict[float, list[Node]] = {}
         self._times: list[float] = []
 
     def put(self, at_s: float, node: Node) -> None:
-        """Wake it then, and not at any other time."""
+        """Wake the node at this time, instead of any time set before."""
         node.wake_s = at_s
         self._at(at_s).append(node)
 
     def next_s(self) -> float:
-        """The first wake that an agent really needs."""
+        """Return the time of the first wake that an agent really needs; inf if there is none."""
         times = self._times
         later_s: float | None = None
         later: list[Node] = []
@@ -40,7 +41,8 @@ class Wakes:
                 if again_s <= at_s:
                     nodes.append(node)
                     return at_s
-                if again_s != later_s:  # nearly all are put off to the same time
+                # Nearly all wakes are put off to the same time: look its list up once.
+                if again_s != later_s:
                     later_s, later = again_s, self._at(again_s)
                 node.wake_s = again_s
                 later.append(node)
@@ -49,7 +51,7 @@ class Wakes:
         return INF
 
     def take(self, now_s: float) -> list[Node]:
-        """Those that need a Tick now, which is their next wake."""
+        """Remove and return the nodes that need a Tick now. `now_s` has to be the time of the next wake."""
         heappop(self._times)
         needed = []
         for node in self._nodes.pop(now_s):
@@ -63,7 +65,7 @@ class Wakes:
         return needed
 
     def _at(self, at_s: float) -> list[Node]:
-        """Who is woken then: the list that is kept, but for those who are never woken."""
+        """Return the list of nodes to wake at this time, to append to. The list for inf is thrown away."""
         nodes = self._nodes.get(at_s)
         if nodes is None:
             nodes = []

@@ -1,7 +1,7 @@
-"""Virtual time: arrivals, timers, answers of the solver, and machines that do what they are leased for.
+"""The world in virtual time: arrivals, timers, answers of the solver, and machines that run what is leased.
 
-Time jumps from one instant at which something is due to the next. At one instant what the machines say comes
-first, then what was sent for that instant (in the order in which it was sent), then timers.
+Time jumps from one instant at which something is due to the next. At each instant the messages of the machines come
+first, then the events set for that instant (in the order in which they were set), then arrivals, then timers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from scheduler.sim.engine.machines import Machines
 from scheduler.sim.engine.physics import JobTruth
 
 INF = float("inf")
-PULSE = frozenset({"tick", "plan", "fill"})  # timers that go on by themselves as long as anybody waits
+# The timers that the core sets again and again as long as any job waits.
+PULSE = frozenset({"tick", "plan", "fill"})
 Event = Message | Callable[[float], Iterable[Message]]
 
 
 class Arrival(NamedTuple):
-    """A request, and what is true of each of its jobs: of one, or of all members of an array."""
+    """A request, with the truth about each of its jobs: a single job, or all members of an array."""
 
     at_s: float
     spec: JobSpec
     truths: tuple[JobTruth, ...]
-    known_as: tuple[str, ...] = ()  # how later requests and commands call these jobs
+    # The names that later requests and commands use for these jobs.
+    known_as: tuple[str, ...] = ()
 
 
 class SimWorld:
-    """A world whose clock only moves when nothing is left to do."""
+    """A world whose clock moves only when nothing is left to do."""
 
     def __init__(
         self,
@@ -44,12 +46,13 @@ class SimWorld:
         solver_latency_s: float = 0.0,
         over: Callable[[float], bool] = lambda now_s: False,
     ) -> None:
-        """`over`: asked before each step whether the run has seen what it was made for."""
+        """`over` is called before each step, and ends the run by returning True."""
         self.machines = machines
         self.now_s = 0.0
         self.events = 0
         self.solver_s = 0.0
-        self.refused: list[tuple[str, str]] = []  # name, reason
+        # The name of each refused request, and the reason.
+        self.refused: list[tuple[str, str]] = []
         self._solver = solver
         self._solver_latency_s = solver_latency_s
         self._over = over
@@ -59,9 +62,11 @@ class SimWorld:
         self._numbers = 0
         self._timers: dict[str, float] = {}
         self._machines_due_s = INF
-        self._said: list[Message] = []
-        self._asked: dict[str, Arrival] = {}  # by call: requests on their way in
-        self._ids: dict[str, str] = {}  # what jobs are known as: what the scheduler calls them
+        self._messages: list[Message] = []
+        # The requests that the core has yet to answer, by call.
+        self._requests: dict[str, Arrival] = {}
+        # The scheduler's id of each job, by the name that requests use for it.
+        self._ids: dict[str, str] = {}
 
     @property
     def arrived_all(self) -> bool:
@@ -70,21 +75,21 @@ class SimWorld:
 
     @property
     def expects_anything(self) -> bool:
-        """Whether anything is to come, beside rounds."""
-        waits = self._sent or self._said or self._next_arrival is not None
+        """Whether anything is still to come, apart from the regular rounds."""
+        waits = self._sent or self._messages or self._next_arrival is not None
         return bool(waits) or self.machines.next_s() < INF or not self._timers.keys() <= PULSE
 
     def at(self, at_s: float, event: Event) -> None:
-        """Let this happen then: a message to the scheduler, or something done to the machines."""
+        """Set an event for this time: a message to the scheduler, or a call that does something to the machines."""
         self._numbers += 1
         heappush(self._sent, (at_s, self._numbers, event))
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """Everything that is due at the next instant."""
-        if self._said:
-            said, self._said = self._said, []
-            self.events += len(said)
-            return self.now_s, said
+        """Return the next instant at which messages arrive, and the messages; None when the run is over."""
+        if self._messages:
+            messages, self._messages = self._messages, []
+            self.events += len(messages)
+            return self.now_s, messages
         while True:
             now_s = self._next_s()
             if now_s == INF or self._over(now_s):
@@ -112,38 +117,42 @@ class SimWorld:
             else:
                 batch += event(now_s)
         while self._next_arrival is not None and self._next_arrival.at_s <= now_s:
-            if self._next_arrival.spec.after and self._asked:
-                return batch  # the jobs that it waits for have to have their names first
+            if self._next_arrival.spec.after and self._requests:
+                # The jobs that this one depends on must get their ids first.
+                return batch
             batch.append(self._submission(self._next_arrival))
             self._next_arrival = next(self._arrivals, None)
-        for what in [what for what, at_s in self._timers.items() if at_s <= now_s]:
-            del self._timers[what]
-            batch.append(Woke(what=what))
+        for timer in [timer for timer, at_s in self._timers.items() if at_s <= now_s]:
+            del self._timers[timer]
+            batch.append(Woke(what=timer))
         return batch
 
     def _submission(self, arrival: Arrival) -> Message:
         self._numbers += 1
         call = str(self._numbers)
-        self._asked[call] = arrival
+        self._requests[call] = arrival
         spec = arrival.spec
         if spec.after and arrival.known_as:
-            names = [structs.replace(one, job=self._ids.get(one.job, one.job)) for one in spec.after]
-            spec = structs.replace(spec, after=tuple(names))
+            after = [
+                structs.replace(dependency, job=self._ids.get(dependency.job, dependency.job))
+                for dependency in spec.after
+            ]
+            spec = structs.replace(spec, after=tuple(after))
         return SubmitJobs(call=call, specs=(spec,))
 
     def command(self, at_s: float, command: JobCommand) -> None:
-        """Let a person want this then of a job by the name that it is known as, if the scheduler has taken it."""
+        """Send a user's command at this time. It names the job as requests do; refused jobs get no command."""
 
-        def said(now_s: float) -> list[Message]:
+        def with_id(now_s: float) -> list[Message]:
             job = self._ids.get(command.job)
             return [] if job is None else [structs.replace(command, job=job)]
 
-        self.at(at_s, said)
+        self.at(at_s, with_id)
 
     def perform(self, effect: Effect) -> None:
-        """Carry an effect out; what comes of it at once is said at once."""
+        """Carry an effect out. The messages that follow at once are the next batch."""
         if isinstance(effect, (SendLeases, RenewLeases)):
-            self._said += self.machines.deliver(self.now_s, effect)
+            self._messages += self.machines.deliver(self.now_s, effect)
         elif isinstance(effect, WakeAt):
             self._timers[effect.what] = max(effect.at_s, self.now_s)
         elif isinstance(effect, Solve):
@@ -152,7 +161,7 @@ class SimWorld:
             self._answered(effect)
 
     def _answered(self, reply: Reply) -> None:
-        arrival = self._asked.pop(reply.call, None)
+        arrival = self._requests.pop(reply.call, None)
         if arrival is None:
             return
         if reply.error:
@@ -160,7 +169,7 @@ class SimWorld:
             return
         jobs = reply.result["jobs"]
         for job, truth in zip(jobs, arrival.truths, strict=True):
-            self.machines.physics.know(job, truth)
+            self.machines.physics.set_truth(job, truth)
         for name, job in zip(arrival.known_as, jobs, strict=bool(arrival.known_as)):
             self._ids[name] = job
             self._ids[name.partition("_")[0]] = job.partition("_")[0]

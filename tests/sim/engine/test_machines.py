@@ -43,7 +43,7 @@ class Cluster:
 
     def know(self, job: str, **truth: Any) -> None:
         """What is true of a job; cnn unless said otherwise."""
-        self.physics.know(job, JobTruth(**{"job_type": "cnn", **truth}))
+        self.physics.set_truth(job, JobTruth(**{"job_type": "cnn", **truth}))
 
     def send(self, now_s: float, node: str, *leases: Lease) -> list[Message]:
         """The next full set for a node."""
@@ -91,7 +91,7 @@ def test_a_node_says_hello_when_it_joins() -> None:
     cluster = Cluster()
     assert cluster.hellos == [[NodeHello(spec=NodeSpec(name="n0", worker_type="v100", gpus=1))]]
     assert cluster.machines.next_s() == math.inf
-    with pytest.raises(ValueError, match="'n0' is there already"):
+    with pytest.raises(ValueError, match="'n0' has joined already"):
         cluster.machines.join(1.0, NodeSpec(name="n0", worker_type="v100", gpus=1))
 
 
@@ -278,7 +278,7 @@ def test_a_job_that_ignores_being_asked_is_killed() -> None:
 def test_noise_belongs_to_the_attempt() -> None:
     """The same seed, job and attempt have the same luck in every run; the mean of many is the table's rate."""
     physics = Physics(TABLE, seed=3, noise_sigma=0.2)
-    physics.know("a", JobTruth(job_type="cnn"))
+    physics.set_truth("a", JobTruth(job_type="cnn"))
     rates = [physics.rate(lease("a", "n0:0", attempt=i), "v100", True) for i in range(2000)]
     assert rates[:5] == [physics.rate(lease("a", "n0:0", attempt=i), "v100", True) for i in range(5)]
     assert sum(rates) / len(rates) == pytest.approx(10.0, rel=0.02)

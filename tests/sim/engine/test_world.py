@@ -56,7 +56,7 @@ def test_time_jumps_to_what_is_due_next() -> None:
 def test_at_one_instant_machines_speak_first_and_timers_last() -> None:
     """What is known by the time a timer rings is known to whoever it wakes."""
     world = world_of(Arrival(10.0, JobSpec(name="j"), (TRUTH,)))
-    world.machines.physics.know("a", TRUTH)
+    world.machines.physics.set_truth("a", TRUTH)
     world.at(0.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
     assert kinds(following(world)) == (0.0, ["NodeHello"])
     world.perform(SendLeases("n0", 1, 1, (lease("a"),)))
@@ -133,7 +133,7 @@ def test_the_world_ends_when_it_has_seen_enough() -> None:
 def test_what_comes_of_an_effect_at_once_is_said_at_once() -> None:
     """A node that starts a job the moment it is told to says so in the same instant."""
     world = world_of()
-    world.machines.physics.know("a", TRUTH)
+    world.machines.physics.set_truth("a", TRUTH)
     said: list[Message] = []
     world.at(3.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
     for _ in "ab":

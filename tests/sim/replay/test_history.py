@@ -64,7 +64,7 @@ class Past:
         """How fast it really is, alone on an A100."""
         options, truth = self.history.options(), self.jobs()[job]
         physics = Physics(options.throughputs)
-        physics.know(job, truth)
+        physics.set_truth(job, truth)
         return physics.rate(lease("1", job, "a100", "box:0"), "a100", consolidated=True)
 
 
