@@ -1,7 +1,7 @@
-"""What time it is for a live scheduler: seconds since 1970, that neither jump nor run backward.
+"""The time of a live scheduler: seconds since 1970 that never jump and never run backward.
 
-The wall clock is read once, at the start; from then on the monotonic clock says how much time has passed. An operator
-who sets the wall clock moves no lease.
+The wall clock is read once, at the start; from then on the monotonic clock measures how much time has passed. Leases
+do not move when an operator sets the wall clock.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import time
 
 
 class Clock:
-    """Wall-clock time as of its making, carried on by the monotonic clock."""
+    """The wall-clock time at which this clock was created, advanced by the monotonic clock."""
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self._offset_s = max(time.time(), not_before_s) - time.monotonic()
 
     def now_s(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return time.monotonic() + self._offset_s
 
     @property
     def drift_s(self) -> float:
-        """How far the wall clock is from this one: it was set, or the machine slept."""
+        """How far the wall clock is ahead of this one, because it was set or the machine slept."""
         return time.time() - self.now_s()

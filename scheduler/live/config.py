@@ -1,4 +1,4 @@
-"""What the operator of a daemon can turn, in one file: `gavel config --example` prints it with every default."""
+"""The settings of a daemon, in one file: `gavel config --example` prints them with their defaults."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ PORT = 7070
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the journal is kept short, and what the scheduler keeps in mind."""
+    """How the journal is kept short, and how long the scheduler remembers ended jobs and keys."""
 
     snapshot_facts: Annotated[
-        int, "Facts between two snapshots of the state, from which a start reads on."
+        int, "Facts between two snapshots of the state. A start reads only the facts after a snapshot."
     ] = 50_000
     compact: Annotated[bool, "Delete records that two snapshots cover."] = True
     keep_jobs_s: Annotated[
         float, "How long ended jobs stay in memory; after that they are in history.db only. 0: always."
     ] = 2_592_000.0
     keep_keys_s: Annotated[
-        float, "How long idempotency keys are known; those of jobs in memory always are."
+        float, "How long idempotency keys are kept; those of jobs in memory are always kept."
     ] = 604_800.0
 
     def checked(self) -> Keeping:
-        """Return these settings. InvalidSpec names the field that cannot be right."""
+        """Return these settings, or raise InvalidSpec with the field that is wrong."""
         bounds.check_all(self, bounds.KEEPING)
         return self
 
 
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One scheduler daemon."""
+    """The settings of one scheduler daemon."""
 
     data_dir: Annotated[str, "Journal, tokens, keys, packages: one directory per daemon."] = (
         "~/.local/share/gavel"
@@ -52,7 +52,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "127.0.0.1:7070"
     )
     agents_listen: Annotated[
-        str, "Address for agents, with tls: they show their certificates there. Empty: the next port."
+        str, "Address for agents, with tls: they present certificates there. Empty: the next port."
     ] = ""
     tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or those named here."] = False
     tls_certificate: Annotated[str, "Certificate of this server with its chain, in PEM."] = ""
@@ -60,9 +60,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     auth: Annotated[Literal["none", "tokens"], "tokens, or none: every user of this machine is an admin."] = (
         "none"
     )
-    throughputs: Annotated[str, "A table of rates to begin with. Empty: the built-in estimates."] = ""
-    prices: Annotated[dict[str, float], "Prices per GPU-hour to begin with, by worker type."] = {}
-    solver_time_limit_s: Annotated[float, "When a policy must answer with the best it has."] = 20.0
+    throughputs: Annotated[str, "A table of rates to start with. Empty: the built-in estimates."] = ""
+    prices: Annotated[dict[str, float], "Prices per GPU-hour to start with, by worker type."] = {}
+    solver_time_limit_s: Annotated[
+        float, "How long a policy may compute before it must return its best answer so far."
+    ] = 20.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], "How much is logged: debug, info, warning or error."
     ] = "info"
@@ -73,12 +75,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scheduler: Annotated[Settings, "How jobs are scheduled."] = Settings()
 
     def checked(self) -> DaemonConfig:
-        """Return these settings. InvalidSpec names the field that cannot be right, and what to do."""
+        """Return these settings, or raise InvalidSpec with the field that is wrong and what to do."""
         for field in ("listen", "agents_listen"):
             if getattr(self, field) or field == "listen":
                 address_of(field, getattr(self, field))
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise InvalidSpec("tls_key", "and tls_certificate go together: name both, or neither")
+            raise InvalidSpec("tls_key", "and tls_certificate go together: set both, or neither")
         bounds.check_all(self, bounds.DAEMON)
         bounds.check_each("prices", self.prices, bounds.PRICE)
         if self.tls and self.auth != "tokens":
@@ -106,12 +108,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if not (self.tls and self.auth == "tokens"):
                 missing = " and ".join(
                     name
-                    for name, has in (("tls", self.tls), ("auth = 'tokens'", self.auth == "tokens"))
-                    if not has
+                    for name, is_set in (("tls", self.tls), ("auth = 'tokens'", self.auth == "tokens"))
+                    if not is_set
                 )
                 raise InvalidSpec(
                     field,
-                    f"is {text}, which others can reach, without {missing}",
+                    f"is {text}, which other machines can reach, without {missing}",
                     "run `gavel init` to make keys and a first token and set both, or listen on 127.0.0.1",
                 )
 
@@ -122,34 +124,34 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """The host and port that a server listens on."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the address."""
         return limits.is_loopback(self.host)
 
     def try_to_bind(self) -> None:
-        """OSError when nobody can listen there now: somebody else does, or it is not of this machine."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(where)
+        """Raise OSError if the address is in use, or is not an address of this machine."""
+        resolved = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = resolved[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def next(self) -> Address:
-        """The port after it; an unspecific port stays so."""
+        """Return the address with the next port. Port 0, which leaves the choice to the system, stays 0."""
         return Address(self.host, self.port + 1 if self.port else 0)
 
 
 def address_of(field: str, text: str) -> Address:
-    """`host:port`, `[v6]:port`, or a host alone, for the usual port."""
+    """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         host, port = text, str(PORT)
@@ -165,7 +167,7 @@ def daemon_config(
     more: Iterable[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> DaemonConfig:
-    """Return the settings: a file, over it the environment, over that flags by key and `more` ("KEY=VALUE")."""
+    """Return the settings of a file, overridden by the environment, and that by flags and `more` ("KEY=VALUE")."""
     overrides = [*environment(ENVIRONMENT, os.environ if variables is None else variables), *options(flags)]
     for pair in more:
         key, equals, value = pair.partition("=")

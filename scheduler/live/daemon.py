@@ -1,23 +1,20 @@
-"""The daemon: from a data directory to a scheduler that answers, and back.
+"""The daemon: it turns a data directory into a scheduler that answers, and stops it again.
 
-    start    the journal is recovered, a new epoch begins, leases that may be lost are said again, ports are opened
-    stop     no more calls, what was said is made durable, ports are closed; jobs go on under their leases
+    start    recover the journal, begin a new epoch, repeat the leases that may be lost, open the ports
+    stop     end the streams, close the ports, make all messages durable; jobs go on under their leases
 
-A write that fails ends the process: what is in memory is ahead of the disk then, and nobody was promised anything.
+A failed write to the journal ends the process: the memory is then ahead of the disk, but nothing was acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +41,7 @@ from scheduler.live.agents.join import joining
 from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.service import AgentsService
+from scheduler.live.announce import notify_service_manager, write_addresses
 from scheduler.live.api.services import People
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.clock import Clock
@@ -67,11 +65,16 @@ from traces.throughput_files import load_throughputs
 from traces.throughputs import Throughputs
 
 log = logging.getLogger("gavel.scheduler")
-STOP_S = 5.0  # that calls in flight may take when the daemon stops
-DRIFT_S = 5.0  # that the wall clock may be from ours
-RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000  # that may have been used since a backup was made
-CONFIG_FILE = "config file"  # Who set what the file says.
-REPORT_MAX = 20  # lines about a damaged journal that are shown
+# How long calls in flight may take when the daemon stops.
+STOP_S = 5.0
+# How far the wall clock may be from the daemon's clock before operators are warned.
+DRIFT_S = 5.0
+# The most epochs and ids that may have been used since a backup was made.
+RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000
+# The user who is recorded for the values of the config file.
+CONFIG_FILE = "config file"
+# How many lines are shown about a damaged journal.
+REPORT_MAX = 20
 
 
 class Daemon:
@@ -111,12 +114,13 @@ class Daemon:
         self.feed.listen((durable := DurableState(journal)).hear)
         self.rescue = rescue = Rescue(world, self.feed, durable, troubles)
         is_first = recovered.state.epoch == 0
-        self._number_on(core)
+        self._skip_used_numbers(core)
         *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.set_aside))
         world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
-        closing.push_async_callback(_cancelled, asyncio.create_task(solver.run(), name="solver"))
-        closing.push_async_callback(self._drain)  # after the ports: calls in flight get their answers first
-        await self._open_ports(closing)
+        closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
+        # The ports, opened next, close before this: calls in flight still get their answers.
+        closing.push_async_callback(self._drain)
+        await self._open_services(closing)
         self.people.changes.on_end = lines.job_ended
         perform(world, outcome.effects, rescue)
         keeper = Keeper(
@@ -126,10 +130,11 @@ class Daemon:
             snapshot_facts=config.keeping.snapshot_facts,
             compact=config.keeping.compact,
         )
-        self._loop = asyncio.create_task(self._drive(keeper), name="core")
+        self._loop = asyncio.create_task(self._run_core(keeper), name="core")
         self._loop.add_done_callback(self._core_ended)
         await self._configure(is_first)
-        self._say_where(closing)
+        closing.callback(write_addresses(config, self.listen, self.agents_listen).unlink, True)
+        notify_service_manager()
         log.info(
             "epoch %(epoch)d: %(jobs)d jobs, %(nodes)d nodes; listening on %(listen)s",
             {
@@ -140,86 +145,111 @@ class Daemon:
             },
         )
 
-    async def _open_ports(self, closing: AsyncExitStack) -> None:
-        """Everything that is reached from outside. Calls that come before the loop runs wait for it."""
-        config, world, folder = self.config, self.world, self.folder
+    async def _open_services(self, closing: AsyncExitStack) -> None:
+        """Start the services and open their ports. Calls that arrive before the core's loop runs wait for it.
+
+        When the daemon stops, `closing` undoes these steps in reverse: streams end, then ports close, then services.
+        """
+        config, keys = self.config, Keys(self.folder / "tls")
+        attempts = self._open_attempts(closing)
+        self.world.links = links = Links(self.world, config.agents)
+        relay = LogRelay(links, attempts, self.world.state)
+        for listener in (attempts.listen, relay.listen, links.listen):
+            self.feed.listen(listener)
+        self.people = people = await self._start_people(closing, Reach(links, relay), attempts)
+        closing.push_async_callback(_cancel, asyncio.create_task(links.watch(), name="links"))
         listen = address_of("listen", config.listen)
-        keys = Keys(folder / "tls")
-        world.links = links = Links(world, config.agents)
-        attempts = Attempts(folder / "attempts.db")
+        agents_service = partial(AgentsService, links, relay, people.packages)
+        if config.tls:
+            assert people.access is not None, "the settings were checked: with TLS there are tokens"
+            linking = agents_service(certificates=True, revoked=people.access.is_revoked)
+            self.agents_listen = await self._open_agents_port(closing, linking, keys, listen.next())
+            join = joining(people.access, keys, lambda: str(self.agents_listen))
+            agents = agents_service(certificates=True, joining=join)
+        else:
+            agents = agents_service()
+        upkeep = UpkeepService(self._journal, self.folder, VERSION)
+        services = [
+            *people.services(),
+            (cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep),
+            _agents(agents),
+        ]
+        port = Port(services, [people.guard], credentials(config, keys) if config.tls else None)
+        self.listen = await self._open(closing, port, listen, "--listen")
+        self.agents_listen = self.agents_listen or self.listen
+        closing.push_async_callback(self._end_streams, links)
+
+    def _open_attempts(self, closing: AsyncExitStack) -> Attempts:
+        """Open the table of attempts, with those that run now."""
+        attempts = Attempts(self.folder / "attempts.db")
         closing.callback(attempts.close)
         self._replaced = [attempts.warning]
-        attempts.note(holding.lease for holding in world.state.leases.values())
-        relay = LogRelay(links, attempts, world.state)
-        self.feed.listen(attempts.listen)
-        self.feed.listen(relay.listen)
-        self.feed.listen(links.listen)
-        reach = Reach(links, relay)
-        self.people = people = People(
-            world,
+        attempts.note(holding.lease for holding in self.world.state.leases.values())
+        return attempts
+
+    async def _start_people(self, closing: AsyncExitStack, reach: Reach, attempts: Attempts) -> People:
+        """Start the services for users, which end with `closing`. CannotOpen if no token could use them."""
+        people = People(
+            self.world,
             self.feed,
             reach,
-            folder,
-            config.people,
-            config.auth,
+            self.folder,
+            self.config.people,
+            self.config.auth,
             self._warnings,
             attempts,
-            config.keeping,
+            self.config.keeping,
         )
         self._replaced += [people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
-            raise CannotOpen(f"{folder / 'access.db'} holds no token, so nobody could call; {REMEDY}")
-        await closing.enter_async_context(people)
-        closing.push_async_callback(_cancelled, asyncio.create_task(links.watch(), name="links"))
-        upkeep = UpkeepService(self._journal, folder, VERSION)
-        services = [*people.services(), (cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep)]
-        if config.tls:
-            assert people.access is not None, "the settings were checked: with TLS there are tokens"
-            revoked = people.access.is_revoked
-            own = AgentsService(links, relay, people.packages, certificates=True, revoked=revoked)
-            guard = Guard(ByCertificate(), people.audit, CallPlaces(config.people))
-            port = Port([_agents(own)], [guard], credentials(config, keys, agents=True))
-            at = config.agents_listen
-            await port.open(address_of("agents_listen", at) if at else listen.next(), "agents_listen")
-            closing.push_async_callback(port.close, STOP_S)
-            closing.push_async_callback(_cancelled, asyncio.create_task(self._watch(port)))
-            self.agents_listen = port.address
-            join = joining(people.access, keys, lambda: str(self.agents_listen))
-            services.append(
-                _agents(AgentsService(links, relay, people.packages, certificates=True, joining=join))
+            raise CannotOpen(
+                f"{self.folder / 'access.db'} holds no token, so every call would be refused; {REMEDY}"
             )
-        else:
-            services.append(_agents(AgentsService(links, relay, people.packages)))
-        given = credentials(config, keys) if config.tls else None
-        port = Port(services, [people.guard], given)
-        await port.open(listen, "--listen")
+        await closing.enter_async_context(people)
+        return people
+
+    async def _open_agents_port(
+        self, closing: AsyncExitStack, service: AgentsService, keys: Keys, default: Address
+    ) -> Address:
+        """Open the port on which agents present their certificates. Return its address."""
+        guard = Guard(ByCertificate(), self.people.audit, CallPlaces(self.config.people))
+        port = Port([_agents(service)], [guard], credentials(self.config, keys, agents=True))
+        wanted = self.config.agents_listen
+        address = address_of("agents_listen", wanted) if wanted else default
+        return await self._open(closing, port, address, "agents_listen")
+
+    async def _open(self, closing: AsyncExitStack, port: Port, address: Address, option: str) -> Address:
+        """Open a port, which is watched from now on and closed with `closing`. Return its address."""
+        opened = await port.open(address, option)
         closing.push_async_callback(port.close, STOP_S)
-        closing.callback(links.close)  # before the ports: a stream never ends by itself
-        closing.push_async_callback(people.guard.streams.stop, STOP_S)
-        closing.callback(links.stop)  # without TLS, links are streams too
-        closing.push_async_callback(_cancelled, asyncio.create_task(self._watch(port)))
-        self.listen = port.address
-        self.agents_listen = self.agents_listen or port.address
+        closing.push_async_callback(_cancel, asyncio.create_task(self._watch(port)))
+        return opened
+
+    async def _end_streams(self, links: Links) -> None:
+        """End all streams, which never end by themselves, so that the ports can close."""
+        # Without TLS the links are streams of the guarded port too: no agent counts as silent because we end them.
+        links.stop()
+        await self.people.guard.streams.stop(STOP_S)
+        links.close()
 
     def _warnings(self) -> Sequence[str]:
-        """What an operator should know, beside what the services find."""
-        found = [*self._journal_report, *filter(None, self._replaced), *self.rescue.warnings()]
+        """Return the warnings for an operator that the services do not find themselves."""
+        warnings = [*self._journal_report, *filter(None, self._replaced), *self.rescue.warnings()]
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
-            found.append(
-                f"the wall clock was set by {drift_s:+.0f} s since the start; times are shown by the old one "
-                "until the daemon is restarted"
+            warnings.append(
+                f"the wall clock was set by {drift_s:+.0f} s since the start; times follow the old clock until the "
+                "daemon is restarted"
             )
         if self.config.auth == "none":
-            found.append("everybody on this machine is an admin (auth = 'none')")
-        return found
+            warnings.append("every user of this machine is an admin (auth = 'none')")
+        return warnings
 
-    def _number_on(self, core: Core) -> None:
-        """Numbers that somebody may remember are not used again: an agent, were they of lease 1 of another time, would
-        be believed about lease 1 of now.
+    def _skip_used_numbers(self, core: Core) -> None:
+        """Skip the numbers that a lost journal may have used: an old lease 1 must not be taken for the current one.
 
-        In a new directory epochs and leases go by the clock, because there may have been an older one. In one that was
-        restored from a backup they go on from far beyond what may have been given away since, and so do jobs.
+        In a new directory, epochs and leases begin at a number taken from the clock, because an older directory may
+        have existed. In one restored from a backup they, and jobs, continue far beyond all that was used since.
         """
         state, now_s, marker = core.state, self.world.now_s(), self.folder / RESTORED
         is_first, is_restored = state.epoch == 0, marker.exists()
@@ -235,26 +265,24 @@ class Daemon:
         self.feed.append(now_s, [fact])
         if is_restored:
             marker.unlink()
-            log.warning(
-                "this directory was restored from a backup: what was done after it was made is not known"
-            )
+            log.warning("this directory was restored from a backup: changes made after the backup are lost")
 
     async def _configure(self, is_first: bool) -> None:
-        """What the file says holds once, when it has changed: what people have set since then stays.
+        """Apply the settings, rates and prices of the config file, if they changed since they were last applied.
 
-        It is in force before anybody is told that we run, and noted when it is durable: a start that ends before leaves
-        it to the next one.
+        An unchanged file leaves the values that users have set since then. The digests are written once the messages
+        are durable: if this start breaks off earlier, the next one applies the file.
         """
         config, messages = self.config, list[Message]()
         settings, rates = self.folder / "settings.json", self.folder / "rates.json"
         new = {
-            settings: _changed(settings, config.scheduler),
-            rates: _changed(rates, {"throughputs": config.throughputs, "prices": config.prices}),
+            settings: _new_digest(settings, config.scheduler),
+            rates: _new_digest(rates, {"throughputs": config.throughputs, "prices": config.prices}),
         }
         if new[settings]:
             messages.append(Configure(settings=config.scheduler, user=CONFIG_FILE))
         if new[rates] or is_first:
-            table = _table(config.throughputs)
+            table = _rates(config.throughputs)
             messages.append(GiveRates(**table.rows(), user=CONFIG_FILE))
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
@@ -265,7 +293,7 @@ class Daemon:
                     path.write_text(digest)
 
     async def _durable(self, messages: Sequence[Message]) -> bool:
-        """Tell the core this, and wait; False if the core failed on it, or ended before it was durable."""
+        """Wait until the core made these messages durable. False if it failed on one of them, or ended before."""
         if not messages:
             return True
         assert self._loop is not None
@@ -278,13 +306,13 @@ class Daemon:
         return waiting.done() and all(waiting.result())
 
     async def _watch(self, port: Port) -> None:
-        """A scheduler that cannot be reached is of no use: end it, so that it is started again."""
+        """Stop the daemon when a port is lost: out of reach it is of no use, and its service manager restarts it."""
         self._lost = await port.lost()
         log.critical("stopping: %(why)s", {"why": str(self._lost)})
         self._stop.set()
 
     async def ended(self) -> None:
-        """Wait until somebody calls `stop`, or we cannot go on: then the error of the core or of a port is raised."""
+        """Wait until `stop` is called, or the daemon cannot go on. Then raise the error of the core or the port."""
         await self._stop.wait()
         if self._loop is not None and self._loop.done():
             self._loop.result()
@@ -292,40 +320,23 @@ class Daemon:
             raise self._lost
 
     def stop(self) -> None:
-        """End `ended`."""
+        """Let `ended` return."""
         self._stop.set()
 
-    async def _drive(self, keeper: Keeper) -> None:
+    async def _run_core(self, keeper: Keeper) -> None:
         await drive(self.world.core, self.world, self.feed, keeper, self.rescue)
-        await keeper.keep()  # a planned stop: the next start reads no facts
+        # After this snapshot, the next start has no facts to read.
+        await keeper.keep()
 
     def _core_ended(self, _: asyncio.Task[None]) -> None:
         self.world.give_up()
         self._stop.set()
 
     async def _drain(self) -> None:
-        """What has been said is handled and durable; then the core's loop ends."""
+        """Wait until all messages are handled and durable, and the core's loop has ended."""
         self.world.stop()
         if self._loop is not None:
             await asyncio.wait([self._loop])
-
-    def _say_where(self, closing: AsyncExitStack) -> None:
-        """For commands on the same machine, and for service managers."""
-        own = self.config.tls and not self.config.tls_certificate
-        where = {
-            "pid": os.getpid(),
-            "listen": str(self.listen),
-            "agents_listen": str(self.agents_listen),
-            "tls": self.config.tls,
-            "ca": str((self.folder / "tls" / "ca.pem").absolute()) if own else "",
-        }
-        path = self.folder / "daemon.json"
-        path.with_suffix(".tmp").write_text(json.dumps(where))
-        path.with_suffix(".tmp").rename(path)
-        closing.callback(path.unlink, True)
-        if notify := os.environ.get("NOTIFY_SOCKET"):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
-                manager.sendto(b"READY=1", notify.replace("@", "\0", 1))
 
 
 def _agents(service: AgentsService) -> Service:
@@ -333,21 +344,21 @@ def _agents(service: AgentsService) -> Service:
 
 
 def _refused(end: asyncio.Future[bool], why: str) -> None:
-    log.error("settings or rates of the configuration are not in force: %s", why)
+    log.error("the settings or rates of the config file did not take effect: %s", why)
     end.set_result(False)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _table(path: str) -> Throughputs:
+def _rates(path: str) -> Throughputs:
     return load_throughputs(path) if path else default_throughputs()
 
 
-def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
-    """The digest of this, to be noted there, if it is something else than at the last start; empty: it is the same."""
+def _new_digest(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
+    """Return the digest of a value, or an empty text if the file at `path` already holds this digest."""
     digest = hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
     if path.exists() and not path.is_file():
         raise CannotOpen(f"{path} is not a regular file; move it away")
@@ -357,25 +368,26 @@ def _changed(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:
 
 
 def serve(config: DaemonConfig) -> int:
-    """Run a daemon until it is told to stop; the exit status."""
-    # Whoever has put something in the place of standard error, a test say, wants to read it there.
+    """Run a daemon until a signal stops it, and return the exit status."""
+    # If standard error was replaced, by a test for example, log lines go to the replacement.
     lines = CoreLines() if sys.stderr is not None and sys.stderr is sys.__stderr__ else None
     log_to(lines.stream if lines else None, config.log_level, config.log_json)
     try:
         asyncio.run(_serve(config, lines))
     except (JournalError, CannotOpen, PortTaken, PortClosed, ConfigError, OSError) as error:
         log.debug("stopped", exc_info=True)
-        what = str(error)
+        reason = str(error)
         if isinstance(error, OSError) and error.strerror:
-            what = f"{error.filename or config.folder}: {error.strerror.lower()}"
-        print(f"gavel serve: {what}", file=sys.stderr)
+            reason = f"{error.filename or config.folder}: {error.strerror.lower()}"
+        print(f"gavel serve: {reason}", file=sys.stderr)
         return 1
     return 0
 
 
 async def _serve(config: DaemonConfig, lines: CoreLines | None) -> None:
     starting = Daemon(config)
-    for number in (signal.SIGTERM, signal.SIGINT):  # before anybody is told that it runs
+    # Handle signals before anything reports that the daemon runs.
+    for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, starting.stop)
     async with starting as daemon:
         if lines is not None:

@@ -1,4 +1,4 @@
-"""Facts as they become durable, for whoever watches: watchers of jobs and rounds, usage, the audit log."""
+"""The feed of durable records: watchers of jobs and rounds, usage and the log read from it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from scheduler.core.facts import Fact
 from scheduler.drive import Journal
 from scheduler.live.troubles import Troubles
 
-WAITING_MAX = 10_000  # records that a slow reader may be behind
+# How many records a slow reader may be behind.
+WAITING_MAX = 10_000
 
 Listener = Callable[[float, Sequence[Fact]], None]
 Queue = asyncio.Queue[tuple[float, Sequence[Fact]] | None]
 
 
-class Fell(Exception):
-    """This reader was too slow, and has missed something: it has to begin again."""
+class FellBehind(Exception):
+    """The reader was too slow and missed records: it has to start again."""
 
 
 class Feed:
-    """A journal that tells everybody what has become durable in it."""
+    """A journal that passes every durable record on to its listeners and readers."""
 
     def __init__(self, journal: Journal, troubles: Troubles | None = None) -> None:
         self._journal = journal
@@ -30,13 +31,14 @@ class Feed:
         self._readers: set[Queue] = set()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Durable on return, and said to all who listen."""
+        """Make a record durable, then pass it on to all listeners and readers."""
         self._journal.append(now_s, facts)
         for listener in self._listeners:
             try:
                 listener(now_s, facts)
-            except Exception as error:  # the facts are durable: who only watches must not end the scheduler
-                self.troubles.note("passing on what was recorded failed", error, facts)
+            # The facts are durable: the failure of a listener must not end the scheduler.
+            except Exception as error:
+                self.troubles.note("a listener failed on a record", error, facts)
         for reader in list(self._readers):
             if reader.qsize() >= WAITING_MAX:
                 self._readers.discard(reader)
@@ -45,16 +47,19 @@ class Feed:
                 reader.put_nowait((now_s, facts))
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """All facts, oldest first."""
+        """Yield all facts with their times, oldest first."""
         return self._journal.read()
 
     def listen(self, listener: Listener) -> None:
-        """Call this with every record from now on. It must be quick. What it raises is logged."""
+        """Call the listener with every record from now on. It must be quick. Errors that it raises are logged."""
         self._listeners.append(listener)
 
     @contextmanager
     def follow(self) -> Iterator[AsyncIterator[tuple[float, Sequence[Fact]]]]:
-        """Every record from now on, however late one begins to read; Fell for a reader that does not keep up."""
+        """Yield a reader of every record from now on, however late the reading begins.
+
+        The reader raises FellBehind when it is more than WAITING_MAX records late.
+        """
         queue: Queue = asyncio.Queue()
         self._readers.add(queue)
         try:
@@ -66,4 +71,4 @@ class Feed:
 async def _all_of(queue: Queue) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
     while (record := await queue.get()) is not None:
         yield record
-    raise Fell("the reader was too slow")
+    raise FellBehind("the reader was too slow")

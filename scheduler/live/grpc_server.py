@@ -1,12 +1,12 @@
 """A gRPC server that no caller can close.
 
-The main loop of `grpc.aio` decodes the name of every method that it does not know. A name that is not UTF-8 raises
-there, which ends the loop and closes the port for good while the process lives on; one request without a token is
-enough. Here the calls of unknown methods never reach that loop: they are answered UNIMPLEMENTED, whatever their name.
-All methods that are served are registered by name, which the generated code does.
+The main loop of `grpc.aio` decodes the name of every unknown method. A name that is not UTF-8 raises an error there,
+which ends the loop and closes the port for good while the process lives on; one request without a token is enough.
+Here the calls of unknown methods never reach that loop: they are answered UNIMPLEMENTED, whatever their name. The
+generated code registers all methods that are served by name.
 
-This overrides two internals of grpcio, so `tests/live/test_listening.py` sends such a request to a real port. Whatever
-else might end the loop, `ended` tells, and the daemon stops with an error so that it is started again.
+This overrides two internals of grpcio, so `tests/live/test_listening.py` sends such a request to a real port. If
+anything else ends the loop, `ended` reports it, and the daemon stops with an error so that it is started again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SturdyServer(Server):
         self._server = _Core(self._loop, None, (), tuple(interceptors), tuple(options), None)
 
     async def ended(self, within_s: float) -> str:
-        """Why the server has stopped by itself; empty: within so many seconds it did not."""
+        """Wait until the server stops by itself, and return why; empty if it still runs after `within_s`."""
         try:
             runs = await self.wait_for_termination(within_s)
         except Exception as error:
@@ -41,7 +41,7 @@ class SturdyServer(Server):
 
 
 class _Core(cygrpc.AioServer):  # type: ignore[misc]
-    """Takes the calls of unknown methods away from the main loop."""
+    """A server core that keeps the calls of unknown methods away from the main loop."""
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
         if method is not None:
@@ -50,7 +50,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         return asyncio.get_running_loop().create_task(self._refuse_unknown())
 
     async def _refuse_unknown(self) -> None:
-        """Answer the calls of unknown methods, until the server shuts down: then asking for the next one raises."""
+        """Refuse calls of unknown methods until the server shuts down, when waiting for the next call raises."""
         answering: set[asyncio.Task[None]] = set()
         while True:
             call = await self._request_call()
@@ -63,5 +63,6 @@ async def _refuse(call: Any) -> None:
     context = cygrpc._ServicerContext(call, None, None, asyncio.get_running_loop())
     try:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method in this release")
-    except Exception as error:  # AbortError, or the caller has gone
+    # This is an AbortError, or the caller has left.
+    except Exception as error:
         log.debug("refused the call of an unknown method: %r", error)

@@ -1,7 +1,7 @@
-"""Which jobs each durable record changed, for all who watch; how many are in each state, and whose are unfinished.
+"""The jobs that each durable record changed, for watchers; and counts of jobs by state and of unfinished ones by user.
 
-A watcher is told names, not copies: whoever reads slowly gets each job as it is when its turn comes, and never falls
-behind by more than there are jobs.
+A watcher receives names, not copies: a slow watcher sees each job as it is at the time of reading, and its backlog is
+never longer than the list of jobs.
 """
 
 from __future__ import annotations
@@ -18,55 +18,58 @@ from scheduler.model.jobs import Job, JobState
 
 
 class Pending:
-    """Jobs that a watcher has yet to look at, each once, oldest change first."""
+    """The changed jobs that a watcher has yet to read, each once, oldest change first."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, float] = {}
-        self._some = asyncio.Event()
+        self._not_empty = asyncio.Event()
 
     def add(self, jobs: set[str], at_s: float) -> None:
-        """These changed."""
+        """Add jobs that changed at this time. A job that is pending already keeps its earlier time."""
         for job in jobs:
             self._jobs.setdefault(job, at_s)
-        self._some.set()
+        self._not_empty.set()
 
     def __contains__(self, job: object) -> bool:
         return job in self._jobs
 
     async def take(self) -> dict[str, float]:
-        """All that is pending, with the time of the first change; waits until there is something."""
-        await self.some()
+        """Wait until jobs are pending, then remove and return them, each with the time of its first change."""
+        await self.wait()
         return self.take_now()
 
-    async def some(self) -> None:
-        """Wait until something is pending."""
-        await self._some.wait()
+    async def wait(self) -> None:
+        """Wait until a job is pending."""
+        await self._not_empty.wait()
 
     def take_now(self) -> dict[str, float]:
-        """All that is pending, which may be nothing."""
-        self._some.clear()
+        """Remove and return the pending jobs, if any, without waiting."""
+        self._not_empty.clear()
         jobs, self._jobs = self._jobs, {}
         return jobs
 
 
 class JobChanges:
-    """Listens to the feed: `feed.listen(changes.hear)`."""
+    """The changes of jobs, read from the feed: `feed.listen(changes.hear)`."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         # Called once for each job that ends, however it ends.
         self.on_end: Callable[[Job], object] = lambda job: None
         self._job_of = {name: holding.lease.job for name, holding in state.leases.items()}
-        self._known_as = {job.id: job.state for job in state.jobs.values()}
-        self.states: Counter[JobState] = Counter(self._known_as.values())
-        self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())  # by user
-        self.rates: dict[str, float] = {}  # steps per second by lease, between its last two reports
-        self._made: dict[str, tuple[float, float]] = {}  # steps, and seconds of stepping, as reported last
+        self._state_of = {job.id: job.state for job in state.jobs.values()}
+        self.states: Counter[JobState] = Counter(self._state_of.values())
+        # By user.
+        self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())
+        # Steps per second by lease, between its last two reports.
+        self.rates: dict[str, float] = {}
+        # Steps and seconds of stepping in the last report of each lease.
+        self._last_steps: dict[str, tuple[float, float]] = {}
         self._watchers: list[Pending] = []
 
     @contextmanager
     def watch(self) -> Iterator[Pending]:
-        """Everything that changes from now on."""
+        """Yield the pending jobs of a new watcher, which follows changes from now until the context ends."""
         pending = self.pending()
         try:
             yield pending
@@ -74,13 +77,13 @@ class JobChanges:
             self._watchers.remove(pending)
 
     def pending(self) -> Pending:
-        """Everything that changes from now on, for somebody who never stops watching."""
+        """Return the pending jobs of a new watcher that follows changes from now on and never stops."""
         pending = Pending()
         self._watchers.append(pending)
         return pending
 
     def hear(self, at_s: float, facts: Sequence[f.Fact]) -> None:
-        """A record is durable, and in the state."""
+        """Take in a record that is durable and already applied to the state."""
         changed: set[str] = set()
         for fact in facts:
             changed.update(self._changed(fact))
@@ -103,34 +106,35 @@ class JobChanges:
                 names = [name for name, _ in fact.rebundled]
                 if isinstance(fact, f.RoundPlanned):
                     names += fact.ended
-                yield from self._known(names)
+                yield from self._jobs_of(names)
             case f.LeasesStarted():
                 for name in fact.leases:
                     if name in job_of:
-                        self._made[name] = (self._state.jobs[job_of[name]].steps_done, 0.0)
-                yield from self._known(fact.leases)
+                        self._last_steps[name] = (self._state.jobs[job_of[name]].steps_done, 0.0)
+                yield from self._jobs_of(fact.leases)
             case f.LeasesResumed():
-                yield from self._known(fact.leases)
+                yield from self._jobs_of(fact.leases)
             case f.LeaseRecalled():
-                yield from self._known((fact.lease,))
+                yield from self._jobs_of((fact.lease,))
             case f.ProgressMade():
-                for made in fact.progress:
-                    self._measure(made)
-                yield from self._known([made.lease for made in fact.progress])
+                for progress in fact.progress:
+                    self._measure(progress)
+                yield from self._jobs_of([progress.lease for progress in fact.progress])
             case f.LeaseClosed():
-                yield from self._known((fact.exit.lease,))
-                for of_lease in (job_of, self.rates, self._made):
+                yield from self._jobs_of((fact.exit.lease,))
+                for of_lease in (job_of, self.rates, self._last_steps):
                     of_lease.pop(fact.exit.lease, None)
             case _:
                 pass
 
-    def _measure(self, made: Progress) -> None:
-        steps, stepping_s = self._made.get(made.lease, (made.steps, made.stepping_s))
-        if made.stepping_s > stepping_s and made.steps >= steps:
-            self.rates[made.lease] = (made.steps - steps) / (made.stepping_s - stepping_s)
-        self._made[made.lease] = (made.steps, made.stepping_s)
+    def _measure(self, progress: Progress) -> None:
+        lease, reported = progress.lease, (progress.steps, progress.stepping_s)
+        steps, stepping_s = self._last_steps.get(lease, reported)
+        if progress.stepping_s > stepping_s and progress.steps >= steps:
+            self.rates[lease] = (progress.steps - steps) / (progress.stepping_s - stepping_s)
+        self._last_steps[lease] = reported
 
-    def _known(self, leases: Sequence[str]) -> Iterator[str]:
+    def _jobs_of(self, leases: Sequence[str]) -> Iterator[str]:
         for lease in leases:
             job = self._job_of.get(lease)
             if job is not None:
@@ -140,19 +144,20 @@ class JobChanges:
 
     def _forget(self, jobs: Sequence[str]) -> None:
         for name in jobs:
-            state = self._known_as.pop(name, None)
+            state = self._state_of.pop(name, None)
             if state is not None:
                 self.states[state] -= 1
 
     def _count(self, changed: set[str]) -> None:
         for name in changed:
             job = self._state.jobs.get(name)
-            if job is None:  # forgotten in the same record
+            # The same record may have forgotten the job.
+            if job is None:
                 continue
-            before = self._known_as.get(name)
+            before = self._state_of.get(name)
             if job.state is before:
                 continue
-            self._known_as[name] = job.state
+            self._state_of[name] = job.state
             self.states[job.state] += 1
             if before is not None:
                 self.states[before] -= 1

@@ -1,7 +1,7 @@
-"""Where the daemon listens: one port for people, and with TLS another one for agents.
+"""The ports that the daemon listens on: one for users, and with TLS another one for agents.
 
-gRPC in Python either asks every client of a port for a certificate or none of them; so agents, who have one, get a
-port of their own. Without TLS, on loopback alone, there is one port for all.
+gRPC in Python either asks every client of a port for a certificate or none of them, so agents, which have certificates,
+get a port of their own. Without TLS, which is possible on loopback only, one port serves all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from scheduler.live.api.services import SERVER_OPTIONS
 from scheduler.live.config import Address, DaemonConfig
 from scheduler.live.grpc_server import SturdyServer
 
-LOOK_S = 5.0  # between two looks at whether a port still listens
-FILES_KEPT = 256  # descriptors that connections may not take: journal, packages, solver
+# The time between two checks of whether a port still listens.
+CHECK_S = 5.0
+# The descriptors that connections must leave to the journal, packages and the solver.
+FILES_RESERVED = 256
 CONNECTIONS_MIN = 64
 
-Service = tuple[Callable[[Any, Any], None], Any]  # how it is added to a server, and itself
+# The generated function that adds a service to a server, and the service.
+Service = tuple[Callable[[Any, Any], None], Any]
 OPTIONS = (
     *SERVER_OPTIONS,
     ("grpc.keepalive_permit_without_calls", 1),
@@ -43,7 +46,7 @@ NAMES = tuple(
 
 
 class Reach:
-    """Nodes, as the services for people see them: what they print, what is known of them, and an end to them."""
+    """The nodes as the services for users see them: their output, their reports, and a way to end their links."""
 
     def __init__(self, links: Links, relay: LogRelay) -> None:
         self.view = links.view
@@ -52,7 +55,7 @@ class Reach:
 
 
 def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> grpc.ServerCredentials:
-    """TLS with the server's certificate; from agents one of ours is asked for, and they are shown one of ours."""
+    """Return TLS credentials. On the port for agents both sides present certificates of this scheduler's authority."""
     try:
         if config.tls_certificate and not agents:
             pair = Path(config.tls_key).read_bytes(), Path(config.tls_certificate).read_bytes()
@@ -67,9 +70,9 @@ def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> gr
 
 
 def connections_max() -> int:
-    """How many connections each of two ports may have, so that the process never runs out of descriptors.
+    """Return how many connections each of two ports may have, so that the process never runs out of descriptors.
 
-    Its limit is first raised to what the system allows.
+    First raise the limit of descriptors to what the system allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -78,19 +81,19 @@ def connections_max() -> int:
             soft = hard
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20
-    return max((soft - FILES_KEPT) // 2, CONNECTIONS_MIN)
+    return max((soft - FILES_RESERVED) // 2, CONNECTIONS_MIN)
 
 
 class PortTaken(Exception):
-    """Somebody else listens there."""
+    """The address is in use, or is not an address of this machine."""
 
 
 class PortClosed(Exception):
-    """A port of ours no longer listens, although nobody asked for that."""
+    """A port of the daemon stopped listening by itself."""
 
 
 class Port:
-    """One address with its services, and with those that say what is served and how it is."""
+    """One address with its services, and with gRPC's services for reflection and health."""
 
     def __init__(
         self,
@@ -98,8 +101,8 @@ class Port:
         interceptors: Sequence[ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        most = ("grpc.max_allowed_incoming_connections", connections_max())
-        self._server = SturdyServer(interceptors, (*OPTIONS, most))
+        limit = ("grpc.max_allowed_incoming_connections", connections_max())
+        self._server = SturdyServer(interceptors, (*OPTIONS, limit))
         self._credentials = credentials
         for add, service in services:
             add(service, self._server)
@@ -110,10 +113,14 @@ class Port:
         )
         self.address: Address | None = None
 
-    async def open(self, address: Address, what: str) -> None:
-        """Listen. An unspecific port (0) becomes a specific one; PortTaken, with the remedy, when it cannot be had."""
+    async def open(self, address: Address, option: str) -> Address:
+        """Listen on this address, and return it with the port that the system chose in place of port 0.
+
+        PortTaken names the remedy, with the `option` that sets the address.
+        """
         try:
-            address.try_to_bind()  # gRPC would write a line of its own to the log where it cannot
+            # If this fails we report it. gRPC would add a line of its own to the log.
+            address.try_to_bind()
             if self._credentials is None:
                 port = self._server.add_insecure_port(str(address))
             else:
@@ -122,28 +129,30 @@ class Port:
             port = 0
         if not port:
             raise PortTaken(
-                f"cannot listen on {address}: another program does, or the address is not of this machine; "
-                f"stop that program or choose another with {what}"
+                f"cannot listen on {address}: another program uses it, or it is not an address of this machine; "
+                f"stop that program or choose another address with {option}"
             )
         await self._server.start()
         self.address = Address(address.host, port)
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         for name in NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return self.address
 
     async def lost(self) -> PortClosed:
-        """Wait until the port no longer listens; of use only until `close` is called.
+        """Wait until the port stops listening by itself, and return the error. Cancel this before `close`.
 
-        A server may end by itself, and gRPC gives its socket up after some errors of the system (out of memory, say).
+        A server may end by itself, and gRPC gives up its socket after some system errors, such as out of memory.
         """
         assert self.address is not None
-        while not (why := await self._server.ended(within_s=LOOK_S)):
+        while not (why := await self._server.ended(within_s=CHECK_S)):
             with suppress(OSError):
-                self.address.try_to_bind()  # which fails while anybody listens there
+                # Binding fails as long as the port listens.
+                self.address.try_to_bind()
                 return PortClosed(f"nothing listens on {self.address} any more")
-        return PortClosed(f"the server on {self.address} has ended: {why}")
+        return PortClosed(f"the server on {self.address} stopped: {why}")
 
     async def close(self, grace_s: float) -> None:
-        """No more calls; those in flight may finish within the grace time."""
+        """Take no more calls, and give those in flight the grace time to finish."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

@@ -1,6 +1,6 @@
-"""What the services for people ask of the agents' links: what a job printed, and what is known of a node.
+"""The interfaces through which the services for users read the output of jobs and the reports of nodes.
 
-`Links` of scheduler/live/agents/links.py provides both; tests provide them without agents.
+`LogRelay` and `Links` of scheduler/live/agents/ implement them; tests implement them without agents.
 """
 
 from __future__ import annotations
@@ -14,44 +14,50 @@ from protos.gavel.v1 import jobs_pb2
 
 
 class LogUnavailable(Exception):
-    """What was asked for cannot be read (now): in words for the reader."""
+    """Output cannot be read, or not now. The message is for the user."""
 
 
 class LogSource(Protocol):
-    """Where the output of jobs comes from."""
+    """The source of the output of jobs."""
 
     def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncIterator[jobs_pb2.LogChunk]:
-        """What a job printed, oldest first. LogUnavailable where nobody who has it can be reached.
+        """Yield a job's output, oldest first. LogUnavailable if no node that has it can be reached.
 
-        `attempt` 0: all that are still there. `follow`: on until the job has ended for good and all is said.
-        Leaving the iterator ends the reading.
+        `attempt` 0: all attempts whose output still exists. `follow`: go on until the job has ended for good and all
+        its output was read. Leaving the iterator ends the reading.
         """
         ...
 
 
 class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as its agent describes it."""
+    """A GPU as its agent reports it."""
 
     name: str = ""
     uuid: str = ""
     memory_gb: float = 0.0
     memory_used_gb: float = 0.0
     temperature_c: float = 0.0
-    broken: str = ""  # why it is out of service
-    withheld: str = ""  # what an ended job may have left on it
+    # The reason why the GPU is out of service.
+    broken: str = ""
+    # The remains that an ended job may have left on the GPU.
+    withheld: str = ""
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says of its node beside what the core needs to know."""
+    """The part of an agent's reports about its node that the core does not need."""
 
-    heard_s: float  # from it, last
+    # When the last message of the agent arrived.
+    heard_s: float
     agent_version: str = ""
     driver_version: str = ""
-    storage: str = ""  # nodes with the same see the same checkpoints
-    speed: float = 0.0  # of emulated GPUs; 0: real ones
-    containment: str = ""  # how the processes of a job are held together
+    # Nodes with equal values share their checkpoint directory.
+    storage: str = ""
+    # The speed of emulated GPUs; 0 for real ones.
+    speed: float = 0.0
+    # How the agent holds the processes of a job together.
+    containment: str = ""
     gpus: dict[int, GpuSeen] = {}
 
 
@@ -63,5 +69,5 @@ class NodeSource(Protocol):
         ...
 
     def cut_off(self, node: str, why: str) -> bool:
-        """End its link at once; whether there was one."""
+        """End the link of a node at once. Return whether it had one."""
         ...

@@ -1,8 +1,8 @@
-"""The SQLite files beside the journal: readable for their owner alone, and checked when they are opened.
+"""The SQLite files beside the journal: readable by their owner alone, and checked when they are opened.
 
-- A damaged file that can be made again, or is a convenience only, is renamed to `NAME.damaged-1` (or the next free
-  number) and an empty one takes its place. A warning says what was lost, in the log and in `gavel status`.
-- A damaged file that nothing can replace (the tokens) stays as it is, and `CannotOpen` says what to do.
+- A damaged file that can be rebuilt, or is only a convenience, is renamed to `NAME.damaged-1` (or the next free
+  number) and an empty file takes its place. A warning names the loss, in the log and in `gavel status`.
+- A damaged file that nothing can replace (the tokens) stays as it is, and `CannotOpen` names the remedy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.journal.repair.mend import beside
 
 log = logging.getLogger(__name__)
 
-# SQLITE_ERROR: tables of another program under our names. Not SQLITE_IOERR: a disk that fails may be well tomorrow.
+# SQLITE_ERROR means tables of another program under our names. SQLITE_IOERR is not damage: the disk may recover.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
@@ -29,7 +29,8 @@ class Opened(NamedTuple):
     """A connection to a sound database. Any thread may use it, one at a time; transactions are explicit."""
 
     db: sqlite3.Connection
-    warning: str  # Which file was replaced and what was lost by that; empty if it was sound.
+    # The file that was replaced and the loss; empty if the file was sound.
+    warning: str
 
 
 def open_private(
@@ -40,10 +41,10 @@ def open_private(
     lost: str = "",
     remedy: str = "",
 ) -> Opened:
-    """Open the database at `path`, or create it; None: in memory.
+    """Open the database at `path`, or create it. With None it is in memory.
 
-    `lost` says what is missing when an empty file replaces a damaged one. Where it is not given a damaged file is not
-    replaced, and `remedy` is the end of the error.
+    `lost` describes the loss when an empty file replaces a damaged one. Without it a damaged file is not replaced, and
+    the error ends with `remedy`.
     """
     try:
         return Opened(_checked(path, schema, synchronous), "")
@@ -83,9 +84,9 @@ def _checked(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connec
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename the file and its write-ahead log; the new name."""
+    """Rename the file and its write-ahead log, and return the new name."""
     kept = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
-    # The log first: if we die in between, SQLite finds the damaged file again, and not the log of another one.
+    # The log goes first: after a crash in between, SQLite meets the damaged file again, and no log of another one.
     for ending in ("-wal", ""):
         if beside(path, ending).exists():
             beside(path, ending).rename(beside(kept, ending))

@@ -1,7 +1,7 @@
-"""Work in a thread that uses what belongs to the caller: a file, say, that the caller closes when it leaves.
+"""Work in a thread that uses something of its caller, such as a file that the caller closes when it leaves.
 
-A caller can be cancelled at any moment, and its thread goes on, or has not even begun. If the file were closed by then,
-its number could be that of another file already, and the thread would write into that one.
+A caller can be cancelled at any moment while its thread goes on, or has not even begun. If the caller closed the file
+then, its descriptor could soon belong to another file, and the thread would write into that one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], left: threading.Event | None = None) -> T:
-    """To its end, also when the caller is cancelled, which is told by `left`; only then the caller goes."""
+    """Run the work in a thread, and return its result. A cancelled caller waits here until the thread is done.
+
+    `left` is set when the caller is cancelled, so that the work may stop early.
+    """
     working = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         if left is not None:
             left.set()
-        while not working.done():  # to stop, the scheduler says it once more
+        # A scheduler that stops cancels its tasks once more.
+        while not working.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({working})
-        working.exception()  # of interest to nobody
+        # Retrieve the error, or asyncio logs that it was never retrieved.
+        working.exception()
         raise

@@ -1,7 +1,7 @@
-"""Errors that the daemon outlived. Each has a number, under which the log has its story.
+"""Errors that the daemon survived. Each has a number, under which the log has the details.
 
-Every number is logged, but an error that comes again and again from the same place is logged with its traceback a few
-times only: a flood must not fill a disk.
+Every error is logged, but one that comes from the same line again and again is logged with its traceback only a few
+times: a flood must not fill the disk.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
-TRACEBACKS_MAX = 5  # of one error at one place
-KINDS_MAX = 1000  # errors that are told apart; beyond them, counting starts anew
+# How many times the same error from the same line is logged with its traceback.
+TRACEBACKS_MAX = 5
+# How many kinds and origins of errors are counted. Beyond that, the oldest kind is dropped, and origins start anew.
+KINDS_MAX = 1000
 # How many jobs or kinds of trouble the status lists before it leaves out the rest.
 WARNED_MAX = 10
-REPR_MAX = 300  # characters of an error or of a message in the log
+# The longest error or message in the log, in characters.
+REPR_MAX = 300
 
 
 class Kind(NamedTuple):
-    """What is counted as the same trouble: what was being done, and the error."""
+    """The key under which errors are counted as one kind: the failed act, and the type of the error."""
 
-    what: str
+    failure: str
     error: str
 
 
 class Troubles:
-    """The numbers given so far, and what there is to tell an operator."""
+    """The errors since the start, counted by kind, and the warnings for an operator."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,26 +39,30 @@ class Troubles:
         self._times: Counter[Kind] = Counter()
         self._last: dict[Kind, int] = {}
 
-    def note(self, what: str, error: BaseException, about: object = "") -> int:
-        """Log an error and return its number. `what` was not done because of it; `about` is shown in the log only."""
+    def note(self, failure: str, error: BaseException, about: object = "") -> int:
+        """Log an error and return its number.
+
+        `failure` names the act that failed because of it, for the log and for operators. `about` is only logged.
+        """
         self.count += 1
         if len(self._tracebacks) > KINDS_MAX:
             self._tracebacks.clear()
-        place = _place(error)
-        self._tracebacks[place] += 1
-        often = self._tracebacks[place] > TRACEBACKS_MAX
-        named = {
+        origin = _origin(error)
+        self._tracebacks[origin] += 1
+        often = self._tracebacks[origin] > TRACEBACKS_MAX
+        fields = {
             "number": self.count,
-            "what": what,
+            "what": failure,
             "error": short(error),
             "about": f": {short(about)}" if about != "" else "",
             "again": "; its traceback was logged before" if often else "",
         }
         text = "error %(number)d: %(what)s: %(error)s%(again)s%(about)s"
-        log.error(text, named, exc_info=None if often else error)
-        kind = Kind(what, type(error).__name__)
+        log.error(text, fields, exc_info=None if often else error)
+        kind = Kind(failure, type(error).__name__)
         self._times[kind] += 1
-        self._last.pop(kind, None)  # so that the newest stands last
+        # Put the newest kind last.
+        self._last.pop(kind, None)
         self._last[kind] = self.count
         if len(self._last) > KINDS_MAX:
             oldest = next(iter(self._last))
@@ -63,15 +70,15 @@ class Troubles:
         return self.count
 
     def warnings(self) -> Iterator[str]:
-        """What an operator should know: the newest kinds of trouble first."""
+        """Yield warnings for an operator, the newest kind of error first."""
         for kind, number in list(reversed(self._last.items()))[:WARNED_MAX]:
             times = self._times[kind]
             often = "" if times == 1 else f" ({times:,} times)"
-            yield f"error {number}: {kind.what}: {kind.error}{often}; the scheduler's log has the details"
+            yield f"error {number}: {kind.failure}: {kind.error}{often}; the scheduler's log has the details"
 
 
 def short(thing: object) -> str:
-    """A repr of bounded length, whatever the thing is."""
+    """Return a repr of bounded length, also of an object whose repr fails."""
     try:
         text = repr(thing)
     except Exception as error:
@@ -79,8 +86,8 @@ def short(thing: object) -> str:
     return text if len(text) <= REPR_MAX else f"{text[: REPR_MAX - 1]}…"
 
 
-def _place(error: BaseException) -> tuple[str, str, int]:
-    """The kind of an error, and the line that raised it."""
+def _origin(error: BaseException) -> tuple[str, str, int]:
+    """Return the type of an error, and the file and line that raised it."""
     at = error.__traceback__
     if at is None:
         return type(error).__name__, "", 0

@@ -1,9 +1,9 @@
-"""The live world: everything that arrives waits in one inbox, and effects go to whoever carries them out.
+"""The live world: messages wait in one inbox, and effects go to the links and the solver, which carry them out.
 
 Rules:
-- all that is waiting is one batch, and one durable record: the more there is to do, the more is done at once;
-- whoever said something is told `done` when it is durable, never before;
-- effects are performed in the order the core gave them, and performing one never blocks.
+- all waiting messages, up to BATCH_MAX, are one batch and one durable record: a busy scheduler syncs no more often;
+- the `done` of a message is called once its consequences are durable, never before;
+- effects are performed in the order of the core, and performing one never blocks.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from scheduler.live.clock import Clock
 Call = SubmitJobs | JobCommand | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
 C = TypeVar("C", bound=Call)
 log = logging.getLogger(__name__)
-GATHER_S = 0.001  # that a batch waits for more
-BATCH_MAX = 512  # messages to a record: what comes after them has its turn soon
+# How long a batch waits for more messages.
+GATHER_S = 0.001
+# The most messages in one record. Later ones go into the next record.
+BATCH_MAX = 512
 
 
 class CallRefused(Exception):
-    """The core says no. `code` is stable; `field` names what is wrong, when it is one field."""
+    """The core refused a call. `code` is stable; `field` names the wrong field, if there is exactly one."""
 
     def __init__(self, text: str, code: str, field: str = "") -> None:
         super().__init__(text)
@@ -47,8 +49,8 @@ class CallRefused(Exception):
         self.field = field
 
 
-class Told(NamedTuple):
-    """A message in the inbox, and what to call when it is durable, or when the core failed on it."""
+class Entry(NamedTuple):
+    """A message in the inbox, with the functions to call when it is durable and when the core failed on it."""
 
     message: Message
     done: Callable[[], None] | None
@@ -56,14 +58,14 @@ class Told(NamedTuple):
 
 
 class Links(Protocol):
-    """The agents, as far as they can be reached. Nothing here waits for them."""
+    """The links to the agents. None of these calls waits for an agent."""
 
     def send_leases(self, effect: SendLeases) -> None:
-        """This set, to this node."""
+        """Send a node its set of leases."""
         ...
 
     def renew_leases(self, effect: RenewLeases) -> None:
-        """The same set goes on, for all nodes that are named."""
+        """Renew the sets of leases of all nodes that the effect names."""
         ...
 
     def refuse_node(self, effect: RefuseNode) -> None:
@@ -72,23 +74,24 @@ class Links(Protocol):
 
 
 class Solver(Protocol):
-    """Whoever answers a Solve, in its own time, by telling the world Solved."""
+    """The solver: answers a Solve later, by sending the world a Solved."""
 
     def ask(self, question: Solve) -> None:
-        """A newer question makes an older one void."""
+        """Start on a question. It replaces an older one that has no answer yet."""
         ...
 
 
 class LiveWorld:
-    """A World of real time. `tell` and `ask` put messages in; everything runs on one event loop."""
+    """A World in real time. `tell` and `ask` put messages in; everything runs on one event loop."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core = core
         self.clock = clock
         self.links: Links | None = None
         self.solver: Solver | None = None
-        self._inbox: list[Told] = []
-        self._batch: list[Told] = []  # that is being handled
+        self._inbox: list[Entry] = []
+        # The entries that the core is handling.
+        self._batch: list[Entry] = []
         self._arrived = asyncio.Event()
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = 0
@@ -97,21 +100,21 @@ class LiveWorld:
 
     @property
     def state(self) -> SchedulerState:
-        """For reading, on the event loop, between batches: it never changes under a reader that does not await."""
+        """The state, to be read on the event loop. It does not change while the reader does not await."""
         return self._core.state
 
     @property
     def core(self) -> Core:
-        """For explain and previews."""
+        """The core, for explanations and previews."""
         return self._core
 
     @property
     def stopping(self) -> bool:
-        """Whether no more calls are taken."""
+        """Whether new calls are refused."""
         return self._stopped
 
     def now_s(self) -> float:
-        """The scheduler's time."""
+        """Return the scheduler's time."""
         return self.clock.now_s()
 
     # ------------------------------------------------------------------------------------------------ messages in
@@ -122,31 +125,34 @@ class LiveWorld:
         done: Callable[[], None] | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> None:
-        """Queue a message for the core. `done` is called once all that follows from it is durable.
+        """Queue a message for the core. `done` is called once all its consequences are durable.
 
-        If the core fails on the message, which then changes nothing, `failed` is called instead, with the reason.
+        If the core fails on the message, the message changes nothing, and `failed` is called with the reason instead.
         """
-        self._inbox.append(Told(message, done, failed))
+        self._inbox.append(Entry(message, done, failed))
         self._arrived.set()
 
     def later(self, wait_s: float, message: Message) -> None:
-        """Queue this message for the core in a while."""
+        """Queue a message for the core after `wait_s`."""
         asyncio.get_running_loop().call_later(wait_s, self.tell, message)
 
     def failed(self, message: Message, why: str) -> None:
-        """The core failed on a message of the present batch: tell its sender why."""
+        """Report to the sender of a message in the present batch why the core failed on it."""
         call = getattr(message, "call", "")
         if call:
             self._answer(Reply(call, {}, why, "internal"))
-        for at, told in enumerate(self._batch):
-            if told.message is message:
+        for at, entry in enumerate(self._batch):
+            if entry.message is message:
                 del self._batch[at]
-                if told.failed is not None:
-                    told.failed(why)
+                if entry.failed is not None:
+                    entry.failed(why)
                 return
 
     async def ask(self, message: C) -> Mapping[str, Any]:
-        """The core's answer, durable; CallRefused if it says no. A caller that leaves does not undo the call."""
+        """Send a call to the core, and return its answer once it is durable. CallRefused if the core refuses it.
+
+        A caller that is cancelled does not undo the call.
+        """
         if self._stopped:
             raise CallRefused("the scheduler is stopping; try again when it is back", "stopping")
         self._numbers += 1
@@ -157,42 +163,42 @@ class LiveWorld:
         return await answer
 
     def stop(self) -> None:
-        """Take no more calls; what is waiting is still handled and made durable, then the world ends."""
+        """Take no more calls. The world ends once the waiting messages are handled and durable."""
         self._stopped = True
         self._arrived.set()
 
     def give_up(self) -> None:
-        """The core has ended: nobody waits for an answer that does not come."""
+        """Take no more calls, and refuse the unanswered ones: the core has ended and cannot answer them."""
         self.stop()
         unanswered, self._calls = self._calls, {}
         for answer in unanswered.values():
             if not answer.done():
-                text = "the scheduler ends, and what was asked may not be done; try again when it is back"
+                text = "the scheduler stopped during the call, which may have taken effect; try again when it is back"
                 answer.set_exception(CallRefused(text, "stopping"))
 
     # ------------------------------------------------------------------------------------------- for the one loop
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """All that is waiting; whoever waited for the batch before is told that it is durable."""
+        """Report the last batch to its senders as durable, then return the next one; None once the world has ended."""
         batch, self._batch = self._batch, []
-        for told in batch:
-            if told.done is not None:
+        for entry in batch:
+            if entry.done is not None:
                 try:
-                    told.done()
+                    entry.done()
                 except Exception:
-                    log.exception("the sender of a message could not be told that it is durable")
+                    log.exception("reporting a message to its sender as durable failed")
         while not self._inbox:
             if self._stopped:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        # What arrives in this moment is in the batch too: a record costs a sync, however much is in it.
+        # Gather the messages of the next moment too: a record costs one sync, however many it holds.
         await asyncio.sleep(GATHER_S)
         self._batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
-        return self.now_s(), [told.message for told in self._batch]
+        return self.now_s(), [entry.message for entry in self._batch]
 
     def perform(self, effect: Effect) -> None:
-        """Hand an effect to whoever carries it out."""
+        """Pass an effect to the part of the daemon that carries it out."""
         match effect:
             case Reply():
                 self._answer(effect)
@@ -209,7 +215,8 @@ class LiveWorld:
 
     def _answer(self, reply: Reply) -> None:
         answer = self._calls.pop(reply.call, None)
-        if answer is None or answer.done():  # the caller has left
+        # The caller may have left.
+        if answer is None or answer.done():
             return
         if reply.error:
             answer.set_exception(CallRefused(reply.error, reply.code, str(reply.result.get("field", ""))))
@@ -223,10 +230,10 @@ class LiveWorld:
         loop, wait_s = asyncio.get_running_loop(), effect.at_s - self.now_s()
         self._timers[effect.what] = loop.call_later(max(wait_s, 0.0), self._woke, effect.what, effect.at_s)
 
-    def _woke(self, what: str, at_s: float) -> None:
-        """The loop's timers may be a little early by our clock; the core is never woken before its time."""
+    def _woke(self, timer: str, at_s: float) -> None:
+        """Wake the core, but never early: by our clock, the timers of the event loop may be."""
         if self.now_s() < at_s:
-            self._wake_at(WakeAt(at_s, what))
+            self._wake_at(WakeAt(at_s, timer))
             return
-        self._timers.pop(what, None)
-        self.tell(Woke(what=what))
+        self._timers.pop(timer, None)
+        self.tell(Woke(what=timer))

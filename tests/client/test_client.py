@@ -199,9 +199,9 @@ def test_following_logs_across_a_lost_connection(live: LiveThread, client: Clien
         asked.release()
         yield jobs_pb2.LogChunk(job=job, attempt=1, data=b"one\n")
         if len(nodes.asked) == 1:
-            from scheduler.live.feed import Fell
+            from scheduler.live.feed import FellBehind
 
-            raise Fell
+            raise FellBehind
         yield jobs_pb2.LogChunk(job=job, attempt=1, offset=4, data=b"two\n")
 
     nodes.read_logs = read  # type: ignore[method-assign]

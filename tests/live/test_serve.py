@@ -174,7 +174,9 @@ def test_a_port_in_use_is_named(tmp_path: Path):
     address = first.address()
     code, said = Process(tmp_path / "b", "--listen", address).ended()
     assert code == 1
-    assert said.splitlines()[-1].startswith(f"gavel serve: cannot listen on {address}: another program does")
+    assert said.splitlines()[-1].startswith(
+        f"gavel serve: cannot listen on {address}: another program uses it"
+    )
     assert "add_port" not in said
     first.kill()
 

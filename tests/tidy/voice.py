@@ -13,7 +13,6 @@ TO_BE_REWRITTEN = (
     "benchmarks",
     "examples",
     "examples/jobs",
-    "scheduler/live",
     "tests",
     "tests/attacks",
     "tests/cli",

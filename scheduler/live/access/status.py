@@ -62,7 +62,7 @@ class CallFailed(Exception):
 def failure(error: Exception) -> CallFailed:
     """Return the error that the caller receives. An unexpected one becomes a number that the log explains."""
     # Imported late: settings need CallFailed, and should not load the whole scheduler with it.
-    from scheduler.live.feed import Fell
+    from scheduler.live.feed import FellBehind
     from scheduler.live.node_views import LogUnavailable
     from scheduler.live.world import CallRefused
 
@@ -87,7 +87,7 @@ def failure(error: Exception) -> CallFailed:
         # A method of gRPC's own services, such as Health.List.
         case NotImplementedError():
             return CallFailed(UNIMPLEMENTED, "this release does not serve this method")
-        case Fell():
+        case FellBehind():
             return CallFailed(SLOW_READER, "the reader was too slow and has missed messages: begin again")
     number = secrets.token_hex(4)
     log.error("internal error %(number)s", {"number": number}, exc_info=error)

@@ -123,7 +123,7 @@ class Usage:
     async def run(self) -> None:
         """Book changed jobs until cancelled."""
         while True:
-            await self._pending.some()
+            await self._pending.wait()
             try:
                 await self.catch_up()
             except sqlite3.Error as error:  # a full disk, say

@@ -67,7 +67,7 @@ class Historian:
             except sqlite3.Error as error:
                 log.error("history.db cannot be written; trying again: %(error)s", {"error": error})
             await asyncio.sleep(PAUSE_S)
-            await self._pending.some()
+            await self._pending.wait()
 
     async def keep_forgetting(self) -> None:
         """Forget old jobs and keys until cancelled."""

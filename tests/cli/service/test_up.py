@@ -144,8 +144,8 @@ def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
     assert (code, said.splitlines()) == (
         2,
         [
-            f"gavel up: the scheduler did not start: gavel serve: cannot listen on {address}: another program does, "
-            "or the address is not of this machine; stop that program or choose another with --listen"
+            f"gavel up: the scheduler did not start: gavel serve: cannot listen on {address}: another program uses it, "
+            "or it is not an address of this machine; stop that program or choose another address with --listen"
         ],
     )
     assert processes_of(folder) == []
