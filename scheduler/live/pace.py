@@ -1,4 +1,4 @@
-"""How often agents speak, and how long the scheduler is patient with them."""
+"""The settings of the links to agents: how often agents report, and how long the scheduler waits for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
 
     def checked(self) -> Pace:
-        """Return these settings. InvalidSpec names the field that cannot be right."""
+        """Return these settings, or raise InvalidSpec with the field that is wrong."""
         bounds.check_all(self, bounds.AGENTS)
         if self.silence_s < 2 * self.report_interval_s:
             raise InvalidSpec("silence_s", f"is {self.silence_s:g}, must be at least twice report_interval_s")
