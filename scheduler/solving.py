@@ -30,7 +30,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
         problem, allocation = solve(question, time_limit_s)
         allocation = _kept_in_place(question, problem, allocation)
         if not (np.isfinite(allocation.time_share).all() and np.isfinite(allocation.isolated_rate).all()):
-            raise ArithmeticError("its answer holds numbers that are none")
+            raise ArithmeticError("the answer holds numbers that are not finite")
         failed = ""
     except Exception as error:
         # No error of a solver may stop scheduling.

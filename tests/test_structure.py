@@ -53,7 +53,27 @@ VIOLATIONS = {
 def test_no_imports_run_in_circles() -> None:
     """Neither between files, late imports included, nor between the folders that lie side by side."""
     assert circles(FILES) == []
-    assert {parent: found for parent in PARENTS if (found := circles(beside(FOLDERS, parent)))} == {}
+    assert [group for parent in PARENTS for group in circles(beside(FOLDERS, parent))] == []
+
+
+def test_circles_are_seen(tmp_path: Path) -> None:
+    """Of files, also where an import is late or of a name; and of folders whose files run in none."""
+    texts = {
+        "scheduler/a": "from scheduler.b import name",
+        "scheduler/b": "def late():\n    import scheduler.a",
+        "scheduler/c": "from scheduler import a",
+        "scheduler/left/x": "from scheduler.right import y",
+        "scheduler/right/y": "",
+        "scheduler/right/z": "import scheduler.left.x",
+    }
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    files = imports(tmp_path)
+    assert files["scheduler/c"] == {"scheduler/a"}
+    assert circles(files) == [["scheduler/a", "scheduler/b"]]
+    assert circles(beside(by_folder(files), "scheduler")) == [["left", "right"]]
 
 
 def test_a_folder_holds_as_much_as_one_looks_through() -> None:
@@ -74,10 +94,10 @@ def test_a_folder_says_what_it_is_for(folder: str) -> None:
 
 def test_the_files_of_a_shim_import_the_standard_library_only() -> None:
     """And themselves: what a shim needs is there in any environment that has Python."""
-    found = {
+    packages = {
         name.partition(".")[0] for path in (ROOT / "worker_agent/shim").glob("*.py") for name in _named(path)
     }
-    assert found - sys.stdlib_module_names == {"worker_agent"}
+    assert packages - sys.stdlib_module_names == {"worker_agent"}
     assert {other for name in FILES if name.startswith("worker_agent/shim/") for other in FILES[name]} <= {
         name for name in FILES if name.startswith("worker_agent/shim/")
     } | {"worker_agent/__init__"}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from scheduler.core.facts import NodeMoved
 from scheduler.core.failed_starts import is_guilty, is_news, jobs_that_failed, one_line, pause_s
+from scheduler.core.on_rounds import SOON_S
 from scheduler.core.outcome import Outcome
 from scheduler.model.cluster import FAULTY, UP
 from scheduler.model.jobs import Job
-
-# Times closer than this count as equal.
-SOON_S = 1e-6
 
 
 def judge(out: Outcome, job: Job) -> None:

@@ -229,8 +229,10 @@ class Daemon:
         """End all streams, which never end by themselves, so that the ports can close."""
         # Without TLS the links are streams of the guarded port too: no agent counts as silent because we end them.
         links.stop()
-        await self.people.guard.streams.stop(STOP_S)
-        links.close()
+        try:
+            await self.people.guard.streams.stop(STOP_S)
+        finally:
+            links.close()
 
     def _warnings(self) -> Sequence[str]:
         """Return the warnings for an operator that the services do not find themselves."""

@@ -64,8 +64,8 @@ GOOD: tuple[Fact, ...] = (
 def broken(*facts: Fact) -> list[str]:
     """Promises that these break, after a beginning that is as it should be."""
     return [
-        found.promise
-        for found in broken_by(History(), [(float(n), f) for n, f in enumerate((*BEGINNING, *facts))])
+        breach.promise
+        for breach in broken_by(History(), [(float(n), f) for n, f in enumerate((*BEGINNING, *facts))])
     ]
 
 
@@ -115,9 +115,9 @@ def test_each_promise_is_missed(promise: str, facts: tuple[Fact, ...]):
 def test_a_broken_promise_comes_with_the_story_of_the_job():
     """What had happened to the job until then, in order."""
     facts = (*BEGINNING, moved("101", Move.CANCEL), moved("101", Move.COMPLETE))
-    (found,) = broken_by(History(), [(float(n), fact) for n, fact in enumerate(facts)])
-    assert str(found) == "two_ends: job 101 had ended and is moved by 'complete'"
-    assert found.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
+    (breach,) = broken_by(History(), [(float(n), fact) for n, fact in enumerate(facts)])
+    assert str(breach) == "two_ends: job 101 had ended and is moved by 'complete'"
+    assert breach.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
 
 
 def test_a_history_that_begins_at_a_snapshot_believes_it():
@@ -129,6 +129,6 @@ def test_a_history_that_begins_at_a_snapshot_believes_it():
         apply(state, float(n), fact)
     history = History(state)
     assert broken_by(history, [(9.0, closed("1")), (9.0, granted(lease("2", "101", attempt=2)))]) == []
-    assert [found.promise for found in broken_by(History(state), [(9.0, granted(lease("2", "101")))])] == [
+    assert [breach.promise for breach in broken_by(History(state), [(9.0, granted(lease("2", "101")))])] == [
         "stale_attempt"
     ]

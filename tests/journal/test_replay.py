@@ -110,7 +110,9 @@ def test_a_lost_record_costs_only_what_was_in_it(path: Path) -> None:
             f"record {COUNT + 1}: JobMoved does not fit: '10' is unknown",
         ]
         assert recovered.lost_records == 1
-        assert [str(found) for found in quarantined(journal)] == ["record 10 is lost: its checksum is wrong"]
+        assert [str(damage) for damage in quarantined(journal)] == [
+            "record 10 is lost: its checksum is wrong"
+        ]
         assert quarantined(journal)[0].payload is not None
     with SqliteJournal(path) as journal:
         again = recover(journal, RULES)
@@ -139,9 +141,9 @@ def test_a_damaged_snapshot_costs_nothing(path: Path) -> None:
         assert recovered.report() == ["snapshot 40 is lost: its checksum is wrong"]
         assert (recovered.from_snapshot, recovered.lost_records) == (20, 0)
         assert recovered.state.snapshot() == state_after(told(COUNT))
-        found = latest_snapshot(journal)
-        assert found is not None
-        assert found.seq == COUNT
+        snapshot = latest_snapshot(journal)
+        assert snapshot is not None
+        assert snapshot.seq == COUNT
 
 
 def test_a_snapshot_that_cannot_be_restored_is_passed_over(path: Path) -> None:

@@ -181,8 +181,8 @@ def test_the_latest_snapshot_is_found(path: Path) -> None:
     with write(path, told(9)) as journal:
         for seq in (3, 9, 6):
             journal.write_snapshot(seq, b"state %d" % seq)
-        found = latest_snapshot(journal)
-        assert found == (9, b"state 9")
+        snapshot = latest_snapshot(journal)
+        assert snapshot == (9, b"state 9")
         assert list(journal.snapshots()) == [
             (9, b"state 9"),
             (6, b"state 6"),
@@ -204,10 +204,10 @@ def test_compaction_keeps_what_the_last_two_snapshots_need(path: Path) -> None:
         assert journal.compact() == 0
     with SqliteJournal(path) as journal:
         assert journal.last_seq == 9
-        found = next(journal.scan())
-        assert isinstance(found, Damage)
-        assert str(found) == "records 1 to 5 are lost (written before 3 s): compacted into a snapshot"
-        assert [type(found) for found in journal.scan(after=5)] == [Record] * 4
+        part = next(journal.scan())
+        assert isinstance(part, Damage)
+        assert str(part) == "records 1 to 5 are lost (written before 3 s): compacted into a snapshot"
+        assert [type(part) for part in journal.scan(after=5)] == [Record] * 4
 
 
 def test_numbering_survives_compaction_of_everything(path: Path) -> None:

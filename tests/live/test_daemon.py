@@ -19,6 +19,7 @@ from scheduler.journal.errors import AppendFailed
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import Recovered
 from scheduler.journal.store import SqliteJournal
+from scheduler.live.agents.links import Links
 from scheduler.live.config import DaemonConfig
 from scheduler.live.daemon import Daemon
 from scheduler.live.data.backup import RESTORED, restore
@@ -135,6 +136,24 @@ def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkey
             return waited_s
 
     assert asyncio.run(story()) < START_S / 2
+
+
+def test_links_are_closed_even_when_ending_the_streams_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The error is raised all the same."""
+    closed: list[Links] = []
+
+    def close(links: Links) -> None:
+        closed.append(links)
+
+    monkeypatch.setattr(Links, "close", close)
+
+    async def story() -> None:
+        async with running(tmp_path) as daemon:
+            monkeypatch.setattr(daemon.people.guard.streams, "stop", broken)
+
+    with pytest.raises(KeyError, match="a fault of ours"):
+        asyncio.run(story())
+    assert len(closed) == 1
 
 
 def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(

@@ -11,13 +11,14 @@ No client can fill the log: of each kind of line from gRPC, one per minute is wr
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -26,6 +27,7 @@ log = logging.getLogger("grpc.core")
 EVERY_S = 60.0
 KINDS_MAX = 1000
 HOSTS_MAX = 3
+REFUSED = "a connection was refused"
 # How often the kernel's table is read: a flood of refused connections makes it long, and must not hold up their lines.
 TABLE_EVERY_S = 1.0
 TABLE_CHARACTERS_MAX = 1_000_000
@@ -64,8 +66,8 @@ def record_of(line: str) -> tuple[int, str] | None:
         return _LEVELS[parts[1]], f"{text} ({parts['place']})"
     for signs, words in _HANDSHAKES:
         if any(sign in text for sign in signs):
-            return logging.WARNING, f"a connection was refused: {words}"
-    return logging.WARNING, f"a connection was refused because its TLS handshake failed: {text}"
+            return logging.WARNING, f"{REFUSED}: {words}"
+    return logging.WARNING, f"{REFUSED} because its TLS handshake failed: {text}"
 
 
 def closed_lately(ports: Iterable[int], tables: Iterable[str]) -> list[str]:
@@ -88,6 +90,42 @@ def _host(words: str) -> str:
     return host.removeprefix("::ffff:")
 
 
+def _tables() -> list[str]:
+    """Return the kernel's tables of TCP connections, up to a bound: they can be long."""
+    tables = []
+    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with suppress(FileNotFoundError), path.open() as rows:
+            tables.append(rows.read(TABLE_CHARACTERS_MAX).rpartition("\n")[0])
+    return tables
+
+
+class Suspects:
+    """The hosts that refused connections may have come from. The kernel's tables are read at most once a second."""
+
+    def __init__(
+        self,
+        tables: Callable[[], Iterable[str]] = _tables,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._tables, self._now_s, self._sleep = tables, now_s, sleep
+        self._read_s = -math.inf
+
+    def at(self, ports: Sequence[int]) -> list[str]:
+        """Return the hosts whose connections to these ports we closed lately; none if the tables were just read."""
+        if self._now_s() - self._read_s < TABLE_EVERY_S:
+            return []
+        hosts: list[str] = []
+        # The peer is only a guess: the line is written without it if the tables cannot be read.
+        with suppress(OSError, ValueError):
+            for _ in range(LOOKS):
+                self._sleep(LOOK_EVERY_S)
+                if hosts := closed_lately(ports, self._tables()):
+                    break
+        self._read_s = self._now_s()
+        return hosts
+
+
 class CoreLines:
     """Takes over standard error. `stream` is the original; set `ports` to ours as soon as they are open."""
 
@@ -97,7 +135,7 @@ class CoreLines:
         os.set_blocking(writing, False)
         self.stream: TextIO = os.fdopen(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         self.ports: tuple[int, ...] = ()
-        self._table_read_s = -TABLE_EVERY_S
+        self._suspects = Suspects()
         os.dup2(writing, 2)
         os.close(writing)
         sys.stderr = self.stream
@@ -111,35 +149,12 @@ class CoreLines:
                     self.stream.write(line)
                     continue
                 level, text = record
-                hosts = self._hosts() if text.startswith("a connection was refused") else []
+                hosts = self._suspects.at(self.ports) if text.startswith(REFUSED) else []
                 if hosts:
                     some = ", ".join(hosts[:HOSTS_MAX])
                     log.log(level, "%(what)s; perhaps from %(from)s", {"what": text, "from": some})
                 else:
                     log.log(level, "%(what)s", {"what": text})
-
-    def _hosts(self) -> list[str]:
-        """Return the hosts that a refused connection may have come from; none if the table was read just now."""
-        if time.monotonic() - self._table_read_s < TABLE_EVERY_S:
-            return []
-        hosts: list[str] = []
-        # The peer is only a guess: the line is written without it if the tables cannot be read.
-        with suppress(OSError, ValueError):
-            for _ in range(LOOKS):
-                time.sleep(LOOK_EVERY_S)
-                if hosts := closed_lately(self.ports, _tables()):
-                    break
-        self._table_read_s = time.monotonic()
-        return hosts
-
-
-def _tables() -> list[str]:
-    """Return the kernel's tables of TCP connections, up to a bound: they can be long."""
-    tables = []
-    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        with suppress(FileNotFoundError), path.open() as rows:
-            tables.append(rows.read(TABLE_CHARACTERS_MAX).rpartition("\n")[0])
-    return tables
 
 
 class Sparing(logging.Filter):

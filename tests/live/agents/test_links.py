@@ -30,8 +30,8 @@ async def test_a_node_that_says_hello_is_welcome_and_told_its_leases():
         spec = scheduler.state.nodes["n1"].spec
         assert (spec.worker_type, spec.gpus, spec.labels, spec.cpus) == ("v100", 2, {"zone": "a"}, 8.0)
         assert (spec.memory_gb, spec.gpu_memory_gb, spec.storage) == (None, 16.0, "")
-        seen = scheduler.links.view("n1")
-        assert (seen.agent_version, seen.speed, seen.gpus[1].name) == ("0.1.0", 0.5, "V100")
+        view = scheduler.links.view("n1")
+        assert (view.agent_version, view.speed, view.gpus[1].name) == ("0.1.0", 0.5, "V100")
         assert scheduler.links.view("n2") is None
 
 

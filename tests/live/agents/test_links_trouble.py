@@ -111,9 +111,9 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
         for _ in range(2):
             await peer.say(health=pb.Health(gpus=[sick, pb.GpuHealth(index=9, broken="none such")]))
         await until(lambda: scheduler.state.nodes["n1"].broken == {1})
-        seen = scheduler.links.view("n1").gpus[1]
-        assert (seen.memory_used_gb, seen.temperature_c, seen.name) == (3.5, 71.0, "V100")
-        assert "Xid 79" in seen.broken
+        gpu = scheduler.links.view("n1").gpus[1]
+        assert (gpu.memory_used_gb, gpu.temperature_c, gpu.name) == (3.5, 71.0, "V100")
+        assert "Xid 79" in gpu.broken
 
 
 @story
