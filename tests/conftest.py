@@ -6,6 +6,10 @@ import signal
 import hypothesis
 import pytest
 
+from tests.support.wording import pytest_addoption, pytest_sessionfinish, wording
+
+__all__ = ["pytest_addoption", "pytest_sessionfinish", "wording"]
+
 # Before anything imports matplotlib: the machines that run tests have no display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 
