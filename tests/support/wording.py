@@ -1,4 +1,4 @@
-"""The wording of messages is kept in `tests/golden/wording`: a better sentence is one difference for a reviewer to read.
+"""The wording of messages is kept in `tests/golden/wording`, so that a better sentence is one difference to review.
 
 A test asserts codes, fields and numbers by itself, and hands the sentence to the fixture:
 
