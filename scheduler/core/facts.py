@@ -112,6 +112,8 @@ class NodeRemoved(Fact, frozen=True, kw_only=True):
     """A node was removed for good."""
 
     node: str
+    # The operator who removed it. Empty in journals of releases that did not record it.
+    by: str = ""
 
 
 class GpusBroken(Fact, frozen=True, kw_only=True):

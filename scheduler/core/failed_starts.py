@@ -1,7 +1,8 @@
 """Failed starts: the nodes that are taken out of use for them, and the pauses of jobs.
 
-A start has failed if the node could not start the job, or if the processes disappeared within moments for unknown
-reasons. A program that ends with an exit code of its own is no failed start.
+A start has failed if the node could not start the job, if the processes disappeared within moments for unknown
+reasons, or if it hung: the lease lapsed, and its node, whose link is up, never reported anything about it. A program
+that ends with an exit code of its own is no failed start.
 
 Rules:
 - A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It returns after a
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from scheduler.core.messages import Exit
 from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import FAULTY, UP, Node
+from scheduler.model.cluster import FAULTY, SILENT, UP, Node, NodeState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, nodes_of
 
@@ -41,8 +42,9 @@ def note_end(
     """Count an exit for or against its nodes, and pause its job if the attempt failed."""
     nodes = nodes_of(holding.lease.gpus)
     ran = holding.started_s is not None
-    if end.outcome == "node_failed" and not lapsed and end.ran_s < MOMENTS_S:
-        name = holding.died_on or nodes[0]
+    hung = lapsed and not ran and end.outcome == "node_failed"
+    if hung or (end.outcome == "node_failed" and not lapsed and end.ran_s < MOMENTS_S):
+        name = hung_on(state, holding) if hung else holding.died_on or nodes[0]
         node = state.nodes.get(name)
         if node is not None:
             node.failed_starts = [*node.failed_starts, job.id][-STARTS_KEPT:]
@@ -54,7 +56,7 @@ def note_end(
             if node is not None and node.failed_starts:
                 node.failed_starts, node.pauses = [], 0
     if end.outcome in ("failed", "node_failed") and end.ran_s < JOB_PAUSE_MAX_S:
-        if not lapsed:
+        if hung or not lapsed:
             job.again_s = now_s + _doubled(JOB_PAUSE_S, job.pauses, JOB_PAUSE_MAX_S)
             job.pauses += 1
             if not job.is_terminal:
@@ -73,6 +75,15 @@ def pause_s(node: Node) -> float:
 
 
 # --------------------------------------------------------------------------------- questions about them
+
+
+def hung_on(state: SchedulerState, holding: Holding) -> str:
+    """Return the first node of a lease that has a link and has reported neither a start nor an exit; or nothing."""
+    for name in nodes_of(holding.lease.gpus):
+        node = state.nodes.get(name)
+        if node is not None and name not in holding.exited and node.state not in (SILENT, NodeState.LOST):
+            return name
+    return ""
 
 
 def is_guilty(state: SchedulerState, node: Node) -> bool:

@@ -32,7 +32,7 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
         out.refuse(message.call, error)
         return
     if message.action == "remove":
-        out.fact(NodeRemoved(node=message.node))
+        out.fact(NodeRemoved(node=message.node, by=message.user))
     else:
         state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
         why = f"{message.action} by {message.user}" if message.user else message.action

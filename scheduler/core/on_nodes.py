@@ -378,7 +378,10 @@ def lapse(out: Outcome) -> None:
     lapsed = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
-            _close(out, holding, _assumed_exit(out, holding), nodes_of(holding.lease.gpus), lapsed=True)
+            end = _assumed_exit(out, holding)
+            if holding.started_s is None and holding.why != GONE and failed_starts.hung_on(state, holding):
+                end = msgspec.structs.replace(end, outcome="node_failed")
+            _close(out, holding, end, nodes_of(holding.lease.gpus), lapsed=True)
     for name in sorted(silent):
         if not state.on_node(name):
             out.fact(NodeMoved(node=name, state=NodeState.LOST, why="its leases have lapsed"))

@@ -78,9 +78,13 @@ def test_a_node_comes_back_and_the_next_start_decides(desk_of: DeskOf) -> None:
     for _ in range(8):
         back_s = desk.core.state.nodes["n1"].back_s
         assert back_s is not None
-        desk.until(back_s)
+        # No lease on n2 lapses without having started: that would count as a failed start there.
+        while desk.now_s < back_s:
+            start_all(desk)
+            desk.until(min(desk.now_s + 300.0, back_s))
         assert state_of(desk, "n1") == NodeState.UP
         while not fail_on(desk, "n1"):
+            start_all(desk)
             desk.until(desk.now_s + 10.0)
         assert state_of(desk, "n1") == NodeState.FAULTY
         pauses.append((desk.core.state.nodes["n1"].back_s or 0.0) - desk.now_s)
@@ -115,6 +119,34 @@ def test_an_array_counts_as_one_job(desk_of: DeskOf) -> None:
     desk = failing(desk_of, job(array=(0, 1, 2, 3)), nodes=1)
     assert state_of(desk, "n1") == NodeState.UP
     assert len(desk.core.state.nodes["n1"].failed_starts) > STARTS_FAILED_MAX
+
+
+def test_a_start_that_hangs_counts_as_a_failed_start(desk_of: DeskOf) -> None:
+    """No report at all until the lease has lapsed, over a link that is up: the node is tried less, the job pauses."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    for _ in range(STARTS_FAILED_MAX):
+        (name,) = desk.submit(job(nodes=("n1",)))
+        desk.until(desk.now_s + 400.0)
+        lease = desk.job(name).lease
+        assert lease is not None
+        desk.tell(desk.now_s, JobCommand(job=name, action="requeue"))
+        desk.until((desk.holding(lease).stop_by_s or 0.0) + 0.001)
+        assert desk.job(name).node_failures == 1
+        assert desk.job(name).again_s > desk.now_s
+        desk.tell(desk.now_s, JobCommand(job=name, action="cancel"))
+        desk.settle()
+    assert state_of(desk, "n1") == NodeState.FAULTY
+
+
+def test_a_start_on_a_node_without_a_link_is_no_failed_start(desk_of: DeskOf) -> None:
+    """Nothing is known of it: the node did not hang, it could not be heard."""
+    desk = desk_of(node("n1", 1))
+    desk.submit(job())
+    desk.until(desk.now_s + 8.0)
+    desk.tell(desk.now_s, NodeSilent(node="n1"))
+    desk.until(desk.now_s + 1000.0)
+    assert desk.job("1").lease is None
+    assert (desk.core.state.nodes["n1"].failed_starts, desk.job("1").node_failures) == ([], 0)
 
 
 def test_a_program_that_fails_says_nothing_about_its_node(desk_of: DeskOf) -> None:

@@ -261,12 +261,12 @@ def test_commands_that_do_not_fit_are_refused(
 
 
 def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
-    """Drained and empty it goes for good, and its reports are nobody's."""
+    """Drained and empty it goes for good, with who removed it, and its reports are nobody's."""
     desk = desk_of(node(), node("n2"))
     desk.tell(0, NodeCommand(node="n1", action="drain"))
     desk.settle()
-    desk.tell(1, NodeCommand(call="c", node="n1", action="remove"))
-    desk.claim(NodeRemoved, node="n1")
+    desk.tell(1, NodeCommand(call="c", node="n1", action="remove", user="opa"))
+    desk.claim(NodeRemoved, node="n1", by="opa")
     desk.claim(Reply, result={"node": "n1"})
     desk.wakes(tick=1)
     desk.tell(2, NodeReport(node="n1", generation=3))

@@ -117,7 +117,7 @@ _SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
     f.JobMoved: lambda w, x: f"{w.job(x.job)}: {x.move}{_why(x.why)}",
     f.NodeJoined: lambda w, x: f"node {x.spec.name} joins with {x.spec.gpus} {x.spec.worker_type}",
     f.NodeMoved: lambda w, x: f"node {x.node} is {x.state}{_why(x.why)}",
-    f.NodeRemoved: lambda w, x: f"node {x.node} is removed",
+    f.NodeRemoved: lambda w, x: f"node {x.node} is removed{f' by {x.by}' if x.by else ''}",
     f.GpusWithheld: lambda w, x: f"withheld: {places(f'{x.node}:{i}' for i in x.gpus) or 'none'}",
     f.GpusBroken: lambda w, x: f"broken: {places(f'{x.node}:{i}' for i in x.gpus)}",
     f.AllocationAsked: lambda w, x: "the solver is asked",

@@ -67,7 +67,7 @@ def rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Any, ...]]:
             f"{node.cpus:g}" if node.cpus else "",
             f"{node.memory_gb:.0f} GB" if node.memory_gb else "",
             ago(node.heard, now) if node.heard else "",
-            _jobs_and_why(node),
+            _jobs_and_why(node, now),
         )
         for node in nodes
     ]
@@ -78,12 +78,13 @@ def busy(node: Node) -> int:
     return sum(bool(gpu.jobs) for gpu in node.gpus)
 
 
-def _jobs_and_why(node: Node) -> str:
+def _jobs_and_why(node: Node, now: datetime) -> str:
     broken = [str(gpu.index) for gpu in node.gpus if gpu.broken]
     jobs = list(dict.fromkeys(job for gpu in node.gpus for job in gpu.jobs))
     words = [few(jobs, 6)] if jobs else []
     words += [f"GPU {few(broken)} out of service"] if broken else []
     words += [node.why] if node.why and (node.state != "up" or not jobs) else []
+    words += [f"tried again {ago(node.back, now)}"] if node.back else []
     return "; ".join(words)
 
 

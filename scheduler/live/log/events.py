@@ -33,7 +33,7 @@ class EventLines:
                     named = {"node": fact.node, "state": fact.state.value, "why": fact.why}
                     log.info("node %(node)s is %(state)s: %(why)s", named)
                 case f.NodeRemoved():
-                    log.info("node %(node)s was removed", {"node": fact.node})
+                    log.info("node %(node)s was removed by %(by)s", {"node": fact.node, "by": fact.by})
                 case f.Configured():
                     self._configured(fact)
                 case f.PricesSet():

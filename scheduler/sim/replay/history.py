@@ -232,9 +232,9 @@ class History:
                 user = fact.why.partition(" by ")[2]
                 command = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
                 self._happened.append((at_s, command))
-            case f.NodeRemoved(node=node):
+            case f.NodeRemoved(node=node, by=user):
                 self._away.add(node)
-                self._happened.append((at_s, NodeCommand(node=node, action="remove")))
+                self._happened.append((at_s, NodeCommand(node=node, action="remove", user=user)))
             case f.GpusBroken():
                 self._happened.append((at_s, fact))
             case f.LeasesResumed():

@@ -14,10 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from gavel.cli.cluster import status
+from gavel.cli.cluster.nodes import rows
 from gavel.cli.main import main
 from gavel.client import Client
 from gavel.client import results as r
+from gavel.client.reading import read
 from gavel.client.settings import ADDRESS
+from protos.gavel.v1 import cluster_pb2
 from scheduler.live.access.roles import Role
 from scheduler.live.node_views import GpuSeen, NodeSeen
 from tests.cli.conftest import Gavel
@@ -50,6 +53,15 @@ def test_nodes(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
     assert "    0  V100      3.5/16 GB  60  1\n" in text
     assert [keys(r.Node)] * 2 == [set(one) for one in json.loads(gavel("nodes", "--json").stdout)]
     assert gavel("nodes", "zz").exit_code == 3
+
+
+def test_a_faulty_node_says_when_it_comes_back() -> None:
+    """How long until it is tried again, after the reason."""
+    now = datetime(2030, 1, 2, tzinfo=UTC)
+    node = cluster_pb2.Node(name="n1", worker_type="a100", state="NODE_STATE_FAULTY", why="3 starts failed")
+    node.back.FromDatetime(now + timedelta(seconds=40))
+    ((*_, why),) = rows([read(r.Node, node)], now)
+    assert why == "3 starts failed; tried again in 40s"
 
 
 def test_draining(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811

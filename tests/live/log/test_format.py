@@ -159,8 +159,8 @@ def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -
     (line,) = after(60.0, GiveRates(solo=[("x", 1, "v100", 1.0)], user="opa"))
     assert (line["rows"], line["by"]) == (1, "opa")
     caplog.clear()
-    lines.listen(70.0, [NodeRemoved(node="n1")])
-    assert [record.args for record in caplog.records] == [{"node": "n1"}]
+    lines.listen(70.0, [NodeRemoved(node="n1", by="opa")])
+    assert [record.args for record in caplog.records] == [{"node": "n1", "by": "opa"}]
 
 
 def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
