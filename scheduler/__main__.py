@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from policies.errors import PolicyError
-from policies.registry import resolve
-from protos.files.settings import ConfigError
-from scheduler.live.config import daemon_config
-from scheduler.live.daemon import serve
+from protos.extras import missing_extra
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,6 +22,16 @@ def main(arguments: list[str] | None = None) -> int:
         help="any setting, such as scheduler.round_s=60",
     )
     options = parser.parse_args(arguments)
+    try:
+        from policies.errors import PolicyError
+        from policies.registry import resolve
+        from protos.files.settings import ConfigError
+        from scheduler.live.config import daemon_config
+        from scheduler.live.daemon import serve
+    except ImportError as error:
+        if line := missing_extra(error):
+            parser.exit(2, f"{parser.prog}: {line}\n")
+        raise
     flags = {"data_dir": options.data_dir, "listen": options.listen}
     try:
         config = daemon_config(options.config, flags, options.set)

@@ -1,6 +1,7 @@
 """The extras of Gavel that are installed, and whether Python imports our top-level modules from our folder.
 
 Commands import what they need when they run. `fault_of_import` turns a failed import into the line that mends it.
+Nothing of ours is imported at the head of this file, because it is what reports that another package hides ours.
 """
 
 from __future__ import annotations
@@ -12,29 +13,21 @@ from pathlib import Path
 import gavel
 from gavel.cli.faults import Fault
 
-DISTRIBUTION = "gavel-scheduler"
-EXTRAS = {
-    "server": ("numpy", "scipy", "cvxpy", "clarabel", "highspy", "grpc_health", "grpc_reflection"),
-    "plots": ("matplotlib",),
-    "frames": ("pandas",),
-    "ray": ("ray",),
-}
 OUR_MODULES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_agent")
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def has(extra: str) -> bool:
     """Return whether every module of an extra is installed; none of them is imported to find out."""
+    from protos.extras import EXTRAS
+
     return all(importlib.util.find_spec(module) is not None for module in EXTRAS[extra])
 
 
 def require(extra: str, needed_by: str) -> None:
     """Refuse an option or a command whose extra is missing, before any work is done for it."""
     if not has(extra):
+        from protos.extras import install_command
+
         raise Fault(
             f"{needed_by} needs the extra '{extra}', which is not installed: {install_command(extra)}"
         )
@@ -44,11 +37,10 @@ def fault_of_import(error: ImportError) -> Fault | None:
     """Return what the user can do about a failed import; None where no missing extra or foreign module explains it."""
     if foreign := foreign_modules():
         return Fault(f"{next(iter(foreign.values()))}; see `gavel doctor`")
-    missing = (error.name or "").partition(".")[0]
-    for extra, modules in EXTRAS.items():
-        if missing in modules:
-            return Fault(f"{missing} is not installed: {install_command(extra)}")
-    return None
+    from protos.extras import missing_extra
+
+    line = missing_extra(error)
+    return Fault(line) if line else None
 
 
 def foreign_modules() -> dict[str, str]:
@@ -66,6 +58,8 @@ def foreign_modules() -> dict[str, str]:
 def overwritten_modules() -> dict[str, str]:
     """Return, for each of our modules into which another distribution has written, the name of that distribution."""
     from importlib import metadata
+
+    from protos.extras import DISTRIBUTION
 
     owners = metadata.packages_distributions()
     return {

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import gavel
-from gavel.cli.faults import Fault, Interrupted
+from gavel.cli.faults import INTERRUPTED, Fault, reason
 
 # By title: the name of each command, the module that has it, and its short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -134,17 +134,16 @@ def _one_line() -> Iterator[None]:
         raise
     except click.UsageError as error:
         from gavel.cli.io.other_schedulers import our_word
-        from gavel.cli.io.wording import printable
 
         message = our_word(error) or error.format_message().replace("\n\t", " ")
-        raise Fault(printable(message[:1].lower() + message[1:]), error.ctx) from None
+        raise Fault(message[:1].lower() + message[1:], context=error.ctx) from None
     except (KeyboardInterrupt, click.Abort):
-        raise Interrupted("interrupted") from None
+        raise Fault("interrupted", INTERRUPTED) from None
     except OSError as error:
         # The reader of a pipe has gone, as in `| head`: click ends quietly.
         if error.errno == errno.EPIPE:
             raise
-        raise Fault(f"cannot write: {(error.strerror or str(error)).lower()}") from None
+        raise Fault(f"cannot write: {reason(error)}") from None
     except ImportError as error:
         from gavel.cli.installation import fault_of_import
 

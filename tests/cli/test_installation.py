@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from gavel.cli import installation
 from gavel.cli.faults import Fault
 from gavel.cli.installation import (
-    EXTRAS,
     OUR_MODULES,
     fault_of_import,
     foreign_modules,
@@ -23,6 +22,7 @@ from gavel.cli.installation import (
     require,
 )
 from gavel.cli.policies.list import complete_policy
+from protos.extras import EXTRAS
 from tests.cli.conftest import Gavel
 from tests.cli.service.upkeep import findings, nobody_else  # noqa: F401
 

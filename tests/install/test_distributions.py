@@ -104,6 +104,16 @@ def test_the_base_is_enough_for_clients_and_agents(site: Path, command: str, cod
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
+def test_python_dash_m_scheduler_names_the_missing_extra_too(site: Path) -> None:
+    """One line without a traceback, as `gavel serve` prints it."""
+    run = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('scheduler', run_name='__main__')"
+    command = [sys.executable, "-I", "-S", "-c", run, str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("python -m scheduler: ")
+    assert done.stderr.endswith("pip install 'gavel-scheduler[server]'\n")
+
+
 @pytest.mark.parametrize(
     "command",
     [

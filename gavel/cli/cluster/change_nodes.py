@@ -12,7 +12,7 @@ from gavel.cli.cluster.nodes import busy
 from gavel.cli.io.job_text import few
 from gavel.cli.io.options import LIVE, YES, options
 from gavel.cli.io.session import Session, confirm, print_json
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:
     from gavel.client import Node
@@ -28,7 +28,7 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
         def in_words(name: str, node: Node) -> str:
             left = busy(node) if action == "drain" else 0
             more = f"; {count_of(left, 'GPU')} still busy" if left else ""
-            return f"{printable(node.name)} {DONE[action]}{more}"
+            return f"{node.name} {DONE[action]}{more}"
 
         if not yes:
             confirm(action, count_of(len(names), "node"), few(names, 8))

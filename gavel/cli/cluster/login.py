@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON, with_quiet_grpc
-from gavel.cli.io.session import MISSING, failure, one_line, print_json
-from gavel.cli.io.wording import printable
+from gavel.cli.io.outputs import echo, say
+from gavel.cli.io.session import MISSING, one_line, print_json
 from protos.files.errors import suggest
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: b
     if as_json:
         print_json({"name": name, "address": address, "ca": new.ca, "identity": identity})
         return
-    user = f"{printable(identity.user)} ({identity.role.value})"
-    click.echo(f"{printable(name)}: {address}, as {user}; used from now on")
+    echo(f"{name}: {address}, as {identity.user} ({identity.role.value}); used from now on")
 
 
 def _read_token(from_stdin: bool) -> str:
@@ -77,7 +76,7 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
         _show(known, as_json)
         return
     if name not in known.contexts:
-        raise failure(MISSING, f"there is no context '{printable(name)}'; {suggest(name, known.contexts)}")
+        raise Fault(f"there is no context '{name}'; {suggest(name, known.contexts)}", MISSING)
     if remove:
         rest = {other: context for other, context in known.contexts.items() if other != name}
         _write(replace(known, current="" if known.current == name else known.current, contexts=rest))
@@ -86,7 +85,7 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
     if as_json:
         _show(_contexts(), as_json)
     else:
-        click.echo(f"{printable(name)} is {'forgotten' if remove else 'used from now on'}")
+        echo(f"{name} is {'forgotten' if remove else 'used from now on'}")
 
 
 def _show(known: Contexts, as_json: bool) -> None:
@@ -99,10 +98,9 @@ def _show(known: Contexts, as_json: bool) -> None:
         )
         return
     if not known.contexts:
-        click.echo("none; `gavel login NAME HOST:PORT` stores one", err=True)
+        say("none; `gavel login NAME HOST:PORT` stores one")
     for name, context in known.contexts.items():
-        mark = "*" if name == known.current else " "
-        click.echo(f"{mark} {printable(name)}  {printable(context.address)}")
+        echo(f"{'*' if name == known.current else ' '} {name}  {context.address}")
 
 
 def _contexts() -> Contexts:
@@ -116,8 +114,5 @@ def _write(contexts: Contexts) -> None:
     from gavel.client.settings import config_path, write_contexts
 
     path = config_path(os.environ)
-    with one_line():
-        try:
-            write_contexts(path, contexts)
-        except OSError as error:
-            raise Fault(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    with one_line(), refusing(OSError, subject=str(path)):
+        write_contexts(path, contexts)

@@ -10,10 +10,10 @@ import click
 
 from gavel.cli.io.job_text import few, node_state_text
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import Session, print_json
-from gavel.cli.io.tables import Column, out, show_table
+from gavel.cli.io.outputs import echo
+from gavel.cli.io.session import Session
+from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import ago
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from gavel.client import Node
@@ -44,14 +44,9 @@ def nodes(names: tuple[str, ...], session: Session) -> None:
     """List nodes; of those that are named, each GPU too."""
     with session.client() as client:
         listed = client.nodes(names)
-    if session.as_json:
-        print_json(listed)
-        return
-    if not listed:
-        click.echo("no node has joined yet; `gavel agent --help` says how", err=True)
-        return
-    show_table(COLUMNS, rows(listed, datetime.now(UTC)))
-    if names:
+    nothing = "no node has joined yet; `gavel agent --help` says how"
+    session.show(listed, COLUMNS, rows(listed, datetime.now(UTC)), nothing)
+    if names and not session.as_json:
         for node in listed:
             _show_gpus(node)
 
@@ -89,8 +84,6 @@ def _jobs_and_why(node: Node, now: datetime) -> str:
 
 
 def _show_gpus(node: Node) -> None:
-    console = out()
-    console.print()
     facts = {
         "labels": ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items())),
         "agent": node.agent_version,
@@ -99,8 +92,9 @@ def _show_gpus(node: Node) -> None:
         "containment": node.containment,
         "speed": f"{node.speed:g} (emulated)" if node.speed else "",
     }
-    words = "; ".join(f"{name} {value}" for name, value in facts.items() if value)
-    console.print(f"{printable(node.name)}{': ' if words else ''}{printable(words)}")
+    listed = "; ".join(f"{name} {value}" for name, value in facts.items() if value)
+    click.echo()
+    echo(f"{node.name}{': ' if listed else ''}{listed}")
     show_table(
         GPU_COLUMNS,
         [

@@ -8,9 +8,10 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import LIVE
+from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import Session, print_json
 from gavel.cli.io.units import ago
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 from gavel.cli.policies.list import complete_policy
 
 
@@ -38,18 +39,18 @@ def _show(session: Session) -> None:
     if session.as_json:
         print_json({"policy": policy.policy, "available": policy.available, "allocation": allocation})
         return
-    click.echo(printable(policy.policy))
+    echo(policy.policy)
     if not allocation.number:
-        click.echo("  no allocation has been made yet")
+        echo("  no allocation has been made yet")
         return
     last = f"  last allocation: number {allocation.number}, by {allocation.policy}"
     shares = count_of(len(allocation.shares), "share")
     limit = "" if allocation.optimal else ", the best found in the time given"
-    click.echo(printable(f"{last}, {ago(allocation.adopted, datetime.now(UTC))}, {shares}{limit}"))
+    echo(f"{last}, {ago(allocation.adopted, datetime.now(UTC))}, {shares}{limit}")
     if allocation.failed:
-        click.echo(printable(f"  first come, first served, because the solver failed: {allocation.failed}"))
+        echo(f"  first come, first served, because the solver failed: {allocation.failed}")
     for note in allocation.notes:
-        click.echo(f"  {printable(note)}")
+        echo(f"  {note}")
 
 
 @policy.command("set")
@@ -62,4 +63,4 @@ def set_(spec: str, session: Session) -> None:
     if session.as_json:
         print_json(policy)
     else:
-        click.echo(f"{printable(policy.policy)}, from the next allocation on")
+        echo(f"{policy.policy}, from the next allocation on")

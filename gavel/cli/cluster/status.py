@@ -11,9 +11,9 @@ import click
 
 from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import Session, print_json
-from gavel.cli.io.tables import out
+from gavel.cli.io.tables import print_lines, words
 from gavel.cli.io.units import ago, span
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,33 +31,29 @@ def status(check: bool, session: Session) -> None:
     if session.as_json:
         print_json({"address": connection.address, "status": status, "identity": identity})
     else:
-        console = out()
-        for line in lines(status, identity, connection.address, datetime.now(UTC)):
-            console.print(line)
+        print_lines(lines(status, identity, connection.address, datetime.now(UTC)))
     if check and status.warnings:
         sys.exit(1)
 
 
 def lines(status: Status, identity: Identity, address: str, now: datetime) -> Iterator[Text]:
     """Return what is shown of a scheduler."""
-    from rich.text import Text
-
     stopping = ", stopping: it takes no more jobs" if status.stopping else ""
     started = f"started {ago(status.started, now)}"
-    yield Text(f"gavel {status.version} at {address}, {started}{stopping}", style="bold")
-    yield Text(f"  policy  {printable(status.policy)}; round {status.round}{_round_ends(status, now)}")
-    yield Text(f"  GPUs    {status.gpus_busy} of {status.gpus} busy, on {count_of(status.nodes, 'node')}")
+    yield words(f"gavel {status.version} at {address}, {started}{stopping}", "bold")
+    yield words(f"  policy  {status.policy}; round {status.round}{_round_ends(status, now)}")
+    yield words(f"  GPUs    {status.gpus_busy} of {status.gpus} busy, on {count_of(status.nodes, 'node')}")
     counts = [f"{count} {state}" for state, count in sorted(status.jobs.items()) if count]
-    yield Text(f"  jobs    {', '.join(counts) or 'none'}")
+    yield words(f"  jobs    {', '.join(counts) or 'none'}")
     expires = ""
     if identity.expires is not None:
         left = span((identity.expires - now).total_seconds())
         expires = f", until {identity.expires.astimezone().date()} ({left} left)"
-    yield Text(f"  you     {printable(identity.user)}, {identity.role.value}{expires}")
+    yield words(f"  you     {identity.user}, {identity.role.value}{expires}")
     if status.data_dir:
-        yield Text(f"  data    {printable(status.data_dir)}")
+        yield words(f"  data    {status.data_dir}")
     for warning in status.warnings:
-        yield Text(f"  warning: {printable(warning)}", style="yellow")
+        yield words(f"  warning: {warning}", "yellow")
 
 
 def _round_ends(status: Status, now: datetime) -> str:

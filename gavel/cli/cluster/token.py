@@ -10,10 +10,10 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import LIVE
+from gavel.cli.io.outputs import echo, say
 from gavel.cli.io.session import Session, print_json
-from gavel.cli.io.tables import Column, show_table
+from gavel.cli.io.tables import Column
 from gavel.cli.io.units import ago, length_s, span
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from gavel.client.results import RevokedNode, Token
@@ -57,11 +57,10 @@ def create(user: str, role: str, valid: str | None, note: str, session: Session)
         print_json(new)
         return
     # The secret alone goes to standard output.
-    user = f"{printable(new.token.user)} ({new.token.role.value})"
     expires = ago(new.token.expires, datetime.now(UTC))
-    click.echo(f"token {new.token.id} for {user}, expires {expires}:", err=True)
-    click.echo(new.secret)
-    click.echo("it is not shown again; `gavel login` or GAVEL_TOKEN takes it", err=True)
+    say(f"token {new.token.id} for {new.token.user} ({new.token.role.value}), expires {expires}:")
+    echo(new.secret)
+    say("it is not shown again; `gavel login` or GAVEL_TOKEN takes it")
 
 
 @token.command("list")
@@ -71,27 +70,19 @@ def list_(user: str, session: Session) -> None:
     """List tokens, without their secrets."""
     with session.client() as client:
         tokens = client.tokens(user)
-    if session.as_json:
-        print_json(tokens)
-        return
-    if not tokens:
-        click.echo("no tokens", err=True)
-        return
     now = datetime.now(UTC)
-    show_table(
-        COLUMNS,
-        [
-            (
-                token.id,
-                token.user,
-                token.role.value,
-                "revoked" if token.revoked else ago(token.expires, now),
-                ago(token.used, now),
-                token.note,
-            )
-            for token in tokens
-        ],
-    )
+    rows = [
+        (
+            token.id,
+            token.user,
+            token.role.value,
+            "revoked" if token.revoked else ago(token.expires, now),
+            ago(token.used, now),
+            token.note,
+        )
+        for token in tokens
+    ]
+    session.show(tokens, COLUMNS, rows, "no tokens")
 
 
 @token.command()
@@ -112,11 +103,11 @@ def revoke(ids: tuple[str, ...], nodes: tuple[str, ...], session: Session) -> No
     """
 
     def token_in_words(name: str, token: Token) -> str:
-        return f"revoked {printable(f'{token.id} of {token.user}')}"
+        return f"revoked {token.id} of {token.user}"
 
     def node_in_words(name: str, node: RevokedNode) -> str:
         linked = "was linked" if node.was_linked else "was not linked"
-        return f"revoked node {printable(node.node)}, which {linked}"
+        return f"revoked node {node.node}, which {linked}"
 
     if not ids and not nodes:
         raise Fault("name tokens by their ids (`gavel token list`), or a node with --node")
@@ -134,17 +125,11 @@ def revoked(session: Session) -> None:
     """List the nodes that were revoked with `gavel token revoke --node`."""
     with session.client() as client:
         nodes = client.revoked_nodes()
-    if session.as_json:
-        print_json(nodes)
-        return
-    if not nodes:
-        click.echo("no node is revoked", err=True)
-        return
     now = datetime.now(UTC)
     rows = [
         (node.node, ago(node.revoked, now), "joined again" if node.joined_again else "") for node in nodes
     ]
-    show_table(REVOKED_COLUMNS, rows)
+    session.show(nodes, REVOKED_COLUMNS, rows, "no node is revoked")
 
 
 @token.command()
@@ -158,7 +143,7 @@ def unrevoke(nodes: tuple[str, ...], session: Session) -> None:
     """
 
     def in_words(node: str, result: str) -> str:
-        return f"node {printable(node)}: all its certificates count again"
+        return f"node {node}: all its certificates count again"
 
     with session.client(changes=True) as client:
         restored, failed, code = session.do_each("node", nodes, client.unrevoke_node, in_words)
@@ -180,9 +165,8 @@ def join(node: str, valid: str | None, session: Session) -> None:
         print_json(new)
         return
     # The secret alone goes to standard output.
-    allowed = printable(node) if node else "any new node"
     left = f", for {span((new.expires - datetime.now(UTC)).total_seconds())}" if new.expires else ""
-    click.echo(f"good once, for {allowed}{left}:", err=True)
-    click.echo(new.secret)
+    say(f"good once, for {node or 'any new node'}{left}:")
+    echo(new.secret)
     if new.ca_fingerprint:
-        click.echo(f"the scheduler's CA is {new.ca_fingerprint}", err=True)
+        say(f"the scheduler's CA is {new.ca_fingerprint}")

@@ -20,7 +20,7 @@ import click
 
 from gavel.cli.io.options import LIVE
 from gavel.cli.io.session import Session, print_json
-from gavel.cli.io.tables import out
+from gavel.cli.io.tables import out, print_lines
 from gavel.cli.jobs.queue import as_listed
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def top(every_s: float, once: bool, session: Session) -> None:
             parts = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
             print_json(parts | {"jobs": [as_listed(job) for job in picture.jobs]})
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            console = out()
-            for line in screen(picture, shutil.get_terminal_size().columns, LINES_ONCE):
-                console.print(line)
+            print_lines(screen(picture, shutil.get_terminal_size().columns, LINES_ONCE))
         else:
             _watch(client, picture, every_s)
 

@@ -9,9 +9,8 @@ from datetime import datetime
 from rich.text import Text
 
 from gavel.cli.io.job_text import NODE_STYLES, few, job_on, job_progress, job_where, state_text
-from gavel.cli.io.tables import Column, fitted, table
+from gavel.cli.io.tables import Column, fitted, table, words
 from gavel.cli.io.units import age, span
-from gavel.cli.io.wording import printable
 from gavel.client.results import Job, Node, Status
 
 RUNNING_COLUMNS = (
@@ -43,7 +42,7 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
     """Return at most `height` lines, none wider than `width`."""
     running = [job for job in picture.jobs if job.placement is not None]
     waiting = [job for job in picture.jobs if job.placement is None and not job.state.is_final]
-    head = _head(picture, width)
+    head = _head(picture)
     room = max(height - len(head) - 4, 3)
     nodes = _nodes(picture.nodes, width, max(room // 3, 1))
     room = max(room - len(nodes), 2)
@@ -60,18 +59,19 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
         "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(running_lines), 2), width, picture
     )
     lines = [*head, *nodes, Text(), *running_lines, Text(), *waiting_lines]
-    return [_cut(line, width) for line in lines[:height]]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines[:height]
 
 
-def _head(picture: Picture, width: int) -> list[Text]:
+def _head(picture: Picture) -> list[Text]:
     status, now = picture.status, picture.at
     left = "" if status.round_ends is None else f", {span((status.round_ends - now).total_seconds())} left"
     busy = f"{status.gpus_busy}/{status.gpus} GPUs busy"
-    first = Text(f"{busy}  {printable(status.policy)}  round {status.round}{left}", style="bold")
-    lines = [first]
+    lines = [words(f"{busy}  {status.policy}  round {status.round}{left}", "bold")]
     if picture.trouble:
-        lines.append(Text(printable(picture.trouble), style="red"))
-    lines += [Text(printable(warning), style="yellow") for warning in status.warnings[:2]]
+        lines.append(words(picture.trouble, "red"))
+    lines += [words(warning, "yellow") for warning in status.warnings[:2]]
     return lines
 
 
@@ -98,9 +98,9 @@ def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
 
 
 def _node(node: Node, names: int, kinds: int, cell: int) -> Text:
-    name = fitted(Text(printable(node.name), style=NODE_STYLES.get(node.state, "")), names)
-    text = name.append(" ").append_text(fitted(Text(printable(node.worker_type)), kinds)).append(" ")
-    whole = Text(no_wrap=True).append_text(text)
+    style = NODE_STYLES.get(node.state, "")
+    name, kind = fitted(words(node.name, style), names), fitted(words(node.worker_type, style), kinds)
+    whole = Text(" ").join([name, kind, Text()])
     for gpu in node.gpus:
         if gpu.broken:
             whole.append(BROKEN, style="red")
@@ -149,9 +149,3 @@ def _cells(job: Job, waits: bool, now: datetime) -> Iterable[str | Text]:
         yield few(job.placement.nodes)
     else:
         yield job_where(job)
-
-
-def _cut(line: Text, width: int) -> Text:
-    if line.cell_len > width:
-        line.truncate(width, overflow="ellipsis")
-    return line

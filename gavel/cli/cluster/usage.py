@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import Session, print_json
-from gavel.cli.io.tables import Column, show_table
+from gavel.cli.io.session import Session
+from gavel.cli.io.tables import Column
 from gavel.cli.io.units import hours, moment_before
 
 if TYPE_CHECKING:
@@ -42,16 +42,10 @@ def usage(
     end = moment_before("--until", until) if until else None
     with session.client() as client:
         rows = client.usage(by, since=start, until=end, user=user)
-    if session.as_json:
-        print_json(rows)
-        return
-    if not rows:
-        click.echo("nothing was used in that time", err=True)
-        return
     kinds = sorted({kind for row in rows for kind in row.gpu_s})
     numbers = (*kinds, "GPU time", "cost", "jobs", "completed", "failed")
     columns = [Column(by.replace("_", " "), most=24), *(Column(head, right=True) for head in numbers)]
-    show_table(columns, [_row(row, kinds) for row in rows])
+    session.show(rows, columns, [_row(row, kinds) for row in rows], "nothing was used in that time")
 
 
 def _row(row: UsageRow, kinds: Sequence[str]) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gavel.cli.faults import reason
 from protos.files.errors import BadInput, Place, literal
 from protos.files.yaml import Node, line_of, plain, read_yaml
 from traces.documents import line_of_bad_json
@@ -55,7 +56,7 @@ def _read(name: str) -> bytes:
             with open(name, "rb") as file:
                 content = file.read(most + 1)
     except OSError as error:
-        raise BadInput((error.strerror or str(error)).lower()) from None
+        raise BadInput(reason(error)) from None
     except ValueError as error:
         # No file can have this name.
         raise BadInput(str(error)) from None

@@ -1,20 +1,24 @@
-"""Options that several commands have, and the types of their values: numbers, seeds, states."""
+"""Options that several commands have, and the types of their values: numbers, states."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from gavel.cli.io.session import Session
 
+if TYPE_CHECKING:
+    from scheduler.model.bounds import Bound
+
 Command = Callable[..., Any]
-SEED_MAX = 2**63 - 1
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,400}\s*")
 
 
 def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -39,32 +43,36 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
 # ------------------------------------------------------------------------------------------- types of values
 
 
-class AtLeast(click.ParamType):
-    """A number from some least value up; NaN and infinity are none."""
+class Number(click.ParamType):
+    """A number within its bounds; NaN never is."""
 
     name = "number"
 
-    def __init__(self, least: float) -> None:
-        self.least = least
+    def __init__(self, bound: Bound, *, whole: bool = False) -> None:
+        self.bound, self.whole = bound, whole
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
+        """Return the number that the text stands for."""
         try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and number >= self.least):
-            self.fail(f"'{value}' is not a number from {self.least:g} up", param, ctx)
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def read(self, value: Any) -> float:
+        """Return the number, or raise ValueError with what is wrong."""
+        kind = "whole number" if self.whole else "number"
+        try:
+            if self.whole and isinstance(value, str) and not _WHOLE.fullmatch(value):
+                raise ValueError
+            number = int(value) if self.whole else float(value)
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{value}' is not a {kind}") from None
+        if math.isnan(number) or not self.bound.admits(number):
+            from scheduler.model.bounds import readable
+
+            wanted = f"a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
+            raise ValueError(f"is {readable(number)}, must be {wanted}")
         return number
-
-
-FROM_0 = AtLeast(0.0)
-
-
-class Seed(click.IntRange):
-    """A seed; `name` stands in click's messages."""
-
-    name = "whole number"
 
 
 class State(click.Choice[str]):
@@ -105,7 +113,6 @@ ADDRESS = options(
         "--address", metavar="HOST:PORT", help="Of the scheduler.  [default: GAVEL_ADDRESS, or the context's]"
     ),
     click.option("--context", metavar="NAME", help="A cluster that `gavel login` has stored."),
-    with_quiet_grpc,
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
 
@@ -120,7 +127,7 @@ def _with_session(command: Command) -> Command:
     return run
 
 
-LIVE = options(JSON, ADDRESS, _with_session)
+LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 JOB_STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 FILTERS = options(

@@ -1,96 +1,44 @@
-"""Commands, options and states of other schedulers, which users type out of habit, and ours for them."""
+"""Commands, options and states that users of Slurm type out of habit, the commonest of them, and ours for them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import click
 
-
-def _by_word(words: Mapping[str, str]) -> dict[str, str]:
-    """Turn a table of ours → theirs, separated by spaces, into one of theirs → ours."""
-    return {word: replacement for replacement, others in words.items() for word in others.split()}
-
-
-COMMANDS = _by_word(
-    {
-        "submit": "sbatch run",
-        "submit --follow": "srun salloc",
-        "queue": "squeue list ls jobs ps",
-        "cancel": "scancel kill delete rm stop",
-        "nodes": "sinfo",
-        "queue --ended --since 1d": "sacct",
-        "queue --ended": "history",
-        "show": "scontrol describe info get",
-        "explain": "sprio why",
-        "usage": "sreport",
-        "logs -f": "tail",
-        "logs": "log",
-        "top": "watch smap",
-    }
-)
-OPTIONS = {
-    "submit": _by_word(
-        {
-            "--name": "-J --job-name",
-            "--worker-type": "-p --partition",
-            "--gpus": "--gres -G --nodes -N --ntasks",
-            "--cpus": "-c --cpus-per-task",
-            "--memory": "--mem",
-            "--time-limit": "--time",
-            "--after": "-d --dependency",
-            "--array": "-a",
-            "--tenant": "-A --account",
-            "--start": "--begin",
-            "--node": "--nodelist -w",
-            "--ranks": "--ntasks-per-node",
-            "--label": "--constraint -C",
-            "--workdir": "-D --chdir",
-            "--env": "--export",
-            "--weight": "--nice --qos",
-            "--not-packable": "--exclusive",
-            "--retries": "--requeue",
-            "--dry-run": "--test-only",
-            "a command after --": "--wrap",
-            "`gavel logs JOB`": "-o --output --error",
-        }
-    ),
-    "queue": _by_word(
-        {
-            "not needed: they are yours unless -a says otherwise": "--me",
-            "--state": "-t --states",
-            "`gavel show JOB`": "-j --job",
-            "--worker-type": "-p --partition",
-            "--tenant": "-A --account",
-            "--since": "-S --starttime",
-            "`gavel explain JOB`": "--start",
-            "--json": "--format -o -O",
-            "--watch": "-i",
-        }
-    ),
-    "show": _by_word(
-        {
-            "`gavel wait JOB`": "-w --watch",
-            "`gavel logs -f JOB`": "-f",
-        }
-    ),
-    "logs": _by_word(
-        {
-            "--rank": "--task",
-        }
-    ),
+COMMANDS = {
+    "sbatch": "submit",
+    "srun": "submit --follow",
+    "squeue": "queue",
+    "scancel": "cancel",
+    "sinfo": "nodes",
+    "sacct": "queue --ended --since 1d",
+    "scontrol": "show",
 }
-STATES = _by_word(
-    {
-        "queued": "pd pending waiting",
-        "running": "r",
-        "preempted": "s suspended",
-        "completed": "cd done succeeded",
-        "failed": "f error",
-        "cancelled": "ca canceled",
-    }
-)
+_ON_SUBMIT = {
+    "--job-name": "--name",
+    "--partition": "--worker-type",
+    "--gres": "--gpus",
+    "--nodes": "--gpus",
+    "--mem": "--memory",
+    "--time": "--time-limit",
+    "--dependency": "--after",
+    "--account": "--tenant",
+    "--output": "`gavel logs JOB`",
+    "--wrap": "a command after --",
+}
+OPTIONS = {
+    "submit": _ON_SUBMIT,
+    "queue": {"-t": "--state", "--me": "not needed: they are yours unless -a says otherwise"},
+}
+STATES = {
+    **dict.fromkeys(("pd", "pending", "waiting"), "queued"),
+    "r": "running",
+    **dict.fromkeys(("s", "suspended"), "preempted"),
+    **dict.fromkeys(("cd", "done", "succeeded"), "completed"),
+    **dict.fromkeys(("f", "error"), "failed"),
+    **dict.fromkeys(("ca", "canceled"), "cancelled"),
+}
 _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.wording import printable
 
 STDOUT = "-"
@@ -25,16 +25,14 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
         return
     if not path:
         raise Fault(f"{option}: is empty, must be the name of a file")
-    try:
+    with refusing(OSError, ValueError, subject=f"{option}: {path}"):
         existed = Path(path).exists()
         if existed and new:
-            raise Fault(f"{option}: {printable(path)}: is there already; give another name, or delete it")
+            raise Fault(f"{option}: {path}: is there already; give another name, or delete it")
         with open(path, "ab"):
             pass
         if not existed:
             Path(path).unlink()
-    except (OSError, ValueError) as error:
-        raise unwritable(option, path, error) from None
 
 
 def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
@@ -43,7 +41,7 @@ def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> Non
     for option, path in outputs.items():
         place = os.path.realpath(path or "")
         if place in others:
-            raise Fault(f"{option}: {printable(path or '')}: {others[place]}; give another name")
+            raise Fault(f"{option}: {path}: {others[place]}; give another name")
         others[place] = f"is what {option} writes"
 
 
@@ -54,18 +52,10 @@ def check_directory(option: str, path: str | None) -> None:
     if not path:
         raise Fault(f"{option}: is empty, must be the name of a directory")
     probe = Path(path) / ".gavel-probe"
-    try:
+    with refusing(OSError, ValueError, subject=f"{option}: {path}"):
         Path(path).mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-    except (OSError, ValueError) as error:
-        raise unwritable(option, path, error) from None
-
-
-def unwritable(option: str, path: str, error: Exception) -> Fault:
-    """Return the fault that a file cannot be written, with the reason."""
-    why = (getattr(error, "strerror", None) or str(error)).lower()
-    return Fault(f"{option}: {printable(path)}: {why}")
 
 
 def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = ()) -> None:
@@ -78,40 +68,47 @@ def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = (
         raise Fault(f"{' and '.join(to_stdout)}: only one of them can be standard output; give a file name")
 
 
-def write_json(option: str, path: str, data: Mapping[str, Any]) -> None:
+def print_data(data: Any) -> None:
+    """Print plain data without NaN as JSON."""
+    write_json("--json", STDOUT, data)
+
+
+def write_json(option: str, path: str, data: Any) -> None:
     """Write plain data without NaN; `-` is standard output."""
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    if path == STDOUT:
-        click.echo(text, nl=False)
-        return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(option, path, error) from None
+    text = json.dumps(data, indent=2, allow_nan=False)
+    with _opened(option, path) as file:
+        file.write(f"{text}\n")
 
 
 def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     """Write a table; None is an empty cell, and the path `-` is standard output."""
+    with _opened(option, path) as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(header)
+        lines.writerows(rows)
+
+
+@contextmanager
+def _opened(option: str, path: str) -> Iterator[IO[str]]:
+    """Open a file to write into. What goes to standard output is UTF-8 too, whatever the terminal's encoding."""
     if path == STDOUT:
-        text = io.StringIO()
-        _write_lines(text, header, rows)
-        # As bytes it is UTF-8, as in a file, whatever the terminal's encoding.
-        click.echo(text.getvalue().encode(), nl=False)
+        with click.open_file(path, "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
         return
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            _write_lines(file, header, rows)
-    except OSError as error:
-        raise unwritable(option, path, error) from None
+    with (
+        refusing(OSError, subject=f"{option}: {path}"),
+        open(path, "w", encoding="utf-8", newline="") as file,
+    ):
+        yield file
 
 
-def _write_lines(file: TextIO, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(header)
-    lines.writerows(rows)
+def echo(line: str) -> None:
+    """Print a line of a result; what does not print in it, such as in a name, is shown escaped."""
+    click.echo(printable(line))
 
 
-def say(words: str) -> None:
-    """Print a message on standard error at once."""
-    click.echo(words, err=True)
+def say(line: str) -> None:
+    """Print a message on standard error at once, escaped in the same way."""
+    click.echo(printable(line), err=True)
     sys.stderr.flush()

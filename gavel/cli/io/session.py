@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.outputs import echo, print_data, say
+from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import span
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
+    from gavel.cli.io.tables import Row
     from gavel.client import Client, GavelError, Job
 
 R = TypeVar("R")
@@ -55,12 +57,6 @@ def exit_code(error: GavelError) -> int:
     return next(_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES)
 
 
-def failure(code: int, message: str) -> Fault:
-    """Return a fault of one line with this exit code."""
-    kind: type[Fault] = type("Failure", (Fault,), {"exit_code": code})
-    return kind(message)
-
-
 @contextmanager
 def one_line(client: Client | None = None) -> Iterator[None]:
     """Turn whatever goes wrong with a call into a `Fault`."""
@@ -70,9 +66,8 @@ def one_line(client: Client | None = None) -> Iterator[None]:
         yield
     except GavelError as error:
         others = error.more if isinstance(error, InvalidJob) else ()
-        first = printable(error.message) + _remedy(error, client)
-        lines = [first, *(printable(other.message) for other in others)]
-        raise failure(exit_code(error), "\n".join(lines)) from None
+        message = error.message + _remedy(error, client)
+        raise Fault(message, exit_code(error), more=[other.message for other in others]) from None
 
 
 def _remedy(error: GavelError, client: Client | None) -> str:
@@ -137,13 +132,23 @@ class Session(NamedTuple):
                 code = code or exit_code(error)
                 failed.append({kind: name, "reason": error.reason, "message": error.message})
                 if not self.as_json:
-                    command = click.get_current_context().command_path
-                    click.echo(f"{command}: {printable(error.message)}", err=True)
+                    say(f"{click.get_current_context().command_path}: {error.message}")
                 continue
             done.append(result)
             if not self.as_json and (words := in_words(name, result)):
-                click.echo(words)
+                echo(words)
         return done, failed, code
+
+    def show(
+        self, listed: Sequence[Any], columns: Sequence[Column], rows: Sequence[Row], nothing: str
+    ) -> None:
+        """Print what a scheduler has listed, as JSON or as a table; `nothing` stands for an empty table."""
+        if self.as_json:
+            print_json(listed)
+        elif listed:
+            show_table(columns, rows)
+        else:
+            say(nothing)
 
 
 class _Waiting:
@@ -158,11 +163,11 @@ class _Waiting:
         with self._lock:
             if error is None:
                 if self._reported:
-                    click.echo("it works again", err=True)
+                    say("it works again")
                 self._reported = False
             elif not self._reported and left_s >= MENTIONED_S:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
-                click.echo(f"{printable(error.message)}; trying {for_long} (Ctrl-C ends this)", err=True)
+                say(f"{error.message}; trying {for_long} (Ctrl-C ends this)")
                 self._reported = True
 
 
@@ -178,7 +183,7 @@ def print_json(value: Any) -> None:
     """Print a result, indented."""
     from gavel.client.reading import plain
 
-    click.echo(json.dumps(plain(value), indent=2, allow_nan=False))
+    print_data(plain(value))
 
 
 def print_line(value: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gavel.cli.io.wording import printable, shortened
@@ -49,9 +49,21 @@ def terminal_width() -> int | None:
 
 def show_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     """Print a table."""
+    print_lines(table(columns, rows, terminal_width()))
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines, however wide they are."""
     console = out()
-    for line in table(columns, rows, terminal_width()):
+    for line in lines:
         console.print(line)
+
+
+def words(text: str, style: str = "") -> Text:
+    """Return a line that may hold names; what does not print in them is escaped."""
+    from rich.text import Text
+
+    return Text(printable(text), style)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
@@ -59,7 +71,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> 
     from rich.text import Text
 
     cells = [[Text(column.head, style="bold") for column in columns]]
-    cells += [[Text(printable(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    cells += [[words(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     sizes = [max(row[at].cell_len for row in cells) for at in range(len(columns))]
     if width is not None:
         sizes = _fitted_sizes(columns, sizes, width)
@@ -90,17 +102,12 @@ def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) 
 
 def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
     """Return the cell exactly so wide; one that is longer ends in …"""
-    from rich.cells import cell_len, set_cell_size
     from rich.text import Text
 
-    text = cell.plain
-    length = cell_len(text)
-    if length > size:
-        text = set_cell_size(text, max(size - 1, 0)) + "…" if size else ""
-    else:
-        pad = " " * (size - length)
-        text = pad + text if right else text + pad
-    return Text(text, style=cell.style)
+    fit = cell.copy() if size else Text()
+    fit.truncate(size, overflow="ellipsis")
+    fit.align("right" if right else "left", size)
+    return fit
 
 
 def new_table(**options: Any) -> Table:

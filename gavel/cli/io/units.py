@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.wording import printable
 
 YEARS_MAX = 100
 
@@ -14,7 +14,7 @@ def length_s(option: str, text: str) -> float:
     """Read a duration such as `90m`. A `Fault` names the option."""
     length = _duration_s(option, text)
     if not length:
-        raise Fault(printable(f"{option}: '{text}' is not a duration above 0 such as 90m or 1h30m"))
+        raise Fault(f"{option}: '{text}' is not a duration above 0 such as 90m or 1h30m")
     return length
 
 
@@ -26,7 +26,7 @@ def moment_before(option: str, text: str, now: datetime | None = None) -> dateti
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         wanted = "a duration such as 7d nor a time such as 2030-12-31T18:00"
-        raise Fault(printable(f"{option}: '{text}' is neither {wanted}")) from None
+        raise Fault(f"{option}: '{text}' is neither {wanted}") from None
 
 
 def _duration_s(option: str, text: str) -> float | None:
@@ -35,7 +35,7 @@ def _duration_s(option: str, text: str) -> float | None:
     length = duration_s(text)
     # The clocks of this machine cannot count further.
     if length and length > YEARS_MAX * 366 * 86_400:
-        raise Fault(printable(f"{option}: '{text[:60]}' is longer than the limit, {YEARS_MAX} years"))
+        raise Fault(f"{option}: '{text[:60]}' is longer than the limit, {YEARS_MAX} years")
     return length
 
 
@@ -71,23 +71,23 @@ def hours(length_s: float) -> str:
 
 def duration(length_s: float) -> str:
     """Return a measured length of time to three digits: `4.2 ms`, `1.5 min`, `27.8 h`."""
-    for unit, size_s in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if length_s >= size_s * (2 if unit == "days" else 1):
-            return f"{length_s / size_s:.3g} {unit}"
-    return f"{length_s:.3g} s"
+    days = {" days": 86_400.0} if length_s >= 2 * 86_400 else {}
+    return (
+        _scaled(length_s, {**days, " h": 3_600.0, " min": 60.0, " s": 1.0, " ms": 1e-3})
+        or f"{length_s:.3g} s"
+    )
 
 
 def size(size_bytes: float) -> str:
     """Return a size to three digits: `1.5 GiB`."""
-    for unit, bytes_each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= bytes_each:
-            return f"{size_bytes / bytes_each:.3g} {unit}"
-    return f"{size_bytes:g} bytes"
+    return _scaled(size_bytes, {" GiB": 2**30, " MiB": 2**20, " KiB": 2**10}) or f"{size_bytes:g} bytes"
 
 
 def short_number(value: float) -> str:
     """Return `950`, `12.3k` or `1.2M`."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+    return _scaled(value, {"G": 1e9, "M": 1e6, "k": 1e3}) or f"{value:.3g}"
+
+
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    """Return a value in the first unit of which it has at least one, to three digits; empty where it has less."""
+    return next((f"{value / size:.3g}{unit}" for unit, size in units.items() if value >= size), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protos.files.errors import printable
 
-__all__ = ["count_of", "printable", "printable_lines", "shortened"]
+__all__ = ["count_of", "file_name", "printable", "printable_lines", "shortened"]
 
 SHOWN_CHARACTERS = 60
 
@@ -22,6 +22,11 @@ def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
     """Return the text printable, and no longer than `limit` characters."""
     text = printable(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def file_name(path: str) -> str:
+    """Return what a file is called in messages; `-` is standard input."""
+    return "standard input" if path == "-" else path
 
 
 def count_of(number: int, thing: str) -> str:

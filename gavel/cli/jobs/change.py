@@ -11,8 +11,9 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, ids
 from gavel.cli.io.options import FILTERS, LIVE, YES
+from gavel.cli.io.outputs import say
 from gavel.cli.io.session import Session, confirm, job_id, print_json
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 from gavel.cli.jobs.queue import job_filter
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def _change(session: Session, client: Client, action: Action, chosen: Sequence[s
     def in_words(job: str, concerned: Sequence[str] | None) -> str:
         if concerned is None:
             return ""
-        return f"{DONE[action]} {ids(concerned)}" if concerned else f"nothing to {action} in {printable(job)}"
+        return f"{DONE[action]} {ids(concerned)}" if concerned else f"nothing to {action} in {job}"
 
     done, failed, code = session.do_each("job", chosen, act, in_words)
     if session.as_json:
         print_json({"jobs": [job for concerned in done for job in concerned or ()], "failed": failed})
     elif not chosen:
-        click.echo("no jobs fit", err=True)
+        say("no jobs fit")
     return code

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import click
-
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few
+from gavel.cli.io.outputs import say
 from gavel.cli.io.session import array_of, is_id
-from gavel.cli.io.wording import printable
 from gavel.client import After, Client, JobFilter, JobSpec
 from gavel.client.jobs.errors import objection
 from gavel.client.results import ACTIVE
@@ -62,18 +60,16 @@ class _Names:
         if is_id(job):
             return job
         if beside:
-            raise Unclear(
-                f"'{printable(job)}' is submitted together with this job and has no id yet: submit it before"
-            )
+            raise Unclear(f"'{job}' is submitted together with this job and has no id yet: submit it before")
         if self._keyed:
             raise Unclear(
-                f"must be the id of a job beside --key: the name '{printable(job)}' may mean another job next time"
+                f"must be the id of a job beside --key: the name '{job}' may mean another job next time"
             )
         if not user:
             user = self._caller = self._caller or self._client.who_am_i().user
         if (user, job) not in self._ids:
             self._ids[user, job] = self._only(job, user)
-            click.echo(f"after '{printable(job)}': job {self._ids[user, job]}", err=True)
+            say(f"after '{job}': job {self._ids[user, job]}")
         return self._ids[user, job]
 
     def _only(self, name: str, user: str) -> str:
@@ -89,14 +85,13 @@ class _Names:
         if fitting:
             listed = few([f"{job} ({named[job][1]})" for job in fitting], SHOWN)
             raise Unclear(
-                f"{len(fitting)} unfinished jobs of {user} are called '{printable(name)}'; "
-                f"name one by its id: {listed}"
+                f"{len(fitting)} unfinished jobs of {user} are called '{name}'; name one by its id: {listed}"
             )
         near = difflib.get_close_matches(name, [other for other, _ in named.values()], n=SHOWN, cutoff=0.5)
         offered = [job for job, (other, _) in named.items() if other in near] or list(named)
-        listed = few([f"{job} ({printable(named[job][0])})" for job in offered], SHOWN)
+        listed = few([f"{job} ({named[job][0]})" for job in offered], SHOWN)
         which = f"; there are {listed}" if listed else ""
         raise Unclear(
             f"must be the id of a job, or the name of an unfinished one of {user}; "
-            f"none is called '{printable(name)}'{which}"
+            f"none is called '{name}'{which}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import ADDRESS, FROM_0
+from gavel.cli.io.options import ADDRESS, Number, with_quiet_grpc
+from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import count_of, printable_lines
+from scheduler.model.bounds import Bound
 
 if TYPE_CHECKING:
     from gavel.client import Job
@@ -32,7 +35,7 @@ TIMES = ("at_s", "expected_start_s", "until_s", "kept_until_s")
 @click.option(
     "--at",
     "at_s",
-    type=FROM_0,
+    type=Number(Bound(0, math.inf)),
     metavar="SECONDS",
     help="The moment, on the journal's clock.  [default: its end]",
 )
@@ -62,6 +65,7 @@ def explain(
         _explain_live(job, as_json, address, context)
 
 
+@with_quiet_grpc
 def _explain_live(job: str, as_json: bool, address: str | None, context: str | None) -> None:
     from gavel.cli.io.session import Session, job_id, members, print_json
 
@@ -77,7 +81,8 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
     texts = [printable_lines(explanation.rendered.rstrip("\n")) for explanation in explanations]
     click.echo("\n\n".join(texts))
     if rest := len(jobs) - len(chosen):
-        click.echo(f"\n{count_of(rest, 'other member')}: `gavel show {job}` lists all", err=True)
+        click.echo(err=True)
+        say(f"{count_of(rest, 'other member')}: `gavel show {job}` lists all")
 
 
 def _worth_explaining(jobs: Sequence[Job]) -> Sequence[Job]:

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.wording import printable
 from gavel.client.jobs import values
 from gavel.client.jobs.file import field_values
 from gavel.client.jobs.spec import BY_NAME
@@ -38,7 +37,7 @@ def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[
     except Wrong as wrong:
         field, dot, rest = wrong.at.partition(".")
         where = flag(field.partition("[")[0]) + (f" {rest}" if dot else "")
-        raise Fault(printable(f"{where}: {wrong.problem}")) from None
+        raise Fault(f"{where}: {wrong.problem}") from None
 
 
 def _node(name: str, value: Any) -> Node:
@@ -56,13 +55,13 @@ def _pair(name: str, text: str) -> tuple[Scalar, Node]:
     key, equals, value = text.partition("=")
     if not equals and name == "env" and key:
         if key not in os.environ:
-            raise Fault(printable(f"--env {key}: there is no such variable here; say {key}=VALUE"))
+            raise Fault(f"--env {key}: there is no such variable here; say {key}=VALUE")
         value, equals = os.environ[key], "="
     if not (key and equals):
         form = (
             "VARIABLE=SECRET, the name of a secret that the nodes keep" if name == "env_from" else "KEY=VALUE"
         )
-        raise Fault(printable(f"{flag(name)} {text}: must be {form}"))
+        raise Fault(f"{flag(name)} {text}: must be {form}")
     return _scalar(key), _scalar(value, plain=name == "rates")
 
 

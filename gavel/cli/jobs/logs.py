@@ -18,9 +18,9 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, why_with_exit_code
 from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import REFUSED, Session, failure, job_id, members, print_line
+from gavel.cli.io.outputs import say
+from gavel.cli.io.session import REFUSED, Session, job_id, members, print_line
 from gavel.cli.io.terminal_text import TerminalText
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from gavel.client import Client, GavelError, Job, LogChunk
@@ -114,7 +114,7 @@ def _print(chunks: Iterable[LogChunk], several_ranks: bool, several_jobs: bool) 
     printed: set[str] = set()
     terminal = TerminalText(_write) if sys.stdout.isatty() else None
     write = terminal.write if terminal else _write
-    lines = Lines(several_ranks, write, lambda words: click.echo(words, err=True), members=several_jobs)
+    lines = _Lines(write, several_ranks, several_jobs)
     try:
         for chunk in chunks:
             printed |= {chunk.job} if chunk.data else set()
@@ -146,10 +146,10 @@ def _check_rank(jobs: Sequence[Job], rank: int) -> None:
 def _check_count(jobs: Sequence[Job]) -> None:
     active = [job.id for job in jobs if not job.state.is_final]
     if len(active) > FOLLOWED_MAX:
-        raise failure(
-            REFUSED,
+        raise Fault(
             f"{len(active)} members have not ended, and at most {FOLLOWED_MAX} are followed at once: name one, "
             f"such as {active[0]}",
+            REFUSED,
         )
 
 
@@ -158,7 +158,7 @@ def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
     output = f"; there is output of rank {few([str(other) for other in others], 16)}" if others else ""
-    click.echo(f"-- rank {rank} of job {job.id} has printed nothing{output} --", err=True)
+    say(f"-- rank {rank} of job {job.id} has printed nothing{output} --")
 
 
 def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:
@@ -169,9 +169,9 @@ def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> 
         why = why_with_exit_code(job)
         so_far = "" if job.state.is_final else " so far"
         state = f"{job.state}{f' ({why})' if why else ''}"
-        click.echo(printable(f"-- job {job.id} has printed nothing{so_far}: {state} --"), err=True)
+        say(f"-- job {job.id} has printed nothing{so_far}: {state} --")
         for line in job.last_lines.splitlines():
-            click.echo(f"  {printable(line)}", err=True)
+            say(f"  {line}")
 
 
 def in_turn(streams: Sequence[Chunks]) -> Chunks:
@@ -217,18 +217,11 @@ def at_once(streams: Sequence[Chunks]) -> Chunks:
         raise failed
 
 
-class Lines:
+class _Lines:
     """Prints output of one rank as it comes; of several ranks or members whole lines, after their origin."""
 
-    def __init__(
-        self,
-        several: bool,
-        write: Callable[[bytes], None],
-        say: Callable[[str], None],
-        *,
-        members: bool = False,
-    ) -> None:
-        self._several, self._members, self._write, self._say = several, members, write, say
+    def __init__(self, write: Callable[[bytes], None], several_ranks: bool, several_jobs: bool) -> None:
+        self._write, self._ranks, self._members = write, several_ranks, several_jobs
         # By job, attempt and rank: the beginning of a line whose end has not come.
         self._begun: dict[tuple[str, int, int], bytes] = {}
         self._at_start = True
@@ -237,8 +230,8 @@ class Lines:
         """Print the next piece."""
         if chunk.notice:
             self.end(chunk.job)
-            self._say(f"-- {f'{chunk.job}: ' if self._members else ''}{printable(chunk.notice)} --")
-        elif not self._several and not self._members:
+            say(f"-- {f'{chunk.job}: ' if self._members else ''}{chunk.notice} --")
+        elif not self._ranks and not self._members:
             if chunk.data:
                 self._at_start = chunk.data.endswith(b"\n")
                 self._write(chunk.data)
@@ -259,5 +252,5 @@ class Lines:
             self._at_start = True
 
     def _line(self, job: str, rank: int, line: bytes) -> bytes:
-        parts = ([job] if self._members else []) + ([str(rank)] if self._several else [])
+        parts = ([job] if self._members else []) + ([str(rank)] if self._ranks else [])
         return b"%s: %s\n" % (".".join(parts).encode(), line)

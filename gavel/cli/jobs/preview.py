@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import click
 
 from gavel.cli.io.job_text import few
+from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import OK, REFUSED, WRONG, print_json
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import ago, short_number
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 from gavel.client import Client, JobSpec, Preview
 from gavel.client.jobs.errors import file_field
 
@@ -43,12 +44,12 @@ def show_preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int
 
 def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
     if spec.name:
-        title = f"{title} '{printable(spec.name)}'"
+        title = f"{title} '{spec.name}'"
     if not preview.accepted:
         field = file_field(preview.refused_field)
         line = spec.source and spec.source.lines.get(field.partition(".")[0])
         where = f"{spec.source.file}: line {line}: " if spec.source and line else ""
-        click.echo(f"{title}: would be refused: {printable(f'{where}{field}: {preview.refused_why}')}")
+        echo(f"{title}: would be refused: {where}{field}: {preview.refused_why}")
         return
     members = f", {count_of(len(spec.array), 'member')}" if spec.array else ""
     start = ""
@@ -56,10 +57,10 @@ def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
         start = (
             f"; expected start {'now' if preview.expected_start <= now else ago(preview.expected_start, now)}"
         )
-    click.echo(f"{title}{members}: would be accepted{start}")
+    echo(f"{title}{members}: would be accepted{start}")
     for words in preview.text.splitlines()[1:]:
         if not words.startswith("expected start"):
-            click.echo(f"  {printable(words)}")
+            echo(f"  {words}")
     rows = [
         (
             f"  {place.worker_type}",

@@ -14,10 +14,11 @@ import click
 
 from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
 from gavel.cli.io.options import FILTERS, LIVE
+from gavel.cli.io.outputs import say
 from gavel.cli.io.session import Session, print_json, print_line
-from gavel.cli.io.tables import Column, out, show_table, table, terminal_width
+from gavel.cli.io.tables import Column, print_lines, show_table, table, terminal_width
 from gavel.cli.io.units import age, moment_before, span
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:
     from gavel.client import Client, Job, JobFilter
@@ -151,12 +152,12 @@ def _times(job: Job, now: datetime) -> tuple[str, str]:
 
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
-        click.echo(_unknown_place(client, wanted) or _nothing(wanted), err=True)
+        say(_unknown_place(client, wanted) or _nothing(wanted))
         return
     _show_jobs(jobs[:limit])
     if len(jobs) > limit:
         total = client.page(wanted, size=1, brief=True).total
-        click.echo(f"and {count_of(total - limit, 'more job') if total else 'more'}: --limit", err=True)
+        say(f"and {count_of(total - limit, 'more job') if total else 'more'}: --limit")
 
 
 def _show_jobs(jobs: Sequence[Job]) -> None:
@@ -191,7 +192,7 @@ def _unknown_place(client: Client, wanted: JobFilter) -> str:
     ):
         if name and name not in known:
             near = sorted(get_close_matches(name, known) or known)
-            return f"no jobs fit: there is no {kind} '{printable(name)}'; there is {printable(few(near, 8)) or 'none'}"
+            return f"no jobs fit: there is no {kind} '{name}'; there is {few(near, 8) or 'none'}"
     return ""
 
 
@@ -212,4 +213,4 @@ def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
         elif event.job is not None and event.present:
             present.append(event.job)
         elif event.job is not None:
-            out().print(table(COLUMNS, rows([event.job], datetime.now(UTC)), terminal_width())[1])
+            print_lines(table(COLUMNS, rows([event.job], datetime.now(UTC)), terminal_width())[1:])

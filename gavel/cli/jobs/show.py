@@ -12,9 +12,9 @@ import click
 from gavel.cli.io.job_text import few, gpus_wanted, job_on, job_progress, job_ran_s, state_text, why_words
 from gavel.cli.io.options import JOBS, LIVE
 from gavel.cli.io.session import Session, job_id, members, print_line
-from gavel.cli.io.tables import out
+from gavel.cli.io.tables import print_lines, words
 from gavel.cli.io.units import age, ago, short_number, span
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,32 +41,26 @@ def show(jobs: tuple[str, ...], session: Session) -> None:
                 if separator:
                     click.echo()
                 separator = True
-                console = out()
-                for line in lines(job, datetime.now(UTC)):
-                    console.print(line)
+                print_lines(lines(job, datetime.now(UTC)))
 
 
 def lines(job: Job, now: datetime) -> Iterator[Text]:
     """Return what is shown of a job."""
-    from rich.text import Text
-
-    title = Text(f"job {job.id}", style="bold")
-    if job.spec.name:
-        title.append(f" '{printable(job.spec.name)}'")
-    title.append(" ").append_text(state_text(job.state))
+    name = f" '{job.spec.name}'" if job.spec.name else ""
+    title = words(f"job {job.id}{name} ", "bold").append_text(state_text(job.state))
     if job.why:
-        title.append(f" ({printable(why_words(job))})", style="")
+        title.append_text(words(f" ({why_words(job)})"))
     yield title
     for key, value in _history(job, now):
-        yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
-    yield Text()
+        yield words(f"  {key.ljust(KEY_CHARS)}  {value}")
+    yield words("")
     for key, value in _request(job):
-        yield Text(f"  {key.ljust(KEY_CHARS)}  {value}")
+        yield words(f"  {key.ljust(KEY_CHARS)}  {value}")
     if job.last_lines:
-        yield Text()
-        yield Text("  last lines of the attempt that failed:")
+        yield words("")
+        yield words("  last lines of the attempt that failed:")
         for line in job.last_lines.splitlines():
-            yield Text(f"    {printable(line)}", style="dim")
+            yield words(f"    {line}", "dim")
 
 
 def _until(end: datetime | None, now: datetime) -> str:
@@ -78,7 +72,7 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     place = job.placement
     if place is not None:
         shared = f", shared with job {place.with_job}" if place.with_job else ""
-        yield "on", f"{job_on(job)}: {printable(few(place.gpus, 16))} ({place.phase}{shared})"
+        yield "on", f"{job_on(job)}: {few(place.gpus, 16)} ({place.phase}{shared})"
         yield "lease", f"{place.lease}, since {age(place.since, now)}, until {_until(place.until, now)}"
         if place.rate:
             yield "rate", f"{short_number(place.rate)} steps/s"
@@ -86,7 +80,7 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
         yield "done", done
-    yield "submitted", f"{_time(job.submitted)} by {printable(job.spec.user)} ({ago(job.submitted, now)})"
+    yield "submitted", f"{_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
         yield "due", _due(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
     if job.started:
@@ -100,10 +94,10 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "so far", ", ".join(parts)
     run_s, time_s = _ran(job, now)
     if run_s:
-        kinds = ", ".join(f"{printable(kind)} {span(length)}" for kind, length in sorted(time_s.items()))
+        kinds = ", ".join(f"{kind} {span(length)}" for kind, length in sorted(time_s.items()))
         yield "ran", f"{span(run_s)}{f' ({kinds})' if kinds else ''}"
     if job.nodes:
-        yield "ran on", printable(few(job.nodes, 16))
+        yield "ran on", few(job.nodes, 16)
     if job.cost:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:
@@ -159,15 +153,15 @@ def _request(job: Job) -> Iterator[tuple[str, str]]:
         if (not value and value is not False) or value == DEFAULTS.get(field.name):
             continue
         if field.name == "command":
-            yield "command", printable(shlex.join(spec.command))
+            yield "command", shlex.join(spec.command)
         elif field.target.endswith("_s"):
             yield field.name, span(value)
         elif field.target.endswith("_gb"):
             yield field.name, f"{value:g} GB"
         elif isinstance(value, str) and "\n" in value:
-            yield field.name, printable(" ⏎ ".join(value.strip().splitlines()))[:200]
+            yield field.name, " ⏎ ".join(value.strip().splitlines())[:200]
         else:
-            yield field.name, printable(_in_words(value))
+            yield field.name, _in_words(value)
     if spec.package:
         yield "package", spec.package
 

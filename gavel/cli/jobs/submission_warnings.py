@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gavel.cli.io.job_text import few
-from gavel.cli.io.wording import printable
 from gavel.client import Client, JobSpec
 
 # Names of variables whose values nobody should see.
@@ -32,7 +31,7 @@ def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
     names = sorted({name for spec in specs for name in spec.env if SECRET.search(name)})
     if names:
         yield (
-            f"env {printable(few(names))}: the value is kept and shown like any other; "
+            f"env {few(names)}: the value is kept and shown like any other; "
             f"`--env-from {names[0]}=NAME` has the nodes put a secret there (docs/job-file.md)"
         )
 
@@ -46,8 +45,8 @@ def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in asking))
     if kinds:
         yield (
-            f"gpu_memory cannot be checked on {printable(few(kinds))}: agents there do not report it; those with "
-            f"declared GPUs do with `--gpus {printable(kinds[0])}=COUNT:memory=GB`"
+            f"gpu_memory cannot be checked on {few(kinds)}: agents there do not report it; those with "
+            f"declared GPUs do with `--gpus {kinds[0]}=COUNT:memory=GB`"
         )
 
 
@@ -80,8 +79,8 @@ def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
         script = _local_script(spec)
         if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):
             yield (
-                f"upload: each attempt starts in a fresh copy of {printable(spec.workdir or '.')}, and "
-                f"{printable(script[0])} names neither gavel.training nor GAVEL_CHECKPOINT_DIR: if it is preempted, "
+                f"upload: each attempt starts in a fresh copy of {spec.workdir or '.'}, and "
+                f"{script[0]} names neither gavel.training nor GAVEL_CHECKPOINT_DIR: if it is preempted, "
                 "what it has written is left behind (docs/training.md)"
             )
             return

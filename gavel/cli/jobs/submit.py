@@ -14,8 +14,8 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import ids
 from gavel.cli.io.options import LIVE, options
+from gavel.cli.io.outputs import say
 from gavel.cli.io.session import Session, array_of, one_line, print_line
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from gavel.client import Client, JobSpec
@@ -141,7 +141,7 @@ def submit(
         from gavel.cli.jobs.submission_warnings import submission_warnings
 
         for warning in submission_warnings(client, specs):
-            click.echo(warning, err=True)
+            say(warning)
         specs = with_ids(client, specs, by_flag=bool(fields["after"]), keyed=key is not None)
         if dry_run:
             from gavel.cli.jobs.preview import show_preview
@@ -178,7 +178,7 @@ def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> i
         return wait_for(client, jobs, as_json=as_json, followed=follow)
     except KeyboardInterrupt:
         stop = " ".join(dict.fromkeys(array_of(job) for job in jobs))
-        click.echo(f"not cancelled: {ids(jobs)}; `gavel cancel {stop}` does that", err=True)
+        say(f"not cancelled: {ids(jobs)}; `gavel cancel {stop}` does that")
         raise
 
 
@@ -204,9 +204,7 @@ def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None
     if command is None and not files:
         raise Fault("give a job file, or a command after --: `gavel submit --gpus 1 -- python train.py`")
     if command is not None and files:
-        raise Fault(
-            f"give either job files or a command, not both ('{printable(files[0])}' stands before --)"
-        )
+        raise Fault(f"give either job files or a command, not both ('{files[0]}' stands before --)")
     if command is not None and not (command and command[0]):
         raise Fault("no command after --")
     if (
@@ -215,10 +213,8 @@ def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None
         and not files[0].endswith((".yaml", ".yml"))
         and not os.path.exists(files[0])
     ):
-        words = printable(" ".join(files))
-        raise Fault(
-            f"{printable(files[0])}: no such file or directory; a command goes after --: `gavel submit -- {words}`"
-        )
+        advice = f"a command goes after --: `gavel submit -- {' '.join(files)}`"
+        raise Fault(f"{files[0]}: no such file or directory; {advice}")
 
 
 def _with_values(spec: JobSpec, values: dict[str, Any]) -> JobSpec:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import job_on, job_why
 from gavel.cli.io.options import JOBS, LIVE
-from gavel.cli.io.session import FAILED, OK, REFUSED, Session, failure, job_id, print_line
+from gavel.cli.io.outputs import say
+from gavel.cli.io.session import FAILED, OK, REFUSED, Session, job_id, print_line
 from gavel.cli.io.units import length_s
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from gavel.client import Client, Job
@@ -53,21 +54,22 @@ def wait_for(
         words = _in_words(job)
         if not silent and reported.get(job.id) != words:
             reported[job.id] = words
-            click.echo(words, err=True)
+            say(words)
 
     try:
         ended = client.wait(jobs, timeout_s=timeout_s, hear=report)
     except TimeoutError:
-        raise failure(REFUSED, "not all jobs have ended in that time; they go on") from None
+        raise Fault("not all jobs have ended in that time; they go on", REFUSED) from None
     for job in ended:
         if as_json:
             print_line(job)
         elif followed:
             if job.state != "completed":
-                click.echo(_in_words(job), err=True)
+                say(_in_words(job))
         elif job.state == "failed" and job.last_lines:
-            click.echo(f"job {job.id}, its last lines:", err=True)
-            click.echo("\n".join(f"  {printable(line)}" for line in job.last_lines.splitlines()), err=True)
+            say(f"job {job.id}, its last lines:")
+            for line in job.last_lines.splitlines():
+                say(f"  {line}")
     return OK if all(job.state == "completed" for job in ended) else FAILED
 
 
@@ -75,7 +77,7 @@ def _in_words(job: Job) -> str:
     if job.placement is not None and job.state == "running":
         if job.placement.phase != "running":
             return f"job {job.id}: starting on {job_on(job)}"
-        return f"job {job.id}: running on {job_on(job)} ({printable(', '.join(job.placement.nodes))})"
+        return f"job {job.id}: running on {job_on(job)} ({', '.join(job.placement.nodes)})"
     # A job that is still being stopped has a reason, too.
-    why = printable(job_why(job))
+    why = job_why(job)
     return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.faults import Fault
-from gavel.cli.io.options import SEED_MAX, Seed
-from gavel.cli.io.outputs import check_file, unwritable
-from gavel.cli.io.wording import printable
+from gavel.cli.faults import Fault, refusing
+from gavel.cli.io.options import Number
+from gavel.cli.io.outputs import check_file, print_data, say
+from gavel.cli.io.wording import file_name
 from gavel.cli.policies.list import complete_policy
+from scheduler.model.bounds import SEED, Bound
 
 if TYPE_CHECKING:
     from gavel.cli.policies.answer import Answer
 
-
-def _above_0(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"must be a number of seconds above 0, got {value:g}")
-    return value
+TIME_LIMIT_S = Bound(1e-9, 1e9, "s")
 
 
 @click.command()
@@ -39,7 +34,7 @@ def _above_0(context: click.Context, parameter: click.Parameter, value: float | 
 )
 @click.option(
     "--seed",
-    type=Seed(0, SEED_MAX),
+    type=Number(SEED, whole=True),
     metavar="N",
     help="For policies that draw lots; replaces the file's.",
 )
@@ -51,8 +46,7 @@ def _above_0(context: click.Context, parameter: click.Parameter, value: float | 
 @click.option(
     "--time-limit",
     "time_limit_s",
-    type=float,
-    callback=_above_0,
+    type=Number(TIME_LIMIT_S),
     metavar="SECONDS",
     help="Stop solving after so long, with the best answer until then.",
 )
@@ -75,16 +69,14 @@ def allocate(
     if plot is not None:
         _draw(answer, plot)
     if as_json:
-        click.echo(json.dumps(answer.as_data(), indent=2, allow_nan=False))
+        print_data(answer.as_data())
     else:
         from gavel.cli.policies.answer_table import print_answer
 
         print_answer(answer, all_jobs)
     if not answer.allocation.optimal:
         limit = f" within {time_limit_s:g} s" if time_limit_s else ""
-        click.echo(
-            f"gavel allocate: note: not proven optimal{limit}; this is the best answer found", err=True
-        )
+        say(f"gavel allocate: note: not proven optimal{limit}; this is the best answer found")
 
 
 def _answer(
@@ -97,38 +89,31 @@ def _answer(
     from protos.files.errors import BadInput
 
     try:
-        policy = resolve(spec, time_limit_s)
-    except UnknownPolicy as error:
-        raise Fault(f"--policy: {printable(str(error))}") from None
+        with refusing(UnknownPolicy, subject="--policy"):
+            policy = resolve(spec, time_limit_s)
     # Python's parser raises MemoryError for deep nesting.
     except (RecursionError, MemoryError):
         raise Fault("--policy: too long or too deeply nested") from None
     if plot is not None:
         _check_plot(plot)
-    name = "standard input" if problem == "-" else printable(problem)
-    try:
+    with refusing(BadInput, PolicyError, subject=file_name(problem)):
         table = read_problem(problem, seed)
         return Answer(table, policy(table))
-    except (BadInput, PolicyError) as error:
-        raise Fault(f"{name}: {printable(str(error))}") from None
 
 
 def _check_plot(path: str) -> None:
     from gavel.cli.policies.plot import FORMATS
 
     if Path(path).suffix.lower() not in FORMATS:
-        raise Fault(f"--plot: {printable(path)}: must end in one of {', '.join(FORMATS)}")
+        raise Fault(f"--plot: {path}: must end in one of {', '.join(FORMATS)}")
     check_file("--plot", path)
 
 
 def _draw(answer: Answer, path: str) -> None:
     from gavel.cli.policies.plot import draw_answer
 
-    try:
-        with warnings.catch_warnings():
-            # A name in a script that the font lacks is drawn as boxes.
-            warnings.filterwarnings("ignore", "Glyph")
-            draw_answer(answer).savefig(path)
-    except OSError as error:
-        raise unwritable("--plot", path, error) from None
-    click.echo(f"plot: {printable(path)}", err=True)
+    with refusing(OSError, subject=f"--plot: {path}"), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph")
+        draw_answer(answer).savefig(path)
+    say(f"plot: {path}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gavel.cli.io.outputs import print_data
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,9 +43,7 @@ def policies(as_json: bool) -> None:
 
     entries = [entry(name) for name in names()]
     if as_json:
-        import json
-
-        click.echo(json.dumps([_as_data(policy) for policy in entries], indent=2, ensure_ascii=False))
+        print_data([_as_data(policy) for policy in entries])
         return
     from rich.text import Text
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from gavel.cli.io.wording import count_of, shortened
@@ -118,7 +119,7 @@ def _draw_heat(axes: Axes, answer: Answer) -> None:
     problem, shares = answer.problem, answer.share_by_type
     picture = np.ones((len(shares), len(problem.worker_types), 3))
     for kind in range(len(problem.worker_types)):
-        ink = np.array(_rgb(color_of(kind)))
+        ink = np.array(to_rgb(color_of(kind)))
         picture[:, kind, :] -= shares[_by_place(shares), kind, None].clip(0, 1) * (1.0 - ink)
     axes.imshow(picture, aspect="auto", interpolation="nearest", resample=True)
     names = [shortened(name, 18) for name in problem.worker_types]
@@ -154,12 +155,6 @@ def color_of(kind: int) -> Any:
     if kind < len(PALETTE):
         return PALETTE[kind]
     return tuple(colormaps["hsv"](0.61803 * kind % 1.0)[:3])
-
-
-def _rgb(color: Any) -> tuple[float, float, float]:
-    if isinstance(color, str):
-        return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))  # type: ignore[return-value]
-    return color
 
 
 def _job_label(answer: Answer, row: int) -> str:

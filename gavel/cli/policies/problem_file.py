@@ -21,7 +21,6 @@ from protos.files.errors import BadInput, Place, literal, suggest
 from protos.gavel.v1.limits import GPUS_MAX
 
 NUMBER_MAX = 1e15
-SEED_MAX = 2**63 - 1
 Name = Annotated[str, Meta(min_length=1)]
 Width = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=NUMBER_MAX)]
@@ -85,7 +84,7 @@ class ProblemFile(_Entry):
     jobs: list[Job]
     pairs: list[Pair] = []
     tenants: list[TenantEntry] = []
-    seed: Annotated[int, Meta(ge=0, le=SEED_MAX)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     now_s: Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)] = 0.0
 
 

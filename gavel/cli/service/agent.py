@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, reason, refusing
 from gavel.cli.io.options import JSON
 
 
@@ -61,7 +61,7 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     from protos.files.settings import ConfigError
     from worker_agent.config import agent_config, labels_of
 
-    try:
+    with refusing(ConfigError):
         flags["labels"] = (
             labels_of([label for part in labels for label in part.split(",")]) if labels else None
         )
@@ -69,8 +69,6 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
             context.obj = path, flags
             return
         config = agent_config(path, flags, os.environ)
-    except ConfigError as error:
-        raise Fault(str(error)) from None
     from worker_agent.daemon import run_agent
 
     sys.exit(run_agent(config))
@@ -100,35 +98,29 @@ def join(
     import os
     import shlex
 
-    from gavel.cli.io.outputs import STDOUT, write_json
+    from gavel.cli.io.outputs import print_data
     from protos.files.settings import ConfigError
     from worker_agent.config import agent_config
     from worker_agent.link import join
 
     path, settings = outer
     settings |= {key: value for key, value in flags.items() if value is not None}
-    try:
+    with refusing(ConfigError):
         config = agent_config(path, settings, os.environ)
-    except ConfigError as error:
-        raise Fault(str(error)) from None
     if (token is None) == (token_file is None):
         raise Fault("say --token or --token-file")
     if token_file is not None:
-        try:
-            with click.open_file(token_file) as file:
-                token = file.read().strip()
-        except OSError as error:
-            raise Fault(f"{token_file}: {(error.strerror or str(error)).lower()}") from None
+        with refusing(OSError, subject=token_file), click.open_file(token_file) as file:
+            token = file.read().strip()
     into = config.certificates or config.state / "certificates"
     try:
-        joined = join.join(config.scheduler, config.node_name, token or "", ca_fingerprint, into)
-    except join.JoinError as error:
-        raise Fault(str(error)) from None
+        with refusing(join.JoinError):
+            joined = join.join(config.scheduler, config.node_name, token or "", ca_fingerprint, into)
     except OSError as error:
-        raise Fault(f"{error.filename or into}: {(error.strerror or str(error)).lower()}") from None
+        raise Fault(f"{error.filename or into}: {reason(error)}") from None
     if as_json:
         data = {"node": config.node_name, "certificates": str(joined.certificates)}
-        write_json("--json", STDOUT, data | {"agents_address": joined.agents_address})
+        print_data(data | {"agents_address": joined.agents_address})
         return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
     start = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 import gavel
-from gavel.cli.faults import Fault
-from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON
-from gavel.cli.io.session import one_line, print_json
+from gavel.cli.faults import refusing
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON, with_quiet_grpc
+from gavel.cli.io.outputs import echo, print_data
+from gavel.cli.io.session import one_line
 from gavel.cli.io.units import size
 from gavel.cli.service.fsck import settings
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--packages", is_flag=True, help="Uploaded work directories too.")
 @JSON
 @ADDRESS
+@with_quiet_grpc
 def backup(
     archive: str,
     path: str | None,
@@ -53,24 +55,19 @@ def backup(
     else:
         from scheduler.live.data import backup
 
-        try:
+        with refusing(backup.BackupError):
             written = backup.backup(folder, target, gavel.__version__, packages=packages)
-        except backup.BackupError as error:
-            raise Fault(str(error)) from None
         size_bytes, made_by = written.size_bytes, None
         words = f"{written.records} records, {size(size_bytes)}"
     if as_json:
-        print_json({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by})
+        print_data({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by})
     else:
-        click.echo(f"{target}: {words}; keep it where only you can read")
+        echo(f"{target}: {words}; keep it where only you can read")
 
 
 def _made_by_scheduler(client: Client, target: Path, packages: bool) -> int:
-    with client, one_line(client):
-        try:
-            return client.backup(target, packages=packages)
-        except OSError as error:
-            raise Fault(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from None
+    with client, one_line(client), refusing(OSError, subject=f"cannot write {target}"):
+        return client.backup(target, packages=packages)
 
 
 @click.command()
@@ -83,16 +80,12 @@ def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool)
     from scheduler.live.data import backup
 
     folder = settings(path, data_dir).folder
-    try:
+    with refusing(backup.BackupError):
         restored = backup.restore(Path(archive), folder)
-    except backup.BackupError as error:
-        raise Fault(str(error)) from None
     if as_json:
-        print_json({"data_dir": str(folder), "records": restored.records})
+        print_data({"data_dir": str(folder), "records": restored.records})
         return
-    click.echo(f"restored to {folder}: {restored.records} records; what came after the backup is lost")
+    echo(f"restored to {folder}: {restored.records} records; what came after the backup is lost")
     if restored.data_dir_was:
-        click.echo(
-            f"its gavel.toml named {restored.data_dir_was} as data_dir; it names {folder.absolute()} now"
-        )
-    click.echo("start the scheduler: it uses no number that may have been given away since")
+        echo(f"its gavel.toml named {restored.data_dir_was} as data_dir; it names {folder.absolute()} now")
+    echo("start the scheduler: it uses no number that may have been given away since")

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import gavel
-from gavel.cli.installation import DISTRIBUTION, has, install_command, overwritten_modules
+from gavel.cli.faults import reason
+from gavel.cli.installation import has, overwritten_modules
 from gavel.cli.io.units import size
 from gavel.cli.io.wording import count_of
 from gavel.cli.service.locate import client_of, running
 from gavel.client.client import Client
 from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
 from gavel.client.results import Node, Status
-from scheduler.live.config import Address, DaemonConfig, address_of
+from protos.extras import DISTRIBUTION, install_command
+from scheduler.live.config import DaemonConfig, address_of
 from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
 
@@ -124,19 +126,15 @@ def _ports(config: DaemonConfig) -> Iterator[Finding]:
             ("agents_listen", address_of("agents_listen", listen) if listen else wanted[0][1].next())
         )
     for field, address in wanted:
-        yield _port(field, address)
-
-
-def _port(field: str, address: Address) -> Finding:
-    try:
-        address.try_to_bind()
-    except OSError as error:
-        return Finding(
-            "bad",
-            f"{field}: {address} cannot be listened on: {(error.strerror or str(error)).lower()}",
-            "stop what listens there (`ss -ltnp`), or choose another address",
-        )
-    return Finding("ok", f"{field}: {address} is free")
+        try:
+            address.try_to_bind()
+            yield Finding("ok", f"{field}: {address} is free")
+        except OSError as error:
+            yield Finding(
+                "bad",
+                f"{field}: {address} cannot be listened on: {reason(error)}",
+                "stop what listens there (`ss -ltnp`), or choose another address",
+            )
 
 
 def _keys(config: DaemonConfig) -> Iterator[Finding]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON
-from gavel.cli.io.outputs import STDOUT, write_json
+from gavel.cli.io.outputs import echo, print_data
 
 
 @click.command()
@@ -20,9 +20,9 @@ def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
         _check(path, agent)
         if as_json:
             of = "agent" if agent else "scheduler"
-            write_json("--json", STDOUT, {"file": path, "of": of, "right": True})
+            print_data({"file": path, "of": of, "right": True})
         else:
-            click.echo(f"{path} is right")
+            echo(f"{path} is right")
     elif as_json:
         raise Fault("--json goes with --check: an example is a TOML file")
     elif example:
@@ -49,13 +49,11 @@ def _check(path: str, agent: bool) -> None:
     from scheduler.live.config import daemon_config
     from worker_agent.config import agent_config
 
-    try:
+    with refusing(ConfigError, PolicyError):
         if agent:
             agent_config(path, {})
         else:
             _check_policy(daemon_config(path, {}, (), {}).scheduler.policy)
-    except (ConfigError, PolicyError) as error:
-        raise Fault(str(error)) from None
 
 
 def _check_policy(spec: str) -> None:

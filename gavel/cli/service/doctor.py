@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gavel.cli.installation import foreign_modules, import_ours_first
-from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, with_quiet_grpc
 from gavel.cli.io.session import one_line
 from gavel.cli.service.fsck import FINDINGS_AS_JSON, report, settings
 
@@ -15,6 +15,7 @@ from gavel.cli.service.fsck import FINDINGS_AS_JSON, report, settings
 @DATA_DIR
 @FINDINGS_AS_JSON
 @ADDRESS
+@with_quiet_grpc
 def doctor(
     path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
 ) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import refusing
 from gavel.cli.io.options import CONFIG, DATA_DIR
+from gavel.cli.io.outputs import print_data
 
 if TYPE_CHECKING:
     from scheduler.live.config import DaemonConfig
@@ -39,10 +39,8 @@ def settings(path: str | None, data_dir: str | None) -> DaemonConfig:
     from protos.files.settings import ConfigError
     from scheduler.live.config import daemon_config
 
-    try:
+    with refusing(ConfigError):
         return daemon_config(path, {"data_dir": data_dir})
-    except ConfigError as error:
-        raise Fault(str(error)) from None
 
 
 def report(findings: Iterable[Finding], as_json: bool) -> None:
@@ -58,7 +56,7 @@ def report(findings: Iterable[Finding], as_json: bool) -> None:
     bad = sum(finding.level == "bad" for finding in reported)
     if as_json:
         data = {"sound": not bad, "findings": [finding._asdict() for finding in reported]}
-        click.echo(json.dumps(data, indent=1))
+        print_data(data)
     else:
         click.echo(f"{bad} of {len(reported)} checks found something wrong" if bad else "nothing is wrong")
     sys.exit(1 if bad else 0)

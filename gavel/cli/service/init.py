@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, reason, refusing
 from gavel.cli.io.options import JSON
-from gavel.cli.io.outputs import STDOUT, write_json
+from gavel.cli.io.outputs import print_data
 
 
 @click.command()
@@ -52,20 +52,19 @@ def init(
     place = Path(folder).expanduser().absolute()
     user = user or os.environ.get("USER") or os.environ.get("LOGNAME") or "admin"
     try:
-        if renew:
-            data, words = data_directory.renew(place, hosts)
-        elif only_token:
-            data, words = data_directory.another_token(place, user, token_file)
-        else:
-            data, words = data_directory.begin(place, hosts, user, port, token_file)
-    except InvalidSpec as error:
-        raise Fault(str(error)) from None
+        with refusing(InvalidSpec):
+            if renew:
+                data, words = data_directory.renew(place, hosts)
+            elif only_token:
+                data, words = data_directory.another_token(place, user, token_file)
+            else:
+                data, words = data_directory.begin(place, hosts, user, port, token_file)
     except sqlite3.Error as error:
         raise Fault(f"{place / 'access.db'}: {error}; is it a file of another program?") from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise Fault(f"{where}{(error.strerror or str(error)).lower()}") from None
+        raise Fault(f"{where}{reason(error)}") from None
     if as_json:
-        write_json("--json", STDOUT, data)
+        print_data(data)
     else:
         click.echo("\n".join(words))

@@ -19,7 +19,7 @@ from types import FrameType
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.installation import require
 from gavel.cli.io.wording import count_of
 from scheduler.journal.errors import JournalBusy
@@ -202,13 +202,12 @@ def _signals_wait() -> Iterator[None]:
 
 def _check(folder: Path, agents: Sequence[str]) -> None:
     """Refuse what would end the cluster a moment after it has started, or harm one that runs."""
-    try:
+    with refusing(InventoryError):
         for gpus in agents:
             parse_gpus(gpus)
+    try:
         with hands_off(folder / "scheduler" / JOURNAL):
             pass
-    except InventoryError as error:
-        raise Fault(str(error)) from None
     except JournalBusy:
         raise Fault(
             f"--data-dir {folder}: a scheduler runs there; stop that one first (Ctrl-C where it was started), or "

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import refusing
 from gavel.cli.policies.list import complete_policy
 
 
@@ -43,9 +43,7 @@ def serve(
     from scheduler.live.config import daemon_config
 
     flags |= {"scheduler.policy": policy, "scheduler.round_s": round_s}
-    try:
+    with refusing(ConfigError, PolicyError):
         config = daemon_config(path, flags, more)
         resolve(config.scheduler.policy)
-    except (ConfigError, PolicyError) as error:
-        raise Fault(str(error)) from None
     sys.exit(daemon.serve(config))

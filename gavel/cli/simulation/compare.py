@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON
-from gavel.cli.io.outputs import STDOUT, write_json
-from gavel.cli.io.wording import printable
+from gavel.cli.io.outputs import print_data
+from gavel.cli.io.wording import file_name
 
 # The figures that are not numbers.
 WORDS = ("policy",)
@@ -40,9 +40,10 @@ def compare(a: str, b: str, as_json: bool) -> None:
         ratio = {
             key.replace(" ", ":"): ratio_of(key, x.get(key), y.get(key)) for key in dict.fromkeys([*x, *y])
         }
-        write_json("--json", STDOUT, {"a": first, "b": second, "ratio": ratio})
+        print_data({"a": first, "b": second, "ratio": ratio})
         return
-    print_all(comparison_table(first, second, (f"A: {_name(a)}", f"B: {_name(b)}")))
+    names = f"A: {Path(file_name(a)).name}", f"B: {Path(file_name(b)).name}"
+    print_all(comparison_table(first, second, names))
     partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
     if partial:
         were = f"{' and '.join(partial)} {'was' if len(partial) == 1 else 'were'} interrupted"
@@ -58,11 +59,9 @@ def read_figures(name: str) -> dict[str, Any]:
     from protos.files.errors import BadInput, literal, suggest
     from scheduler.sim.figures.summary import INTERRUPTED, KEYS
 
-    file = "standard input" if name == "-" else printable(name)
-    try:
+    file = file_name(name)
+    with refusing(BadInput, subject=file):
         data = read_document(name).data
-    except BadInput as error:
-        raise Fault(f"{file}: {printable(str(error))}") from None
     if type(data) is dict and type(data.get("figures")) is dict:
         # A finished run of a sweep.
         data = data["figures"]
@@ -91,7 +90,3 @@ def _fits(key: str, value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and abs(value) <= LARGEST)
-
-
-def _name(path: str) -> str:
-    return "standard input" if path == "-" else Path(path).name

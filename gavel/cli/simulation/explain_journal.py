@@ -10,9 +10,9 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.outputs import say
-from gavel.cli.io.wording import count_of, printable, printable_lines, shortened
+from gavel.cli.io.wording import count_of, printable_lines, shortened
 from gavel.cli.simulation.journals import Until, nothing_in, opened
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Explanation, Way, render
@@ -31,10 +31,8 @@ JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(
 def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> None:
     """Print why a job of a journal waited, ran or ended, at a moment or at the journal's end."""
     state, at_s = state_at(journal_in, at_s)
-    try:
+    with refusing(NotFound, subject=journal_in):
         explanation = reason_of(state, job_named(state, job), at_s)
-    except NotFound as error:
-        raise Fault(f"{printable(journal_in)}: {printable(str(error))}") from None
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode())
     else:
@@ -52,7 +50,7 @@ def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | Non
         if then.read_to_its_end and not state.jobs:
             raise nothing_in(journal, path, "jobs")
         if then.read_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
-            say(f"note: {printable(path)} ends at {state.now_s:,.0f} s, which is taken instead of {at_s:g} s")
+            say(f"note: {path} ends at {state.now_s:,.0f} s, which is taken instead of {at_s:g} s")
             at_s = None
     return state, at_s
 

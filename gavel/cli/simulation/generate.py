@@ -13,12 +13,12 @@ from typing import Any
 import click
 import msgspec
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON, options
-from gavel.cli.io.outputs import STDOUT, check_file, say, unwritable, write_json
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.outputs import check_file, print_data, say
+from gavel.cli.io.wording import count_of, file_name
 from gavel.cli.simulation.options import of_run
-from protos.files.errors import literal, suggest
+from protos.files.errors import BadInput, literal, suggest
 from scheduler.sim.run import HOUR_S, JOBS
 from scheduler.sim.scenario.arrivals import YEAR_S, YEARS_MAX
 from scheduler.sim.tables import table_of
@@ -72,7 +72,7 @@ def generate(
     from gavel.cli.simulation.refusals import faults
 
     if not output.endswith(SUFFIXES):
-        raise Fault(f"OUTPUT: {printable(output)}: must end in {' or '.join(SUFFIXES)}")
+        raise Fault(f"OUTPUT: {output}: must end in {' or '.join(SUFFIXES)}")
     if jobs is None and hours is None:
         raise Fault("--jobs: is missing: a workload never ends by itself; give --jobs or --hours")
     if workload and spec is not None:
@@ -80,8 +80,9 @@ def generate(
     with faults():
         table = table_of(throughputs, measured, pairs)
         if spec:
-            read = _read_spec(spec, rate_per_h)
-            rate_per_h, endless = read.rate_per_h, _jobs_of_spec(spec, read, table, seed or 0)
+            with refusing(BadInput, TraceError, subject=file_name(spec)):
+                read = _read_spec(spec, rate_per_h)
+                rate_per_h, endless = read.rate_per_h, jobs_of_spec(read, table, seed or 0)
         else:
             endless = _jobs_by_name(workload or USUAL, table, rate_per_h, seed or 0)
         expected = _expected(jobs, hours, rate_per_h or 0.0)
@@ -93,9 +94,9 @@ def generate(
     if not count:
         raise Fault(f"--hours: is {hours:g}: no job arrives in so short a time; give more hours")
     if as_json:
-        write_json("--json", STDOUT, {"file": output, "jobs": count, "last_arrival_s": last_s})
+        print_data({"file": output, "jobs": count, "last_arrival_s": last_s})
         return
-    say(f"written: {printable(output)}, {count_of(count, 'job')} in {last_s / HOUR_S:,.1f} h")
+    say(f"written: {output}, {count_of(count, 'job')} in {last_s / HOUR_S:,.1f} h")
 
 
 def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) -> tuple[int, float]:
@@ -107,14 +108,12 @@ def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) ->
     with Bar("generating") as bar:
         counted = _Counted(jobs, lambda count: bar.show(f"{count:,} jobs", min(count / expected, 1.0)))
         try:
-            write_trace(aside, counted)
-            if counted.count:
-                aside.replace(place)
-        except OSError as error:
-            raise unwritable("OUTPUT", output, error) from None
+            with refusing(OSError, subject=f"OUTPUT: {output}"):
+                write_trace(aside, counted)
+                if counted.count:
+                    aside.replace(place)
         except TraceError as error:
-            file = _name(spec) if spec else output
-            raise Fault(f"{file}: job {counted.count}: {printable(str(error))}") from None
+            raise Fault(f"{file_name(spec or output)}: job {counted.count}: {error}") from None
         finally:
             aside.unlink(missing_ok=True)
     return counted.count, counted.last_s
@@ -159,46 +158,27 @@ def _jobs_by_name(name: str, table: Throughputs, rate_per_h: float | None, seed:
         raise Fault(f"--workload: there is no {literal(name)}; {suggest(name, WORKLOADS)}")
     if rate_per_h is None:
         raise Fault("--rate: is missing: jobs per hour")
-    try:
+    with refusing(TraceError, subject="--workload"):
         return workload(name, table, rate_per_h=rate_per_h, seed=seed)
-    except TraceError as error:
-        raise Fault(f"--workload: {printable(str(error))}") from None
-
-
-def _jobs_of_spec(path: str, spec: WorkloadSpec, table: Throughputs, seed: int) -> Iterator[TraceJob]:
-    try:
-        return jobs_of_spec(spec, table, seed)
-    except TraceError as error:
-        raise Fault(f"{_name(path)}: {printable(str(error))}") from None
 
 
 def _read_spec(path: str, rate_per_h: float | None) -> WorkloadSpec:
     from gavel.cli.io.document import read_document
-    from protos.files.errors import BadInput
 
+    data: Any = read_document(path).data
+    if type(data) is not dict:
+        raise BadInput("must be a mapping of the fields of a workload")
+    fields = [field.name for field in dataclasses.fields(WorkloadSpec)]
+    for field in data:
+        if field not in fields:
+            raise BadInput("is no field of a workload", suggest(field, fields), place=(field,))
+    if rate_per_h is not None:
+        data = {**data, "rate_per_h": rate_per_h}
+    if "rate_per_h" not in data:
+        raise BadInput("rate_per_h is missing; it can be given as --rate, too")
     try:
-        data: Any = read_document(path).data
-        if type(data) is not dict:
-            raise BadInput("must be a mapping of the fields of a workload")
-        fields = [field.name for field in dataclasses.fields(WorkloadSpec)]
-        for field in data:
-            if field not in fields:
-                raise BadInput("is no field of a workload", suggest(field, fields), place=(field,))
-        if rate_per_h is not None:
-            data = {**data, "rate_per_h": rate_per_h}
-        if "rate_per_h" not in data:
-            raise BadInput("rate_per_h is missing; it can be given as --rate, too")
         return msgspec.convert(data, WorkloadSpec, strict=False)
-    except (BadInput, msgspec.ValidationError) as error:
-        raise Fault(f"{_name(path)}: {printable(_readable(str(error)))}") from None
-    except TraceError as error:
-        raise Fault(f"{_name(path)}: {printable(str(error))}") from None
-
-
-def _name(path: str) -> str:
-    return "standard input" if path == "-" else printable(path)
-
-
-def _readable(message: str) -> str:
-    """Return a message of msgspec in our form: no capital, and no `$` for the whole file."""
-    return message[:1].lower() + message[1:].replace("`$.", "`")
+    except msgspec.ValidationError as error:
+        # In our form: no capital, and no `$` for the whole file.
+        message = str(error).replace("`$.", "`")
+        raise BadInput(message[:1].lower() + message[1:]) from None

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.outputs import say
-from gavel.cli.io.wording import printable
 from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
 from scheduler.journal.errors import AppendFailed, Damage, JournalError, NotAJournal
@@ -23,37 +22,37 @@ PLACES_SHOWN = 5
 @contextmanager
 def opened(path: str) -> Iterator[SqliteJournal]:
     """Open a journal to read from; once it has been read, print what of it is lost."""
-    name = printable(path)
-    _check_file(path, name)
-    try:
-        with SqliteJournal(path, read_only=True) as journal:
-            yield journal
-            say_damage(journal, name)
-    except NotAJournal:
-        raise Fault(f"{name}: {_description(path)}") from None
-    except JournalError as error:
-        problem = printable(str(error)).removeprefix(f"{name} ").removeprefix(f"{name}: ")
-        raise Fault(f"{name}: {problem}") from None
-    except OSError as error:
-        raise Fault(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    unreadable = f"{path}: cannot be read"
+    with refusing(OSError, ValueError, subject=unreadable):
+        _check_file(path)
+    with refusing(OSError, subject=unreadable):
+        try:
+            with SqliteJournal(path, read_only=True) as journal:
+                yield journal
+                say_damage(journal, path)
+        except NotAJournal:
+            raise Fault(f"{path}: {_description(path)}") from None
+        except JournalError as error:
+            problem = str(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
+            raise Fault(f"{path}: {problem}") from None
 
 
 def nothing_in(journal: SqliteJournal, path: str, things: str) -> Fault:
     """Return the refusal of a journal without jobs or nodes; where parts of it are lost, it names that as the cause."""
     if journal.mended or any(isinstance(entry, Damage) for entry in journal.scan()):
         problem = f"is cut off or damaged, and what is left holds no {things}"
-        return Fault(f"{printable(path)}: {problem}; take a backup")
-    return Fault(f"{printable(path)}: holds no {things}")
+        return Fault(f"{path}: {problem}; take a backup")
+    return Fault(f"{path}: holds no {things}")
 
 
 def say_damage(journal: SqliteJournal, name: str) -> None:
     """Print which records of a journal are lost, if any: figures of the rest are not the whole truth."""
     if journal.mended:
-        say(f"note: {name}: is cut off or damaged ({printable(journal.mended)}); this is what is left of it")
+        say(f"note: {name}: is cut off or damaged ({journal.mended}); this is what is left of it")
     away = compacted(journal)
     lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > away]
     for damage in lost[:PLACES_SHOWN]:
-        say(f"note: {name}: records {damage.first} to {damage.last} are lost: {printable(damage.why)}")
+        say(f"note: {name}: records {damage.first} to {damage.last} are lost: {damage.why}")
     if len(lost) > PLACES_SHOWN:
         say(f"note: {name}: and {len(lost) - PLACES_SHOWN} more such places")
 
@@ -116,21 +115,17 @@ class Until:
         raise AppendFailed("a journal as it was is only read")
 
 
-def _check_file(path: str, name: str) -> None:
+def _check_file(path: str) -> None:
     """Refuse a file that need not be opened for that."""
     if not path:
         raise Fault("the name of the journal is empty; give a file")
     place = Path(path)
-    try:
-        if place.is_dir():
-            raise Fault(f"{name}: is a directory; name the journal's file in it")
-        if not place.is_file():
-            raise Fault(f"{name}: there is no such journal")
-        if place.stat().st_size == 0 and not place.with_name(place.name + "-wal").exists():
-            problem = "is an empty file, no journal; was it ever written?"
-            raise Fault(f"{name}: {problem} Give another, or a backup")
-    except (OSError, ValueError) as error:
-        raise Fault(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if place.is_dir():
+        raise Fault(f"{path}: is a directory; name the journal's file in it")
+    if not place.is_file():
+        raise Fault(f"{path}: there is no such journal")
+    if place.stat().st_size == 0 and not place.with_name(place.name + "-wal").exists():
+        raise Fault(f"{path}: is an empty file, no journal; was it ever written? Give another, or a backup")
 
 
 def _description(path: str) -> str:

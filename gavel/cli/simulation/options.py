@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import not_empty, options
+from gavel.cli.io.options import Number, not_empty, options
 from gavel.cli.io.outputs import STDOUT
 from gavel.cli.policies.list import complete_policy
-from gavel.cli.simulation.values import ByType, JobRange, Listed, Number
+from gavel.cli.simulation.values import ByType, JobRange, Listed
 from scheduler.sim.run import HINTS, KNOBS, Knob, Run
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,46 +29,33 @@ def option_of(field: str) -> str:
 def all_of_run(*axes: str) -> Decorator:
     """Options for every field of `Run` but the trace; those of `axes` take several values."""
     fields = [field for field in KNOBS if option_of(field).startswith("--")]
-    return options(*(_axis(field) if field in axes else of_run(field) for field in fields))
+    return options(*(of_run(field, several=field in axes) for field in fields))
 
 
-def of_run(field: str, help: str = "") -> Decorator:
-    """Make the option of a field, with the field's own help or another."""
+def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
+    """Make the option of a field, with the field's own help or another.
+
+    `several`: an option of a sweep, which stands for several values, separated by commas or given several times.
+    """
     knob, kind, default = KNOBS[field], _kind(field), FIELDS[field].default
-    help = help or knob.help + _default(knob, default)
     if kind is bool:
-        return click.option(option_of(field), field, is_flag=True, help=help)
+        return click.option(option_of(field), field, is_flag=True, help=help or knob.help)
+    value, metavar, required = _type(knob, kind), knob.metavar, FIELDS[field].required
+    help = help or knob.help + _default(knob, default)
     more: dict[str, Any] = {"default": default, "callback": not_empty} if kind is str else {}
+    if several:
+        # A table by worker type has commas of its own.
+        listed = get_origin(kind) is not dict
+        advice = "Several are separated by commas." if listed else "May be given several times."
+        value, metavar = (Listed(value), f"{metavar},…") if listed else (value, metavar)
+        # An empty text is no policy to compare with others.
+        required = required or default == ""
+        help = f"{knob.help} {advice}{'' if kind is str else _default(knob, default)}"
+        more = {"multiple": True}
     if field == "policy":
         more["shell_complete"] = complete_policy
     return click.option(
-        option_of(field),
-        field,
-        type=_type(knob, kind),
-        metavar=knob.metavar,
-        required=FIELDS[field].required,
-        help=help,
-        **more,
-    )
-
-
-def _axis(field: str) -> Decorator:
-    """Make an option of a sweep: separated by commas or given several times, it stands for several values."""
-    knob, kind, default = KNOBS[field], _kind(field), FIELDS[field].default
-    # A table by worker type has commas of its own.
-    listed = get_origin(kind) is not dict
-    value = _type(knob, kind)
-    several = "Several are separated by commas." if listed else "May be given several times."
-    return click.option(
-        option_of(field),
-        field,
-        type=Listed(value) if listed else value,
-        multiple=True,
-        metavar=f"{knob.metavar},…" if listed else knob.metavar,
-        # An empty text is no policy to compare with others.
-        required=FIELDS[field].required or default == "",
-        shell_complete=complete_policy if field == "policy" else None,
-        help=f"{knob.help} {several}{'' if kind is str else _default(knob, default)}",
+        option_of(field), field, type=value, metavar=metavar, required=required, help=help, **more
     )
 
 

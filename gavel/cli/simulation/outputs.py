@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gavel.cli.faults import refusing
 from gavel.cli.installation import require
 from gavel.cli.io.options import options
 from gavel.cli.io.outputs import (
@@ -17,11 +18,9 @@ from gavel.cli.io.outputs import (
     check_file,
     check_one_stdout,
     say,
-    unwritable,
     write_csv,
     write_json,
 )
-from gavel.cli.io.wording import printable
 
 if TYPE_CHECKING:
     from scheduler.sim.figures.metrics import Metrics
@@ -97,12 +96,10 @@ class Outputs:
         if self.plots is not None:
             from gavel.cli.simulation.run_plots import draw_run
 
-            try:
+            with refusing(OSError, subject=f"--plots: {self.plots}"):
                 written += draw_run(metrics, Path(self.plots), str(figures["policy"]))
-            except OSError as error:
-                raise unwritable("--plots", self.plots, error) from None
         if files := [path for path in written if path != STDOUT]:
-            say("written: " + ", ".join(map(printable, files)))
+            say(f"written: {', '.join(files)}")
 
 
 def _write_jobs(path: str, metrics: Metrics) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.wording import printable
 from gavel.cli.simulation.options import option_of
 from policies.errors import PolicyError
 from protos.files.settings import ConfigError
@@ -27,11 +26,11 @@ def faults() -> Iterator[None]:
     try:
         yield
     except InvalidSpec as error:
-        raise Fault(f"{option_of(error.field)}: {printable(error.problem)}") from None
+        raise Fault(f"{option_of(error.field)}: {error.problem}") from None
     except TraceError as error:
         text = str(error)
         for argument, option in IN_PYTHON.items():
             text = text.replace(argument, option)
-        raise Fault(printable(text)) from None
+        raise Fault(text) from None
     except (PolicyError, JournalError, ConfigError) as error:
-        raise Fault(printable(str(error))) from None
+        raise Fault(str(error)) from None

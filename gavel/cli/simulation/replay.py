@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
-from gavel.cli.io.wording import printable
 from gavel.cli.simulation.options import of_run
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 
@@ -56,10 +55,8 @@ def replay(
 
     outputs = Outputs(**chosen)
     if policy:
-        try:
+        with refusing(UnknownPolicy, subject="--policy"):
             resolve(policy)
-        except UnknownPolicy as error:
-            raise Fault(f"--policy: {printable(str(error))}") from None
     with faults():
         table = table_of(throughputs, measured, pairs) if throughputs or measured or pairs else None
         history = read_history(journal_in)
@@ -91,8 +88,8 @@ def read_history(path: str) -> History:
         if not history.metrics.submitted:
             raise nothing_in(journal, path, "jobs")
         if not history.metrics.cluster:
-            raise Fault(f"{printable(path)}: holds no nodes; was its beginning compacted away?")
+            raise Fault(f"{path}: holds no nodes; was its beginning compacted away?")
         if away := compacted(journal):
             gone = f"its first {away:,} records are compacted away: history begins after them"
-            say(f"note: {printable(path)}: {gone}")
+            say(f"note: {path}: {gone}")
     return history

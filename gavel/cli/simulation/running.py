@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gavel.cli.faults import INTERRUPTED
 from gavel.cli.io.outputs import say
 from gavel.cli.io.progress import Bar, interruptible
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.wording import count_of
 from gavel.cli.simulation.refusals import faults
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.figures.metrics import Metrics
@@ -44,11 +44,11 @@ def report_oddities(result: SimResult, jobs: int | None) -> None:
     metrics = result.metrics
     if result.refused:
         (name, why), count = result.refused[0], count_of(len(result.refused), "job")
-        say(f"note: {count} refused by the scheduler; {printable(name)}: {printable(why)}")
+        say(f"note: {count} refused by the scheduler; {name}: {why}")
     if metrics.fallbacks:
         several = metrics.fallbacks > 1
         times = f"{metrics.fallbacks:,} of its allocations" if several else "one of its allocations"
-        say(f"note: the policy had no answer for {times}: {printable(metrics.fallback_why)}")
+        say(f"note: the policy had no answer for {times}: {metrics.fallback_why}")
     if result.interrupted:
         total = f" of {jobs:,}" if jobs else ""
         ended = f"{metrics.ended:,}{total} jobs ended"
@@ -68,4 +68,4 @@ def _report_left(metrics: Metrics) -> None:
     when = "nothing could happen any more"
     if metrics.now_s > 0.99 * STARVED_S:
         when = f"the run was stopped after {STARVED_S / YEAR_S:.0f} simulated years"
-    say(f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {printable(left[0])}")
+    say(f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {left[0]}")

@@ -9,7 +9,6 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import not_empty
 from gavel.cli.io.outputs import say
-from gavel.cli.io.wording import printable
 from gavel.cli.simulation.options import all_of_run, run_of_options
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 from scheduler.sim.run import FILES
@@ -44,7 +43,7 @@ def simulate(
         prepared = prepare(run)
     outputs.check(*(str(getattr(run, field)) for field in FILES))
     for note in prepared.notes:
-        say(f"note: {printable(note)}")
+        say(f"note: {note}")
     result = carry_out(prepared.options, journal, prepared.jobs)
     figures = summarise(
         result.metrics,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.faults import INTERRUPTED, Fault
-from gavel.cli.installation import has, install_command, require
+from gavel.cli.faults import INTERRUPTED, Fault, reason, refusing
+from gavel.cli.installation import has, require
 from gavel.cli.io.options import JSON, not_empty, options
-from gavel.cli.io.outputs import STDOUT, check_directory, say, unwritable, write_csv, write_json
-from gavel.cli.io.wording import count_of, printable
+from gavel.cli.io.outputs import check_directory, print_data, say, write_csv
+from gavel.cli.io.wording import count_of
 from gavel.cli.simulation.options import all_of_run, run_of_options, values_of
+from protos.extras import install_command
 from scheduler.sim.run import Run
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
     kept = Results(Path(results))
     known = sum(kept.load(run) is not None for run in runs)
     if known:
-        say(f"{count_of(known, 'run')} of {len(runs)} found in {printable(results)}")
+        say(f"{count_of(known, 'run')} of {len(runs)} found in {results}")
     try:
         with Bar("sweeping") as bar:
 
@@ -82,16 +83,14 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
         outcomes = [kept.load(run) or "was not carried out" for run in runs]
         _show(runs, outcomes, Path(results), as_json)
         finished = sum(not isinstance(figures, str) for figures in outcomes)
-        say(
-            f"interrupted with {finished} of {len(runs)} runs in {printable(results)}; the same command goes on"
-        )
+        say(f"interrupted with {finished} of {len(runs)} runs in {results}; the same command goes on")
         click.get_current_context().exit(INTERRUPTED)
     except OSError as error:
-        raise unwritable("--results", results, error) from None
+        raise Fault(f"--results: {results}: {reason(error)}") from None
     _show(runs, outcomes, Path(results), as_json)
     failed = [(run, why) for run, why in zip(runs, outcomes, strict=True) if isinstance(why, str)]
     for run, why in failed:
-        say(f"failed: {_label(run)}: {printable(why)}")
+        say(f"failed: {_label(run)}: {why}")
     if failed:
         click.get_current_context().exit(1)
 
@@ -129,7 +128,7 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
     from gavel.cli.simulation.run_table import cluster_words, sweep_table
 
     if as_json:
-        write_json("--json", STDOUT, {"runs": list(map(_data, runs, outcomes))})
+        print_data({"runs": list(map(_data, runs, outcomes))})
     done = [
         (run, figures) for run, figures in zip(runs, outcomes, strict=True) if not isinstance(figures, str)
     ]
@@ -143,7 +142,7 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
     if not as_json:
         print_all(sweep_table(list(rows.values())))
     written = [_write_table(done, directory / TABLE), *_draw(list(rows.values()), directory)]
-    say("written: " + ", ".join(map(printable, written)))
+    say(f"written: {', '.join(written)}")
 
 
 def _data(run: Run, outcome: Figures | str) -> dict[str, Any]:
@@ -195,10 +194,8 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
         # One bar shows no more than the table.
         return []
     path = directory / PLOT
-    try:
+    with refusing(OSError, subject=f"--results: {path}"):
         figure.savefig(path)
-    except OSError as error:
-        raise unwritable("--results", str(path), error) from None
     return [str(path)]
 
 
@@ -206,4 +203,4 @@ def _label(run: Run) -> str:
     from gavel.cli.simulation.run_table import cluster_words
 
     rate = "" if run.rate_per_h is None else f", {run.rate_per_h:g} jobs/h"
-    return f"{printable(run.policy)}{rate}, seed {run.seed}, {printable(cluster_words(run.cluster))}"
+    return f"{run.policy}{rate}, seed {run.seed}, {cluster_words(run.cluster)}"

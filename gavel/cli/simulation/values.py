@@ -1,49 +1,13 @@
-"""Values of options that are more than a word: numbers within bounds, tables by worker type, ranges, lists."""
+"""Values of options that are more than a word: tables by worker type, ranges, lists."""
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import click
 
-from scheduler.model.bounds import Bound, readable
-
-
-class Number(click.ParamType):
-    """A number within its bounds; NaN never is."""
-
-    name = "number"
-
-    def __init__(self, bound: Bound, *, whole: bool = False) -> None:
-        self.bound, self.whole = bound, whole
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number that the text stands for."""
-        try:
-            return self.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-    def read(self, value: Any) -> float:
-        """Return the number, or raise ValueError with what is wrong."""
-        kind = "whole number" if self.whole else "number"
-        try:
-            number = _whole(value) if self.whole else float(value)
-        except (ValueError, OverflowError):
-            raise ValueError(f"'{value}' is not a {kind}") from None
-        if math.isnan(number) or not self.bound.admits(number):
-            raise ValueError(
-                f"is {readable(number)}, must be a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
-            )
-        return number
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", value):
-        raise ValueError
-    return int(value)
+from gavel.cli.io.options import Number
 
 
 class ByType(click.ParamType):

@@ -94,8 +94,8 @@ def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
 def test_only_the_command_itself_is_silent_about_grpc() -> None:
     """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
     script = (
-        "import os; from gavel.cli.io.options import ADDRESS\n"
-        "ADDRESS(lambda: print(os.environ.get('GRPC_VERBOSITY')))()"
+        "import os; from gavel.cli.io.options import with_quiet_grpc\n"
+        "with_quiet_grpc(lambda: print(os.environ.get('GRPC_VERBOSITY')))()"
     )
     without = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
 

@@ -55,7 +55,7 @@ def test_a_command_line_is_a_job(live: LiveThread, gavel: Gavel, monkeypatch: py
         (("--after", "afterok:17", "--", "a"), "--after: here afterok:17 is 17"),
         (("--after", "afterany:17", "--", "a"), "--after: here afterany:17 is 17:ended"),
         (("--partition", "a100", "--", "a"), "no such option '--partition'; here it is --worker-type"),
-        (("-o", "out", "--", "a"), "no such option '-o'; here it is `gavel logs JOB`"),
+        (("--output", "out", "--", "a"), "no such option '--output'; here it is `gavel logs JOB`"),
         (
             ("python", "a.py"),
             "python: no such file or directory; a command goes after --: `gavel submit -- python a.py`",

@@ -28,7 +28,7 @@ def test_options_out_of_range(option: str, value: str, gavel: Gavel) -> None:
     [
         (("allocate",), "gavel allocate: missing argument 'PROBLEM'."),
         (("allocate", "a", "b"), "gavel allocate: got unexpected extra argument (b)"),
-        (("allocate", "a", "--seed", "x"), "gavel allocate: invalid value for '--seed': 'x' is not a valid"),
+        (("allocate", "a", "--seed", "x"), "gavel allocate: invalid value for '--seed': 'x' is not a whole number"),
         (("allocat",), "gavel: no such command 'allocat'."),
         (("--loud",), "gavel: no such option '--loud'."),
     ],

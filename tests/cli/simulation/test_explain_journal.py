@@ -163,7 +163,7 @@ def test_a_moment_long_after_the_end(journal: str, gavel: Gavel) -> None:
         (("--journal", "."), ".: is a directory; name the journal's file in it"),
         (("--journal", ""), "the name of the journal is empty; give a file"),
         (("--journal", "README.md"), "README.md: "),
-        (("--journal", "README.md", "--at", "nan"), "invalid value for '--at': 'nan' is not a number"),
+        (("--journal", "README.md", "--at", "nan"), "invalid value for '--at': is nan, must be a number"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: tuple[str, ...], line: str, gavel: Gavel) -> None:
