@@ -171,7 +171,9 @@ def _section(name: str, command: click.Command) -> str:
     usage = " ".join(command.collect_usage_pieces(context))
     help_text = re.sub(r"(?m)^ +", "", (command.help or "").strip())
     lines = [f"### gavel {name}\n", f"    gavel {name} {usage}\n", f"{help_text}\n"]
-    rows = [row for parameter in command.params if (row := parameter.get_help_record(context)) and row[1]]
+    rows = [
+        row for option in command.get_params(context) if (row := option.get_help_record(context)) and row[1]
+    ]
     if rows:
         lines += ["| option | |", "|---|---|"]
         lines += [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows]

@@ -26,12 +26,12 @@ def example_settings(kind: type[msgspec.Struct], title: str, prefix: str = "") -
 
 def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     """Yield how to say the same in the environment, for the last key of the file and the first of its last table."""
-    names = {name: isinstance(default, msgspec.Struct) for name, _, default in _settings(kind)}
+    names = {name: isinstance(default, msgspec.Struct) for name, _, default in settings_of(kind)}
     last = [name for name, is_table in names.items() if not is_table][-1]
     yield "#"
     yield "# A variable of the environment goes before this file:"
     yield f"#     {variable(prefix, (last,))} for {last}"
-    for name, _, default in list(_settings(kind))[-1:]:
+    for name, _, default in list(settings_of(kind))[-1:]:
         if isinstance(default, msgspec.Struct):
             place = name, default.__struct_fields__[0]
             yield f"#     {variable(prefix, place)} for {'.'.join(place)}: two underscores for the dot"
@@ -41,7 +41,7 @@ def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
     """Yield the keys of a table, then the tables in it: in TOML, what follows a header belongs to it."""
     hints = get_type_hints(kind)
     tables = []
-    for name, meaning, default in _settings(kind):
+    for name, meaning, default in settings_of(kind):
         if isinstance(default, msgspec.Struct):
             tables.append((name, meaning, type(default)))
             continue
@@ -64,7 +64,7 @@ def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
 def _entry(name: str, kind: type[msgspec.Struct]) -> Iterator[str]:
     yield f"# None unless there are entries like this one. {' '.join((kind.__doc__ or '').split())}"
     yield f"# [[{name}]]"
-    for field, meaning, default in _settings(kind):
+    for field, meaning, default in settings_of(kind):
         value = '"…"' if default is msgspec.NODEFAULT else _toml(default)
         yield f"# {field} = {value}  # {meaning}"
 
@@ -73,7 +73,7 @@ def _toml(value: Any) -> str:
     return "{}" if value == {} else json.dumps(value)
 
 
-def _settings(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any]]:
+def settings_of(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any]]:
     """Yield each field with the text in its annotation, and its default."""
     hints = get_type_hints(kind, include_extras=True)
     for field in msgspec.structs.fields(kind):

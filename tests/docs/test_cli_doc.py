@@ -59,7 +59,8 @@ def test_commands_on_the_pages_are_there(page: str) -> None:
         words = said.partition(" -- ")[0].split()[1:]
         name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
         assert name in known, said
-        options = {option for parameter in known[name].params for option in parameter.opts}
+        parameters = known[name].get_params(click.Context(known[name]))
+        options = {option for parameter in parameters for option in parameter.opts}
         assert {word for word in words if word.startswith("-") and word != "--"} <= options, said
 
 

@@ -50,7 +50,7 @@ def test_what_it_starts_is_a_command_with_these_options(unit: Path) -> None:
     assert Path(program).name == "gavel"
     command = main.get_command(click.Context(main), name)
     assert command is not None
-    known = {option for one in command.params for option in one.opts}
+    known = {option for one in command.get_params(click.Context(command)) for option in one.opts}
     given = [word for word in words if word.startswith("--")]
     assert given
     assert set(given) <= known

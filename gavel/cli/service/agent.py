@@ -1,8 +1,9 @@
-"""`gavel agent` and `gavel agent join`. A test keeps the options of the former those of the agent's settings."""
+"""`gavel agent`, whose options are the settings of an agent, and `gavel agent join`."""
 
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from typing import Any
 
 import click
@@ -10,45 +11,56 @@ import click
 from gavel.cli.faults import Fault, reason, refusing
 from gavel.cli.io.options import JSON
 
+# What a setting's value is called in the help: by its name, or by the last part of its name.
+METAVARS = {
+    "scheduler": "HOST:PORT",
+    "name": "NAME",
+    "gpus": "TYPE=COUNT",
+    "labels": "KEY=VALUE",
+    "address": "HOST",
+    "containment": "HOW",
+    "level": "LEVEL",
+    "dir": "DIR",
+    "file": "FILE",
+    "s": "SECONDS",
+    "mb": "MB",
+    "days": "DAYS",
+}
 
-@click.group(invoke_without_command=True)
+
+class _Agent(click.Group):
+    """A group with an option for each setting of an agent. The settings are imported when the options are needed."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options, those of the settings after --config."""
+        config, *others = super().get_params(ctx)
+        return [config, *self._settings, *others]
+
+    @cached_property
+    def _settings(self) -> list[click.Parameter]:
+        from protos.files.example import settings_of
+        from worker_agent.config import AgentConfig
+
+        return [_option(*setting) for setting in settings_of(AgentConfig)]
+
+
+def _option(name: str, meaning: str, default: Any) -> click.Option:
+    flag = f"--{name.replace('_', '-')}"
+    if default is False:
+        return click.Option([flag], is_flag=True, default=None, help=meaning)
+    metavar = METAVARS.get(name) or METAVARS[name.rpartition("_")[2]]
+    if isinstance(default, dict):
+        return click.Option(
+            [flag], multiple=True, metavar=metavar, help=f"{meaning} May be given several times."
+        )
+    is_number = isinstance(default, float)
+    text = f"{default:g}" if is_number else default
+    help = f"{meaning}  [default: {text}]" if text else meaning
+    return click.Option([flag], type=float if is_number else str, metavar=metavar, help=help)
+
+
+@click.group(cls=_Agent, invoke_without_command=True)
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="A TOML or YAML file of settings.")
-@click.option("--scheduler", metavar="HOST:PORT", help="Where agents link.  [default: 127.0.0.1:7070]")
-@click.option("--name", metavar="NAME", help="Of this node.  [default: the host's]")
-@click.option("--gpus", metavar="TYPE=COUNT", help="Declared instead of measured: v100=4, v100=2:speed=0.5.")
-@click.option("--labels", multiple=True, metavar="KEY=VALUE", help="What jobs can ask for; may be repeated.")
-@click.option("--state-dir", metavar="DIR", help="Runs, logs and packages: one directory per agent.")
-@click.option("--checkpoint-dir", metavar="DIR", help="Best one that all nodes share.")
-@click.option("--secrets-dir", metavar="DIR", help="Files that jobs may be given by reference.")
-@click.option("--address", metavar="HOST", help="Under which other nodes reach this one.")
-@click.option(
-    "--single-user", is_flag=True, default=None, help="Every job runs as the agent does, even as root."
-)
-@click.option(
-    "--switch-users", is_flag=True, default=None, help="Jobs run as who submitted them; needs root."
-)
-@click.option("--token-file", metavar="FILE", help="A token of the role agent, where there is no TLS.")
-@click.option("--cert-dir", metavar="DIR", help="Where `gavel agent join` put its certificate.")
-@click.option(
-    "--ask-s", type=float, metavar="SECONDS", help="That a job has to checkpoint before it is signalled."
-)
-@click.option(
-    "--setup-limit-s",
-    type=float,
-    metavar="SECONDS",
-    help="How long the setup of a job may take, unless its job file says.",
-)
-@click.option("--grace-s", type=float, metavar="SECONDS", help="From the signal to the end of its processes.")
-@click.option("--logs-mb", type=float, metavar="MB", help="Of each process's output, kept.")
-@click.option("--logs-days", type=float, metavar="DAYS", help="That output is kept.")
-@click.option(
-    "--containment",
-    metavar="HOW",
-    help="How a job's processes are held together: auto, cgroup (refuse to start without) or subreaper.",
-)
-@click.option("--drain-on-stop", is_flag=True, default=None, help="When told to stop, let jobs end first.")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
-@click.option("--log-json", is_flag=True, default=None, help="Log one JSON object per line.")
 @click.pass_context
 def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], **flags: Any) -> None:
     """Run the agent of a node until it is told to stop.
