@@ -67,7 +67,7 @@ class Play:
     def __post_init__(self) -> None:
         """An empty stage."""
         settings = convert(DEFAULTS, Settings)
-        self.stage = Stage([], settings, limits=QUIET, table=self.table, told=False, solver=self.solve)
+        self.stage = Stage([], settings, limits=QUIET, table=self.table, knows_rates=False, solver=self.solve)
 
     @property
     def now_s(self) -> float:

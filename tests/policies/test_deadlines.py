@@ -108,7 +108,7 @@ def test_fifty_are_decided_exactly() -> None:
 def test_as_many_as_branch_and_bound_keeps(spec: str, data: st.DataObject) -> None:
     """On random problems: the number kept, and the best value with those kept, are those of another formulation."""
     on = {"deadlines": st.just(True), "jobs": st.integers(2, 8), "pairs": st.just(False)}
-    problem = f.seen(data.draw(problems(**on)))
+    problem = f.visible(data.draw(problems(**on)))
     due = np.isfinite(problem.jobs.deadline_s)
     assume(due.any())
     answer = resolve(spec)(problem)

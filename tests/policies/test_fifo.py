@@ -79,7 +79,7 @@ def test_blind_spreads_over_types_without_piling_up() -> None:
 @given(problem=problems())
 def test_who_runs_is_a_beginning_of_the_line(problem: Problem) -> None:
     """Of jobs that could ever start, those that run arrived before those that do not, and the next has no room."""
-    seen = f.seen(problem)
+    seen = f.visible(problem)
     if not len(seen.jobs):
         return
     share = resolve("fifo")(seen).time_share

@@ -219,7 +219,7 @@ def test_packed_finish_time_fairness(answer: Answer) -> None:
     """
     instance, result = answer
     problem = problem_of(instance)
-    seen = f.seen(problem, "packing")
+    seen = f.visible(problem, "packing")
     allocation = resolve("ftf+packing")(problem)
     assert allocation.value == pytest.approx(f.ftf(seen).value, rel=1e-6)
     slower = slowed_by_weight(seen)

@@ -1,6 +1,6 @@
-"""Strategies for every message of the core with anything in it that a wire can carry, sane figures among the absurd.
+"""Strategies for every message of the core, filled with anything that a wire can carry.
 
-Figures just inside their limits come most often: what is refused does no harm, what is taken has to be borne.
+Figures just inside their limits come most often: a refused figure does no harm, an accepted one must be handled.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ POLICIES = (
 
 
 def mostly(sane: Any_, absurd: Any_) -> Any_:
-    """Five times in six something sane."""
+    """Draw a sane value five times in six, an absurd one otherwise."""
     return st.integers(0, 5).flatmap(lambda luck: sane if luck else absurd)
 
 
 def within(bound: Bound, whole: bool = False) -> Any_:
-    """A possible figure, very often the least or the greatest one."""
+    """A possible figure, very often the least or the greatest."""
     least, most = (int(bound.least), int(bound.most)) if whole else (bound.least, bound.most)
     edges = [least, most, *([0] if bound.zero else [])]
     some = st.integers(least, min(most, least + 3)) if whole else st.floats(least, most)
@@ -69,10 +69,12 @@ def name(*known: str) -> Any_:
 
 
 def fields(table: Table, kind: type[Any], possible: bool = False) -> Any_:
-    """Some of the fields of a thing, by their limits."""
-    hints = {one: str(kind.__annotations__[one]) for one in table}
+    """Some fields of `kind`, each drawn by its limit in `table`."""
+    hints = {field: str(kind.__annotations__[field]) for field in table}
     make = within if possible else figure
-    return st.fixed_dictionaries({}, optional={one: make(table[one], "int" in hints[one]) for one in table})
+    return st.fixed_dictionaries(
+        {}, optional={field: make(table[field], "int" in hints[field]) for field in table}
+    )
 
 
 def texts(*known: str, most: int = 2) -> Any_:
@@ -90,7 +92,7 @@ def _job(facts: dict[str, Any], more: dict[str, Any]) -> JobSpec:
 
 
 def jobs(possible: bool = False) -> Any_:
-    """A job. `possible`: with figures that are within their limits."""
+    """A job. With `possible`, its figures are within their limits."""
     rate = within(bounds.RATE) if possible else figure(bounds.RATE)
     more = st.fixed_dictionaries(
         {"job_type": name(*JOB_TYPES), "gpus": mostly(st.integers(1, 3), figure(bounds.GPUS, True))},
@@ -117,7 +119,7 @@ def jobs(possible: bool = False) -> Any_:
 
 
 def nodes() -> Any_:
-    """A node as it describes itself."""
+    """A node's description of itself."""
     more = st.fixed_dictionaries(
         {"name": name(*NODES), "worker_type": name(*TYPES), "gpus": mostly(st.integers(1, 3), INTEGERS)},
         optional={"labels": maps(name("zone"), name("a")), "storage": name("shared", "")},
@@ -155,7 +157,7 @@ PAIR = st.tuples(
 
 
 def settings() -> Any_:
-    """Settings: rounds as they are usually, most of the time."""
+    """Settings, usually with rounds of ordinary length."""
     tenant = st.builds(
         TenantSpec, name=name("a", "b", "a/b"), weight=figure(bounds.WEIGHT), policy=name("fairness", "fifo")
     )
@@ -178,7 +180,7 @@ INDEX = mostly(st.integers(0, 3), INTEGERS)
 
 
 def shares(number: int) -> Any_:
-    """An answer that no solver gives, to this question."""
+    """An answer to question `number` that no solver would give."""
     known = st.lists(st.sampled_from(("1", "2", "3", "4_0")), max_size=4, unique=True)
     of_jobs = mostly(known, st.lists(TEXTS, max_size=3))
 

@@ -1,4 +1,4 @@
-"""The programs behind the policies written down afresh, dense, for another solver; and what their prices promise."""
+"""The policies' programs written down again, dense, for another solver; and a check of what their prices promise."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,17 @@ from policies.reference import proportional_rates
 
 
 def needs(problem: Problem) -> Floats:
-    """What every row needs at λ = 1 under `las`."""
+    """The rate that every job needs at λ = 1 under `las`."""
     return problem.jobs.count * problem.jobs.weight * proportional_rates(problem) / problem.jobs.gpus
 
 
 def best_by_simplex(
     problem: Problem, gain: Floats, floor: Floats | None = None, need: Floats | None = None
 ) -> float | None:
-    """The same optimum written down afresh, dense, for HiGHS; with `need`, the greatest level. None: impossible."""
+    """Solve the same program, written down again and dense, with HiGHS. Return None where it is infeasible.
+
+    With `need`, the greatest level is the objective.
+    """
     rates, k = problem.rates.toarray(), len(problem.columns)
     idle = (problem.columns.first_rate == 0) | (problem.columns.is_pair & (problem.columns.second_rate == 0))
     rows = [problem.membership.toarray(), problem.occupancy.toarray()]
@@ -29,18 +32,18 @@ def best_by_simplex(
     if need is not None:
         rows, level = np.vstack([rows, -rates]), np.vstack([level, need[:, None]])
         limit.append(np.zeros(len(need)))
-    found = linprog(
+    solution = linprog(
         np.append(-gain, 0.0 if need is None else -1.0),
         A_ub=np.hstack([rows, level]),
         b_ub=np.concatenate(limit),
         bounds=[*((0, 0 if i else None) for i in idle[:k]), (0, None if need is not None else 0)],
         method="highs",
     )
-    return None if found.x is None else -float(found.fun)
+    return None if solution.x is None else -float(solution.fun)
 
 
 def assert_prices_bound_everything(program: Program, point: Point, seed: int) -> None:
-    """worth @ E <= price @ capacity + rent @ count for any shares that can be had."""
+    """Check that worth @ E <= price @ capacity + rent @ count for any feasible shares."""
     problem, rng = program.problem, np.random.default_rng(seed)
     bound = point.price @ problem.capacity + point.rent @ program.count
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Stories in which everything goes wrong, drawn from a seed: the same seed tells the same story."""
+"""Stories in which everything goes wrong, drawn from a seed: the same seed gives the same story."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from tests.support.desk import node
 
 NODES = (node("n1", 2), node("n2", 2), node("n3", 1), node("k1", 2, "k80"), node("k2", 1, "k80"))
 POLICIES = ("las", "las+packing", "fifo", "las+packing", "makespan")
-HORIZON_S = 12_000.0  # after that nothing goes wrong any more, and everything has to come to its end
+# Nothing goes wrong after this time, and every job must come to its end.
+HORIZON_S = 12_000.0
 
 
 class Chaos:
-    """One such story, on a stage of its own."""
+    """One such story on its own stage."""
 
     def __init__(
         self, seed: int, *, jobs: int = 14, network: bool = True, nodes: Sequence[NodeSpec] = NODES
@@ -61,10 +62,11 @@ class Chaos:
             solver_latency_s=luck.choice((0.0, 0.0, 5.0, 500.0)),
             silence_s=luck.choice((0.0, 15.0)),
             seed=seed,
-            told=luck.random() < 0.8,
+            knows_rates=luck.random() < 0.8,
         )
         self.stage.world.at(0.0, SetPrices(price_per_gpu_hour={"v100": 2.0}))
-        self.awaited: set[str] = set()  # ids that jobs are submitted to wait for
+        # Ids of jobs that others depend on.
+        self.dependencies: set[str] = set()
         self.names = [self.submit(i) for i in range(jobs)]
         self.faults()
         for _ in range(12):
@@ -73,19 +75,19 @@ class Chaos:
         self.stage.world.at(HORIZON_S, self.mend_all)
 
     def solve(self, question: Solve) -> Solved:
-        """An answer, first come first served, an old answer, or one to a question nobody asked."""
-        given = answer(question)
+        """Return the true answer, a failed one, an outdated one, or one to a question that was never asked."""
+        solved = answer(question)
         chance = self.luck.random() if self.stage.world.now_s < HORIZON_S else 1.0
         if chance < 0.15:
             return Solved(
-                number=given.number, policy="fifo", shares=given.shares, failed="it ran out of time"
+                number=solved.number, policy="fifo", shares=solved.shares, failed="it ran out of time"
             )
         if chance < 0.2:
-            return Solved(number=given.number - 1, policy=given.policy, shares=given.shares)
-        return given
+            return Solved(number=solved.number - 1, policy=solved.policy, shares=solved.shares)
+        return solved
 
     def submit(self, i: int) -> str:
-        """A job of some sort, at some time."""
+        """Submit a job of a random sort at a random time; return its name."""
         luck = self.luck
         gpus, steps = luck.choice((1, 1, 1, 2, 3)), luck.uniform(500, 30_000)
         kind = luck.choice(("cnn", "lm"))
@@ -112,7 +114,7 @@ class Chaos:
         ):
             if luck.random() < chance:
                 more |= fields
-        self.awaited.update(dependency.job for dependency in more.get("after", ()))
+        self.dependencies.update(dependency.job for dependency in more.get("after", ()))
         obeys = luck.random() < 0.9
         truth = JobTruth(
             job_type=kind,
@@ -131,7 +133,7 @@ class Chaos:
         return spec.name
 
     def faults(self) -> None:
-        """Machines die, links break, a spot node comes and goes."""
+        """Let machines die, links break and nodes come back."""
         names = [spec.name for spec in self.nodes]
         pool = {spec.name: spec for spec in self.nodes}
         seed = self.luck.randrange(1 << 30)
@@ -143,11 +145,11 @@ class Chaos:
             self.stage.world.at(event.t_s, lambda now_s, event=event: self.strike(now_s, event, pool))
 
     def strike(self, now_s: float, event: NodeEvent, pool: Any) -> list[Message]:
-        """A fault; a node that is down already stays down."""
+        """Apply a fault; a node that is down already stays down."""
         return strike(self.stage.machines, now_s, event, pool)
 
     def command(self, now_s: float) -> Iterable[Message]:
-        """Somebody wants something, sensible or not."""
+        """Send a user's or an operator's command, sensible or not."""
         luck = self.luck
         if luck.random() < 0.3:
             action = luck.choice(("drain", "resume", "resume", "remove"))
@@ -158,39 +160,41 @@ class Chaos:
         return [JobCommand(call="c", job=str(luck.randint(1, len(self.names))), action=action)]
 
     def forge(self, now_s: float) -> Iterable[Message]:
-        """A report about leases that the node does not have, or with figures that are none."""
+        """Report about leases that the node does not have, or with figures that are not numbers."""
         luck, state = self.luck, self.stage.state
         lease, name = str(luck.randint(1, max(state.next_lease, 2))), luck.choice(self.nodes).name
         holding = state.leases.get(lease)
-        mine = holding is not None and name in nodes_of(holding.lease.gpus)
-        steps = math.nan if mine else 1e6
-        exits = () if mine else (Exit(lease, luck.choice(("finished", "failed")), steps, steps, 1.0, 1.0),)
+        is_own = holding is not None and name in nodes_of(holding.lease.gpus)
+        steps = math.nan if is_own else 1e6
+        exits = () if is_own else (Exit(lease, luck.choice(("finished", "failed")), steps, steps, 1.0, 1.0),)
         return [
             NodeReport(
                 node=name,
                 generation=luck.randint(0, 99),
-                started=() if mine else (lease,),
+                started=() if is_own else (lease,),
                 progress=(Progress(lease, steps, steps, 1.0),),
                 exits=exits,
             )
         ]
 
     def forget(self, now_s: float) -> Iterable[Message]:
-        """Whatever has ended, but for jobs that somebody will want to wait for."""
-        names = [name for name in self.stage.state.jobs if name.partition("_")[0] not in self.awaited]
+        """Forget ended jobs and old requests, except jobs that a later submission depends on."""
+        names = [name for name in self.stage.state.jobs if name.partition("_")[0] not in self.dependencies]
         return [Forget(jobs=tuple(names), keys=tuple(self.stage.state.requests))]
 
     def mend_all(self, now_s: float) -> list[Message]:
-        """Every node is there again, and whatever was held is released."""
-        said: list[Message] = []
+        """Bring every node back and release every held job."""
+        messages: list[Message] = []
         for spec in self.nodes:
             real = self.stage.real.nodes[spec.name]
             if not real.up:
-                said += self.stage.machines.repair(now_s, spec.name)
+                messages += self.stage.machines.repair(now_s, spec.name)
             elif not real.reachable:
-                said += self.stage.machines.mend(now_s, spec.name)
+                messages += self.stage.machines.mend(now_s, spec.name)
             elif spec.name not in self.stage.state.nodes:
-                said += self.stage.machines.cut(now_s, spec.name) + self.stage.machines.mend(now_s, spec.name)
-            said.append(NodeCommand(node=spec.name, action="resume"))
+                messages += self.stage.machines.cut(now_s, spec.name) + self.stage.machines.mend(
+                    now_s, spec.name
+                )
+            messages.append(NodeCommand(node=spec.name, action="resume"))
         held = [job.id for job in self.stage.state.active.values() if job.state == "held"]
-        return [*said, *(JobCommand(job=name, action="release") for name in held)]
+        return [*messages, *(JobCommand(job=name, action="release") for name in held)]

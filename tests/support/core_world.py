@@ -1,4 +1,4 @@
-"""The whole scheduler in a simulated world whose every step is watched.
+"""The whole scheduler in a simulated world that is checked at every step.
 
 After every message the invariants hold and no terminal job has changed; after every instant the processes that
 really run are those that the scheduler counts on. A scheduler can be killed and started again from its records
@@ -68,30 +68,30 @@ class WatchedCore(Core):
         return handler
 
     def see_ends(self) -> None:
-        """P3: what has ended stays as it is."""
+        """Promise P3: a job that has ended never changes again."""
         for name in [name for name in self.state.jobs if name not in self.state.active]:
             job = self.state.jobs[name]
             now = (job.state, job.ended_s, job.why)
-            assert self.ended.setdefault(name, now) == now, f"job {name} has ended, and changed"
+            assert self.ended.setdefault(name, now) == now, f"job {name} changed after its end"
 
 
 class Kept:
-    """A journal in memory that counts completions."""
+    """A journal in memory."""
 
     def __init__(self) -> None:
         self.records: Records = []
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One record."""
+        """Keep one record."""
         self.records.append((now_s, list(facts)))
 
     def read(self) -> Any:
-        """All facts."""
+        """Return all facts in order."""
         return ((now_s, fact) for now_s, facts in self.records for fact in facts)
 
 
 class StageWorld(SimWorld):
-    """A simulated world that jobs can be handed to at any time, and whose scheduler can die."""
+    """A simulated world that accepts jobs at any time, and whose scheduler can die."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
@@ -100,18 +100,18 @@ class StageWorld(SimWorld):
         self.refusals: list[Reply] = []
 
     def perform(self, effect: Effect) -> None:
-        """Carry it out; a refusal is kept to be looked at."""
+        """Carry out the effect, and keep a refusal for the test to look at."""
         if isinstance(effect, Reply) and effect.error:
             self.refusals.append(effect)
         super().perform(effect)
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """Everything that is due; before that, a look at what is."""
+        """Call `before`, then return everything that is due."""
         self.before()
         return await super().next()
 
     def submit(self, at_s: float, specs: Sequence[JobSpec], truth: JobTruth, **more: Any) -> None:
-        """A submission arrives then; this is what is true of its jobs."""
+        """Let this submission arrive at `at_s`; `truth` says how its jobs behave."""
         self._numbers += 1
         call = f"stage{self._numbers}"
         jobs = sum(max(len(spec.array), 1) for spec in specs)
@@ -119,7 +119,7 @@ class StageWorld(SimWorld):
         self.at(at_s, SubmitJobs(call=call, specs=tuple(specs), **more))
 
     def forget_scheduler(self) -> None:
-        """What the dead process had: timers, questions to its solver, words on their way to it."""
+        """Drop what dies with the scheduler's process: timers, questions to its solver, messages on their way to it."""
         self._timers.clear()
         self._messages.clear()
         self._sent = sorted(event for event in self._sent if not isinstance(event[2], Solved))
@@ -128,17 +128,17 @@ class StageWorld(SimWorld):
 class Jammable(Machines):
     """Machines of which some can start nothing, as with a full disk."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.jammed: set[str] = set()
 
     def jam(self, now_s: float, name: str) -> list[Message]:
-        """Nothing starts there from now on."""
+        """Let every start on this node fail from now on."""
         self.jammed.add(name)
         return []
 
     def unjam(self, now_s: float, name: str) -> list[Message]:
-        """Starts succeed again."""
+        """Let starts on this node succeed again."""
         self.jammed.remove(name)
         return []
 
@@ -152,21 +152,23 @@ class Jammable(Machines):
 
 @dataclass
 class Stage:
-    """Nodes, a scheduler with these settings, and a story to be told with `world.at`."""
+    """Nodes, a scheduler with these settings, and a world in which a test schedules events with `world.at`."""
 
     nodes: Iterable[NodeSpec]
     settings: Settings = field(default_factory=Settings)
-    link: Mapping[str, Any] | None = None  # of FaultyLink; None: a good network
+    # Options of FaultyLink. None: a good network.
+    link: Mapping[str, Any] | None = None
     solver: Callable[[Solve], Solved] = answer
     solver_latency_s: float = 0.0
     limits: Limits = LIMITS
     silence_s: float = 0.0
     seed: int = 0
     table: Rates = TABLE
-    told: bool = True  # whether the scheduler is given the table
+    # Whether the scheduler is given the table of rates.
+    knows_rates: bool = True
 
     def __post_init__(self) -> None:
-        """Everything is there, and nothing has happened."""
+        """Set everything up; nothing has happened yet."""
         self.physics = Physics(self.table, seed=self.seed)
         self.real = Jammable(self.physics, limits=self.limits, silence_s=self.silence_s)
         self.machines: Any = self.real
@@ -184,7 +186,7 @@ class Stage:
         )
         self.world.before = self.see_processes
         self.world.at(0.0, Configure(settings=self.settings))
-        if self.told:
+        if self.knows_rates:
             solo = [(*key, rate) for key, rate in sorted(self.table.solo.items())]
             spread = [(*key, rate) for key, rate in sorted(self.table.unconsolidated.items())]
             pairs = [
@@ -197,7 +199,8 @@ class Stage:
             self.world.at(0.0, lambda now_s, spec=spec: self.machines.join(now_s, spec))
 
     def _solve(self, question: Solve) -> Solved:
-        return self.solver(question)  # whichever it is by then
+        # A test may have replaced the solver since.
+        return self.solver(question)
 
     @property
     def state(self) -> SchedulerState:
@@ -205,15 +208,16 @@ class Stage:
         return self.core.state
 
     def until(self, at_s: float) -> None:
-        """Let the world run until then, that instant included."""
+        """Let the world run until `at_s`, that instant included."""
         self._until_s = max(self._until_s, at_s)
         asyncio.run(drive(self.core, self.world, self.journal))
         self.world.now_s = max(self.world.now_s, at_s)
 
     def see_processes(self) -> None:
-        """P5, on the machines: one job to a GPU, or a pair; and the scheduler knows of every one of them."""
+        """Promise P5, on the machines: a GPU runs one job or one pair, and the scheduler knows of each of them."""
+        # While messages are under way, the scheduler may not know of an exit yet.
         if self.world._messages:
-            return  # an exit is on its way
+            return
         on: dict[str, list[str]] = {}
         for lease, gang in self.real.gangs.items():
             for gpu in gang.lease.gpus:
@@ -221,7 +225,7 @@ class Stage:
                     on.setdefault(gpu, []).append(lease)
                     holding = self.state.leases.get(lease)
                     known = holding is not None and holding.phase in HOLDING
-                    assert known, f"lease {lease} runs on {gpu}, which the scheduler takes for free"
+                    assert known, f"lease {lease} runs on {gpu}, which the scheduler considers free"
         for gpu, leases in on.items():
             gangs = [self.real.gangs[lease].lease for lease in leases]
             assert len(leases) <= 2, f"{leases} run on {gpu}"
@@ -231,7 +235,7 @@ class Stage:
         assert len(jobs) == len(set(jobs)), "two attempts of one job run"
 
     def restart(self, downtime_s: float = 0.0, *, links_drop: bool = True) -> None:
-        """The scheduler is killed; another one starts from the records. The machines live on."""
+        """Kill the scheduler and start another one from its records, while the machines live on."""
         now_s = self.world.now_s
         self.world.forget_scheduler()
         back_s = now_s + downtime_s
@@ -240,7 +244,8 @@ class Stage:
             self.real.cut(now_s, name)
         self.real.silence_s, usual = 1e9, self.real.silence_s
         while self.real.next_s() <= back_s:
-            self.real.advance(self.real.next_s())  # nobody hears what they say
+            # What the nodes report here is lost: no scheduler is listening.
+            self.real.advance(self.real.next_s())
         self.real.silence_s = usual
         self.core = WatchedCore(replayed(self.journal.records))
         self.world.now_s = back_s
@@ -248,7 +253,7 @@ class Stage:
         for name, node in self.real.nodes.items():
             if links_drop and node.up and name in cut:
                 self.world._messages += self.machines.mend(back_s, name)
-            elif not node.reachable:  # who does not come back is missed
+            elif not node.reachable:
                 self.world._messages.append(NodeSilent(node=name))
 
     def _take_over(self, now_s: float) -> None:
@@ -259,8 +264,8 @@ class Stage:
             self.world.perform(effect)
 
     def completions(self) -> dict[str, int]:
-        """How often each job was completed."""
-        found: dict[str, int] = {}
+        """How often each job completed."""
+        counts: dict[str, int] = {}
         leases: dict[str, str] = {}
         for _, facts in self.journal.records:
             for fact in facts:
@@ -270,12 +275,12 @@ class Stage:
                     assert fact.move != "complete"
                 if isinstance(fact, LeaseClosed) and fact.exit.outcome == "finished":
                     job = leases[fact.exit.lease]
-                    found[job] = found.get(job, 0) + 1
-        return found
+                    counts[job] = counts.get(job, 0) + 1
+        return counts
 
 
 def replayed(records: Iterable[tuple[float, Sequence[Fact]]]) -> SchedulerState:
-    """What these records add up to."""
+    """Return the state that these records add up to."""
     state = SchedulerState()
     for now_s, facts in records:
         for fact in facts:

@@ -1,4 +1,4 @@
-"""The whole daemon, as `gavel serve` runs it, in a thread: for tests of commands, which block.
+"""The whole daemon in a thread, as `gavel serve` runs it: for tests of commands, which block.
 
 with DaemonThread(folder) as daemon:
     Client(daemon.address)
@@ -19,7 +19,7 @@ START_S = 60.0
 
 
 class DaemonThread:
-    """Begins with the block, and is gone behind it. `config`: a file; else the folder, on a port of its own."""
+    """A daemon that runs while the block does, configured by a file or by `folder` and a port of its own."""
 
     def __init__(self, folder: Path, config: Path | None = None, **settings: Any) -> None:
         flags = {"listen": "127.0.0.1:0", **settings, "data_dir": str(folder)}
@@ -41,7 +41,7 @@ class DaemonThread:
 
     @property
     def address(self) -> str:
-        """For people."""
+        """The address that users connect to."""
         return str(self.daemon.listen)
 
     def _run(self) -> None:

@@ -1,7 +1,6 @@
-"""The core alone: it is told one thing after the other, and everything that comes of it has to be claimed.
+"""The core alone: a test hands it messages one by one, and must claim everything that comes of them.
 
-A fact or an effect that nobody expected fails the test as much as one that is missing. Invariants are checked
-after every message.
+A fact or an effect that the test did not expect fails it just like a missing one. The invariants are checked
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from scheduler.model.lease import Holding
 from scheduler.model.settings import Settings
 from scheduler.solving import answer
 
-Came = TypeVar("Came", bound=Fact | Effect)
+Output = TypeVar("Output", bound=Fact | Effect)
 
 SETTINGS = Settings(policy="las", restart_cost_s=0.0, learn_rates=False)
 RATES = [
@@ -41,17 +40,17 @@ PAIRS = [("v100", "cnn", "lm", 1, 9.0, 3.5)]
 
 
 def node(name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> NodeSpec:
-    """A node as it says of itself."""
+    """A node's description of itself."""
     return NodeSpec(**{"storage": "shared", **more}, name=name, worker_type=worker_type, gpus=gpus)
 
 
 def job(**spec: Any) -> JobSpec:
-    """A job of a thousand steps, unless said otherwise."""
+    """A job of a thousand steps, unless the fields differ."""
     return JobSpec(**{"job_type": "cnn", "steps": 1000.0, **spec})
 
 
 class Desk:
-    """A core, its timers and its questions to the solver; nothing happens by itself but through `until`."""
+    """A core with its timers and its questions to the solver; time passes only in `until`."""
 
     def __init__(self, *nodes: NodeSpec, settings: Settings = SETTINGS, **changed: Any) -> None:
         self.core = Core()
@@ -64,19 +63,19 @@ class Desk:
         self.settle()
         self.tell(0, GiveRates(solo=RATES, pairs=PAIRS))
         self.settle()
-        for one in nodes:
-            self.tell(0, NodeHello(spec=one))
+        for spec in nodes:
+            self.tell(0, NodeHello(spec=spec))
             self.settle()
 
-    # ------------------------------------------------------------------------------------------------ telling
+    # ----------------------------------------------------------------------------------------------- messages
 
     def tell(self, now_s: float, *messages: Message) -> Outcome:
-        """It is told this; what came of the last thing has been claimed."""
+        """Hand messages to the core; everything that came of earlier ones must have been claimed."""
         self.all_claimed()
         return self._take(self.core.handle_all(now_s, messages))
 
     def take_over(self, now_s: float) -> Outcome:
-        """Another process takes over."""
+        """Let a new process take over."""
         self.all_claimed()
         return self._take(self.core.take_over(now_s))
 
@@ -93,30 +92,30 @@ class Desk:
         return outcome
 
     def until(self, at_s: float) -> None:
-        """Time passes: timers ring, and the solver answers at once. What comes of it counts as claimed."""
+        """Let time pass: timers ring, and the solver answers at once. Everything that comes of it counts as claimed."""
         self.settle()
         while True:
             while self.questions:
                 self.tell(self.now_s, answer(self.questions.pop(0)))
                 self.settle()
-            what = min(self.timers, key=lambda name: self.timers[name], default="")
-            if not what or self.timers[what] > at_s:
+            timer = min(self.timers, key=lambda name: self.timers[name], default="")
+            if not timer or self.timers[timer] > at_s:
                 break
-            self.tell(max(self.timers.pop(what), self.now_s), Woke(what=what))
+            self.tell(max(self.timers.pop(timer), self.now_s), Woke(what=timer))
             self.settle()
         self.now_s = max(self.now_s, at_s)
 
     def submit(self, *specs: JobSpec, **more: Any) -> list[str]:
-        """Jobs by their ids; claimed."""
+        """Submit jobs, claim all that comes of it, and return their ids."""
         self.tell(self.now_s, SubmitJobs(call="submit", specs=specs, **more))
         (reply,) = [e for e in self.effects if isinstance(e, Reply)]
         self.settle()
         assert not reply.error, reply.error
-        found: list[str] = reply.result["jobs"]
-        return found
+        jobs: list[str] = reply.result["jobs"]
+        return jobs
 
     def run(self, *specs: JobSpec) -> list[str]:
-        """Jobs that run by now, by their leases; claimed."""
+        """Submit jobs, wait until they run, claim all that comes of it, and return their leases."""
         jobs = self.submit(*specs)
         self.until(self.now_s + 8.0)
         leases = [self.job(name).lease or "" for name in jobs]
@@ -126,38 +125,40 @@ class Desk:
                 self.settle()
         return leases
 
-    def report(self, name: str = "n1", **said: Any) -> Outcome:
-        """A node reports, and it knows the newest set."""
-        generation = said.pop("generation", self.core.state.nodes[name].generation)
-        return self.tell(self.now_s, NodeReport(node=name, generation=generation, **said))
+    def report(self, name: str = "n1", **fields: Any) -> Outcome:
+        """Let a node report that has applied the newest set of leases."""
+        generation = fields.pop("generation", self.core.state.nodes[name].generation)
+        return self.tell(self.now_s, NodeReport(node=name, generation=generation, **fields))
 
     # --------------------------------------------------------------------------------------------------- claims
 
-    def claim(self, kind: type[Came], **fields: Any) -> Came:
-        """One thing of this kind came, with these fields; the oldest such is claimed."""
+    def claim(self, kind: type[Output], **fields: Any) -> Output:
+        """Claim and return the oldest fact or effect of this kind with these fields."""
         waiting: list[Any] = self.facts if issubclass(kind, Fact) else self.effects
-        for one in waiting:
-            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
-                waiting.remove(one)
-                return one
+        for output in waiting:
+            if isinstance(output, kind) and all(
+                getattr(output, name) == value for name, value in fields.items()
+            ):
+                waiting.remove(output)
+                return output
         listed = "\n  ".join(map(str, waiting)) or "nothing"
-        raise AssertionError(f"no {kind.__name__} with {fields} came; what did:\n  {listed}")
+        raise AssertionError(f"no {kind.__name__} with {fields}, but only:\n  {listed}")
 
     def wakes(self, **at_s: float) -> None:
-        """It asked to be woken for just these, then."""
-        found = {e.what: e.at_s for e in self.effects if isinstance(e, WakeAt)}
-        assert found == at_s
+        """Claim the timers that were set: exactly these, at these times."""
+        timers = {e.what: e.at_s for e in self.effects if isinstance(e, WakeAt)}
+        assert timers == at_s
         self.effects = [e for e in self.effects if not isinstance(e, WakeAt)]
 
     def settle(self) -> None:
-        """Everything is claimed unseen: it was not the subject."""
+        """Claim everything without a look, as it is not the subject of the test."""
         self.facts.clear()
         self.effects.clear()
 
     def all_claimed(self) -> None:
-        """Nothing came that nobody expected."""
+        """Fail if something came that the test did not expect."""
         left = [*self.facts, *self.effects]
-        assert not left, "nobody claimed:\n  " + "\n  ".join(map(str, left))
+        assert not left, "not claimed:\n  " + "\n  ".join(map(str, left))
 
     # ------------------------------------------------------------------------------------------------- looking
 
@@ -175,7 +176,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def exited(lease: str, outcome: Any = "yielded", steps: float = 50.0, **more: Any) -> Exit:
-    """All processes of a lease are gone after ten seconds."""
+    """The exit of a lease all of whose processes ended after ten seconds."""
     return Exit(
         **{"saved": steps, "stepping_s": 5.0, "ran_s": 10.0, **more},
         lease=lease,

@@ -1,4 +1,4 @@
-"""A state for every reason that `explain` can give: how it comes to be, and what the answer has to say."""
+"""A state for every reason that `explain` can give: how a job comes into it, and what the answer contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUND_S = 360.0
 
 @dataclass(frozen=True)
 class Case:
-    """Who is asked about, and what the answer has to say."""
+    """The job asked about, and what the answer must contain."""
 
     desk: Desk
     job: str
@@ -32,25 +32,25 @@ class Case:
 
 
 def drained(desk: Desk, name: str) -> None:
-    """An operator empties a node."""
+    """Let an operator drain a node."""
     desk.tell(desk.now_s, NodeCommand(node=name, action="drain"))
     desk.settle()
 
 
-def told(desk: Desk, name: str, action: str) -> None:
-    """A user does something to a job."""
+def command(desk: Desk, name: str, action: str) -> None:
+    """Let a user act on a job."""
     desk.tell(desk.now_s, JobCommand(job=name, action=action, user="ann"))  # type: ignore[arg-type]
     desk.settle()
 
 
 def ended(desk: Desk, lease: str, outcome: str = "finished", steps: float = 1000.0, name: str = "n1") -> None:
-    """All processes of a lease are gone."""
+    """Let a node report that all processes of a lease have ended."""
     desk.report(name, exits=(exited(lease, outcome, steps, code=int(outcome == "failed")),))
     desk.settle()
 
 
 def completed() -> Case:
-    """All its steps are done."""
+    """The job has done all its steps."""
     desk = Desk(node())
     (lease,) = desk.run(job())
     ended(desk, lease)
@@ -58,7 +58,7 @@ def completed() -> Case:
 
 
 def failed() -> Case:
-    """It crashed, and may not be tried again."""
+    """The job crashed and may not be retried."""
     desk = Desk(node())
     (lease,) = desk.run(job())
     ended(desk, lease, "failed", 10.0)
@@ -66,23 +66,23 @@ def failed() -> Case:
 
 
 def cancelled() -> Case:
-    """Somebody cancelled it while it ran."""
+    """A user cancelled the job while it ran."""
     desk = Desk(node())
     desk.run(job())
-    told(desk, "1", "cancel")
+    command(desk, "1", "cancel")
     return Case(desk, "1", ("cancelled by ann", "still being stopped"), ("submit it again",))
 
 
 def held() -> Case:
-    """Somebody holds it."""
+    """A user holds the job."""
     desk = Desk(node())
     desk.submit(job())
-    told(desk, "1", "hold")
+    command(desk, "1", "hold")
     return Case(desk, "1", ("It is held by ann until",), ("`gavel release 1`",))
 
 
 def running() -> Case:
-    """It has a share and runs."""
+    """The job has a share and runs."""
     desk = Desk(node())
     desk.run(job())
     desk.until(desk.now_s + 10)
@@ -92,7 +92,7 @@ def running() -> Case:
 
 
 def running_backfill() -> Case:
-    """It came in the middle of a round, and a GPU was idle."""
+    """The job came in the middle of a round, when a GPU was idle."""
     desk = Desk(node())
     desk.run(job(steps=1e6))
     desk.until(100)
@@ -101,14 +101,14 @@ def running_backfill() -> Case:
 
 
 def exploring() -> Case:
-    """Nobody knows how fast such jobs are there."""
+    """The scheduler has not measured yet how fast such jobs run there."""
     desk = Desk(node(), learn_rates=True)
     desk.run(job(job_type="new"))
     return Case(desk, "1", ("a guess so far",))
 
 
 def starting() -> Case:
-    """Its node has not said yet that it runs."""
+    """The job's node has not reported yet that it runs."""
     desk = Desk(node())
     desk.submit(job())
     desk.until(8)
@@ -125,7 +125,7 @@ def two_for_one(**changed: Any) -> Desk:
 
 
 def started(desk: Desk) -> None:
-    """What was sent runs."""
+    """Let the nodes report that every lease sent to them runs."""
     for holding in list(desk.core.state.leases.values()):
         if holding.phase == "sent" and holding.started_s is None:
             for name in dict.fromkeys(gpu.rpartition(":")[0] for gpu in holding.lease.gpus):
@@ -134,12 +134,12 @@ def started(desk: Desk) -> None:
 
 
 def running_job(desk: Desk) -> str:
-    """The one that has GPUs."""
+    """Return the job that has GPUs."""
     return next(h.lease.job for h in desk.core.state.leases.values() if h.phase == "running")
 
 
 def at_the_turn() -> tuple[Desk, str, str]:
-    """The next round is planned, and the GPU goes from the first of these jobs to the second."""
+    """Plan rounds until the GPU passes from one of the two jobs to the other."""
     desk = two_for_one(stay_rounds=0.0)
     first = running_job(desk)
     for number in range(1, 9):
@@ -147,11 +147,11 @@ def at_the_turn() -> tuple[Desk, str, str]:
         if desk.job(first).lease is None:
             return desk, first, "2" if first == "1" else "1"
         started(desk)
-    raise AssertionError("nobody took turns")
+    raise AssertionError("the jobs took no turns")
 
 
 def gpus_still_busy() -> Case:
-    """Its lease waits until the job before it is gone."""
+    """The job's lease waits until the previous job has left the GPU."""
     desk, first, second = at_the_turn()
     return Case(
         desk,
@@ -164,13 +164,13 @@ def gpus_still_busy() -> Case:
 
 
 def stopping() -> Case:
-    """Its turn is over."""
+    """The job's turn is over."""
     desk, first, _ = at_the_turn()
     return Case(desk, first, ("It gives up its 1 v100 on node n1", "its turn is over"))
 
 
 def node_silent() -> Case:
-    """Its node cannot be reached."""
+    """The job's node cannot be reached."""
     desk = Desk(node())
     desk.run(job())
     desk.tell(desk.now_s, NodeSilent(node="n1"))
@@ -181,7 +181,7 @@ def node_silent() -> Case:
 
 
 def dependency() -> Case:
-    """Another job has to succeed first."""
+    """Another job must succeed first."""
     desk = Desk(node())
     desk.run(job(steps=36000.0))
     desk.submit(job(after=(Dependency(job="1"),)))
@@ -196,14 +196,14 @@ def dependency() -> Case:
 
 
 def earliest_start() -> Case:
-    """Its time has not come."""
+    """The job's earliest start has not come."""
     desk = Desk(node())
     desk.submit(job(earliest_start_s=7200))
     return Case(desk, "1", ("earliest start, in about 2 h",), ("start comes",), basis="earliest_start")
 
 
 def retry_pause() -> Case:
-    """Its last attempt failed, and it is not started again at once."""
+    """The job's last attempt failed, and it pauses before its next one."""
     desk = Desk(node())
     (lease,) = desk.run(job(retries=9))
     ended(desk, lease, "failed", 10.0)
@@ -212,7 +212,7 @@ def retry_pause() -> Case:
 
 
 def no_nodes() -> Case:
-    """The only node of the type that it wants is drained."""
+    """The only node of the type that the job wants is drained."""
     desk = Desk(node(), node("n2", worker_type="k80"))
     desk.submit(job(worker_types=("v100",)))
     drained(desk, "n1")
@@ -225,7 +225,7 @@ def no_nodes() -> Case:
 
 
 def no_fitting_node() -> Case:
-    """The only node with the label is drained."""
+    """The only node with the label that the job wants is drained."""
     desk = Desk(node(labels={"zone": "a"}), node("n2"))
     desk.submit(job(labels={"zone": "a"}))
     drained(desk, "n1")
@@ -233,7 +233,7 @@ def no_fitting_node() -> Case:
 
 
 def too_wide_now() -> Case:
-    """Half of the GPUs it needs are away."""
+    """Half of the GPUs that the job needs are drained."""
     desk = Desk(node(), node("n2"))
     desk.submit(job(gpus=4))
     drained(desk, "n2")
@@ -246,7 +246,7 @@ def too_wide_now() -> Case:
 
 
 def checkpoint_elsewhere() -> Case:
-    """It has saved on the disk of a node that is draining, and no other node sees that."""
+    """The job's checkpoint lies on the disk of a draining node, and no other node can read it."""
     desk = Desk(node(gpus=1, storage=""))
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 80.0, 60.0, 8.0),))
@@ -261,7 +261,7 @@ def checkpoint_elsewhere() -> Case:
 
 
 def no_rate() -> Case:
-    """It was taken, and then somebody said that its type does not run on these GPUs."""
+    """The job was accepted, and then an operator set the rate of its type on these GPUs to 0."""
     desk = Desk(node(worker_type="k80"))
     desk.submit(job(job_type="lm"))
     desk.tell(0, GiveRates(solo=[("lm", 1, "k80", 0.0)]))
@@ -271,7 +271,7 @@ def no_rate() -> Case:
 
 
 def waiting_for_allocation() -> Case:
-    """It came after the last allocation, and no GPU is idle."""
+    """The job came after the last allocation, and no GPU is idle."""
     desk = Desk(node(gpus=1))
     desk.run(job(steps=1e6))
     desk.until(100)
@@ -283,7 +283,7 @@ def waiting_for_allocation() -> Case:
 
 
 def waiting_for_round() -> Case:
-    """GPUs are free, and are given out at the boundary only."""
+    """GPUs are free, but are given out at the round's end only."""
     desk = Desk(node(), fill_mid_round=False)
     desk.run(job(steps=1e6))
     desk.until(100)
@@ -295,7 +295,7 @@ def waiting_for_round() -> Case:
 
 
 def no_share() -> Case:
-    """First come, first served: it is the other's turn until that ends."""
+    """First come, first served: the earlier job keeps the GPU until it ends."""
     desk = Desk(node(gpus=1), policy="fifo")
     desk.submit(job(steps=36000.0), job())
     desk.until(8)
@@ -311,7 +311,7 @@ def no_share() -> Case:
 
 
 def reserving() -> Desk:
-    """A gang has been passed over: one GPU is free for it, the other is in its minimum run time."""
+    """A gang has been passed over: one GPU is free for it, the other runs a job in its minimum run time."""
     desk = Desk(node(), reserve_after=1)
     desk.submit(job(steps=1e6, min_run_s=4000), job(steps=1e6, min_run_s=1000))
     desk.until(8)
@@ -328,7 +328,7 @@ def reserving() -> Desk:
 
 
 def gang_reserved() -> Case:
-    """GPUs are held back for it."""
+    """GPUs are held back for a gang."""
     desk = reserving()
     return Case(
         desk,
@@ -341,12 +341,12 @@ def gang_reserved() -> Case:
 
 
 def reserved_for_other() -> Case:
-    """A GPU is free, and held back for a gang."""
+    """A GPU is free, but held back for a gang."""
     return Case(reserving(), "4", ("1 v100 are free", "held back for job 3"), ("job 3 starts",), ("3",))
 
 
 def fragmented() -> Case:
-    """A GPU is free, the CPUs beside it are not."""
+    """A GPU is free, but the CPUs beside it are not."""
     desk = Desk(node(cpus=4.0))
     desk.submit(job(cpus=3.0, steps=1e6), job(cpus=3.0, steps=1e6))
     desk.until(8)
@@ -356,7 +356,7 @@ def fragmented() -> Case:
 
 
 def minimum_run_of_others() -> Case:
-    """The other one may not be stopped yet."""
+    """The running job may not be stopped yet."""
     desk = Desk(node(gpus=1))
     desk.submit(job(steps=1e6, min_run_s=5000.0))
     desk.until(8)
@@ -383,7 +383,7 @@ def preemption_limit() -> Case:
 
 
 def turn_of_others() -> Case:
-    """Two jobs, one GPU."""
+    """Two jobs share one GPU, and it is the other's turn."""
     desk = two_for_one()
     first = running_job(desk)
     words = ("waits for its turn: it is due 50 % of the time on v100", f"the 1 v100 are held by job {first}")

@@ -1,7 +1,6 @@
 """A bad network between the scheduler and its nodes: messages get lost, come twice, or come late.
 
-Rules: who connects or disconnects is not a message, so hellos and silences always arrive;
-the same calls with the same seed meet the same luck.
+Connecting and disconnecting is no message, so hellos and silences always arrive. The same calls with the same
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from scheduler.sim.engine.physics import Physics
 
 
 class FaultyLink:
-    """Machines, as seen through such a network. The chances are per message, and per node for renewals."""
+    """Machines behind such a network. The chances are per message, and per node for renewals."""
 
     def __init__(
         self,
@@ -66,8 +65,8 @@ class FaultyLink:
         return self._upward(now_s, self.machines.mend(now_s, name))
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
-        """As Machines.deliver, if it arrives."""
-        said: list[Message] = []
+        """As Machines.deliver, if the message arrives."""
+        messages: list[Message] = []
         parts = [effect] if isinstance(effect, SendLeases) else _by_node(effect)
         for part in parts:
             for at_s in self._arrivals(now_s):
@@ -75,8 +74,8 @@ class FaultyLink:
                     self._numbers += 1
                     heappush(self._down, (at_s, self._numbers, part))
                 else:
-                    said += self.machines.deliver(now_s, part)
-        return self._upward(now_s, said)
+                    messages += self.machines.deliver(now_s, part)
+        return self._upward(now_s, messages)
 
     def next_s(self) -> float:
         """As Machines.next_s, messages on their way included."""
@@ -85,16 +84,16 @@ class FaultyLink:
 
     def advance(self, now_s: float) -> list[Message]:
         """As Machines.advance; late messages arrive."""
-        said = self._upward(now_s, self.machines.advance(now_s))
+        messages = self._upward(now_s, self.machines.advance(now_s))
         while self._down and self._down[0][0] <= now_s:
-            said += self._upward(now_s, self.machines.deliver(now_s, heappop(self._down)[2]))
+            messages += self._upward(now_s, self.machines.deliver(now_s, heappop(self._down)[2]))
         while self._up and self._up[0][0] <= now_s:
-            said.append(heappop(self._up)[2])
-        return said
+            messages.append(heappop(self._up)[2])
+        return messages
 
-    def _upward(self, now_s: float, said: list[Message]) -> list[Message]:
+    def _upward(self, now_s: float, messages: list[Message]) -> list[Message]:
         arrived: list[Message] = []
-        for message in said:
+        for message in messages:
             if not isinstance(message, NodeReport):
                 arrived.append(message)
                 continue
@@ -126,7 +125,7 @@ class FaultyLink:
 
 
 def _by_node(effect: RenewLeases) -> list[SendLeases | RenewLeases]:
-    """Renewals node by node, so that each has luck of its own."""
+    """Split renewals by node, so that each is lost or late by itself."""
     return [
         RenewLeases(effect.epoch, effect.round_number, effect.ends_s, {name: generation})
         for name, generation in effect.generations.items()

@@ -2,8 +2,8 @@
 
 Nothing is shared with `policies/program.py`: jobs are not grouped, matrices are filled column by column, and
 what fairness is measured against (P_m, I_m) can be passed in, so that a test can hold it fixed while it
-changes the cluster. Problems of a dozen jobs are the right size. `seen` is what a policy gets to see of a
-problem; `tests/support/progressive_filling.py` has the two policies that fill levels.
+changes the cluster. Problems of a dozen jobs are the right size. `visible` is the part of a problem that a
+policy works on; `tests/support/progressive_filling.py` has the two policies that fill levels.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,13 @@ import numpy as np
 from policies.problem import Problem
 
 TIGHT = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
-HELD = 1.0 - 1e-9  # a first stage is held a hair below itself
+# The second stage may fall short of the first one's optimum by this factor, for the solver's arithmetic.
+HELD = 1.0 - 1e-9
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best value, the effective rates that reach it, and (where there are two stages) the second best value."""
+    """The best value, the effective rates that reach it, and the second best value where there are two stages."""
 
     value: float
     rate: np.ndarray
@@ -28,7 +29,7 @@ class Optimum:
 
 
 class Plain:
-    """Shares x of the columns, effective rates E, and what always holds."""
+    """Shares x of the columns, effective rates E, and the constraints that always hold."""
 
     def __init__(self, problem: Problem) -> None:
         assert np.all(problem.jobs.count == 1), "formulations are written for single jobs"
@@ -52,16 +53,17 @@ class Plain:
         self.always = [self.time <= 1, gpus @ self.x <= problem.capacity]
 
     def best(self, gain: cp.Expression, *also: cp.Constraint) -> float:
-        """The greatest gain of all shares that keep what always holds and these constraints."""
+        """The greatest gain of all shares under these constraints and those that always hold."""
         return solved(cp.Problem(cp.Maximize(gain), [*self.always, *also]))
 
     def best_alone(self) -> np.ndarray:
-        """Ē_m: the rate that each job could have if the whole cluster were its own."""
+        """Ē_m: the rate that each job could have with the whole cluster to itself."""
         best = np.zeros(len(self.problem.jobs))
         solo = (self.problem.columns.second < 0).astype(float)
-        for m, size in enumerate(self.rate.max(axis=1)):  # a rate of 1e-9 is nothing to a solver
-            mine = (self.problem.columns.first == m) * solo * self.rate[m] / size
-            best[m] = self.best(mine @ self.x) * size
+        # Scaled by the job's greatest rate, as a solver takes a rate of 1e-9 for zero.
+        for m, size in enumerate(self.rate.max(axis=1)):
+            row = (self.problem.columns.first == m) * solo * self.rate[m] / size
+            best[m] = self.best(row @ self.x) * size
         return best
 
 
@@ -80,18 +82,18 @@ def rate_table(problem: Problem) -> np.ndarray:
     columns, jobs = problem.columns, problem.jobs
     table = np.zeros((len(jobs), len(problem.worker_types)))
     for m, j in np.ndindex(*table.shape):
-        mine = [
+        own = [
             c
             for c in range(len(columns))
             if columns.first[c] == m and columns.worker_type[c] == j
             if columns.second[c] < 0 and columns.first_rate[c] > 0
         ]
-        as_wide = [c for c in mine if columns.gpus[c] == jobs.gpus[m]]
+        as_wide = [c for c in own if columns.gpus[c] == jobs.gpus[m]]
         plain = [c for c in as_wide if not columns.label[c]]
         if plain or as_wide:
             table[m, j] = max(columns.first_rate[c] for c in plain or as_wide)
-        elif mine:
-            table[m, j] = max(columns.first_rate[c] / columns.gpus[c] for c in mine) * jobs.gpus[m]
+        elif own:
+            table[m, j] = max(columns.first_rate[c] / columns.gpus[c] for c in own) * jobs.gpus[m]
     return table
 
 
@@ -116,8 +118,8 @@ def best(problem: Problem) -> np.ndarray:
     return rate_table(problem)[:, problem.capacity > 0].max(axis=1)
 
 
-def seen(problem: Problem, *modifiers: str, reference: str | None = None) -> Problem:
-    """What a policy sees: jobs that can run, all types alike if `blind`, pairs that pay if `packing`."""
+def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> Problem:
+    """What a policy works on: jobs that can run, all types alike if `blind`, pairs that pay if `packing`."""
     columns = problem.columns
     runs = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
     runs &= (columns.second < 0) | (columns.second_rate > 0)
@@ -140,25 +142,26 @@ def seen(problem: Problem, *modifiers: str, reference: str | None = None) -> Pro
 
 
 def _levelled(problem: Problem, reference: str | None) -> Problem:
-    """T_mj := the rate on the reference type, wherever T_mj > 0; other columns of that job stay in their ratio."""
+    """T_mj := the rate on the reference type, wherever T_mj > 0; a job's other columns keep their ratio to it."""
     table = rate_table(problem) * (problem.capacity > 0)
     wins = [int((table.argmax(axis=1) == j).sum()) for j in range(len(problem.worker_types))]
     j_ref = problem.worker_types.index(reference) if reference else int(np.argmax(wins))
     on_ref = rate_table(problem)[:, j_ref] if reference else table[:, j_ref]
-    told = np.where(on_ref > 0, on_ref, table.max(axis=1))
+    level = np.where(on_ref > 0, on_ref, table.max(axis=1))
     columns = problem.columns
     first, second = columns.first_rate.copy(), columns.second_rate.copy()
-    told_by = {}  # the rates of each way of running: as on the reference type, else in the ratio of its first type
+    # The rates of each way of running: as on the reference type, else in the ratio of its first type.
+    rates_of = {}
     kind = columns.worker_type
     for c in sorted(range(len(columns)), key=lambda c: (kind[c] != j_ref, kind[c])):
         a, b, j = int(columns.first[c]), int(columns.second[c]), int(kind[c])
         way = (columns.gpus[c], columns.label[c])
-        if (a, b, *way) not in told_by:
+        if (a, b, *way) not in rates_of:
             if j != j_ref:
-                first[c] *= told[a] / table[a, j] if table[a, j] else 1.0
-                second[c] *= told[b] / table[b, j] if b >= 0 and table[b, j] else 1.0
-            told_by[a, b, *way], told_by[b, a, *way] = (first[c], second[c]), (second[c], first[c])
-        first[c], second[c] = told_by[a, b, *way]
+                first[c] *= level[a] / table[a, j] if table[a, j] else 1.0
+                second[c] *= level[b] / table[b, j] if b >= 0 and table[b, j] else 1.0
+            rates_of[a, b, *way], rates_of[b, a, *way] = (first[c], second[c]), (second[c], first[c])
+        first[c], second[c] = rates_of[a, b, *way]
     return replace(problem, columns=replace(columns, first_rate=first, second_rate=second))
 
 
@@ -169,7 +172,8 @@ def _max_min(problem: Problem, unit: np.ndarray, gain: np.ndarray) -> Optimum:
     """max λ: E_m >= λ unit_m; then, λ held, max Σ gain_m E_m."""
     plain, level = Plain(problem), cp.Variable(nonneg=True)
     size = plain.rate.max(axis=1)
-    stretch = (unit / size).max()  # so that λ is of the order of 1 whatever the unit
+    # Scaled so that λ is of the order of 1 whatever the unit.
+    stretch = (unit / size).max()
     highest = plain.best(level, plain.E / size >= level * (unit / size / stretch))
     total = plain.best(
         (gain * size / gain.max()) @ (plain.E / size),
@@ -186,8 +190,8 @@ def las(problem: Problem, P: np.ndarray | None = None) -> Optimum:
 
 def makespan(problem: Problem) -> Optimum:
     """max u: E_m >= u R_m, the value being 1/u; then max Σ E_m / R_m."""
-    found = _max_min(problem, problem.jobs.steps_left, 1.0 / problem.jobs.steps_left)
-    return replace(found, value=1.0 / found.value)
+    optimum = _max_min(problem, problem.jobs.steps_left, 1.0 / problem.jobs.steps_left)
+    return replace(optimum, value=1.0 / optimum.value)
 
 
 def _greatest(problem: Problem, gain: np.ndarray, floor: np.ndarray | None = None) -> Optimum:
@@ -272,7 +276,8 @@ def ftf(problem: Problem, I: np.ndarray | None = None) -> Optimum:
         need.value = need_of(rho) / size
         return solved(task) >= 1.0 - 1e-9
 
-    low = min(finish_time_ratios(problem, I, alone))  # below this nobody asks for more
+    # Below this ρ no job asks for a higher rate.
+    low = min(finish_time_ratios(problem, I, alone))
     high = low
     while not feasible(high):
         low, high = high, 2.0 * high

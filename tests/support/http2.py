@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: requests that no gRPC library would send."""
+"""HTTP/2 by hand, for requests that no gRPC library would send."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EMPTY_MESSAGE = bytes(5)
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
-    """One frame."""
+    """Build one frame."""
     return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
 
 
 def header(name: bytes, value: bytes) -> bytes:
-    """A header, spelled out."""
+    """Build a header without compression."""
     assert max(len(name), len(value)) < 127
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
@@ -26,17 +26,17 @@ def header(name: bytes, value: bytes) -> bytes:
 def request(
     path: bytes, more: Iterable[tuple[bytes, bytes]] = (), body: bytes = EMPTY_MESSAGE, stream: int = 1
 ) -> bytes:
-    """A call of a method with one message."""
+    """Build a call of a method with one message."""
     headers = (
         *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x")),
         *((b"te", b"trailers"), (b"content-type", b"application/grpc"), *more),
     )
-    said = b"".join(header(*one) for one in headers)
-    return frame(HEADERS, END_HEADERS, stream, said) + frame(DATA, END_STREAM, stream, body)
+    block = b"".join(header(name, value) for name, value in headers)
+    return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body)
 
 
 def answer(address: str, sent: bytes, patience_s: float = 20.0) -> bytes:
-    """What a server sends back until the end of the first call, or until it closes the connection."""
+    """Send these bytes, and return what the server sends back until the first call or the connection ends."""
     host, _, port = address.rpartition(":")
     received = b""
     with socket.create_connection((host, int(port)), patience_s) as connection:

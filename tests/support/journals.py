@@ -1,4 +1,4 @@
-"""A journal without a file, and what tests want to know of journals."""
+"""A journal in memory, and questions that tests ask of journals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.journal.store import SqliteJournal
 
 
 class MemoryJournal:
-    """Records in a list. `digest` and `export` say the same as for a file with these records."""
+    """Records in a list. `digest` and `export` give the same as a file with these records."""
 
     read_only = False
 
@@ -25,24 +25,24 @@ class MemoryJournal:
 
     @property
     def last_seq(self) -> int:
-        """How many records there are."""
+        """The number of the newest record."""
         return len(self._records)
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """One record."""
+        """Keep one record."""
         if facts:
             self._records.append(Record(len(self._records) + 1, now_s, list(facts)))
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Everything after record `after`; memory takes no damage."""
+        """Yield every record after record `after`; memory takes no damage."""
         yield from self._records[after:]
 
     def records(self, after: int = 0) -> Iterator[Record]:
-        """Everything after record `after`."""
+        """Yield every record after record `after`."""
         yield from self._records[after:]
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """All facts, oldest first."""
+        """Return all facts, oldest first."""
         return ((record.now_s, fact) for record in self._records for fact in record.facts)
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
@@ -54,22 +54,22 @@ class MemoryJournal:
         self._snapshots.sort()
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Snapshots, newest first."""
+        """Yield snapshots, newest first."""
         yield from reversed(self._snapshots)
 
     def set_aside(self, damage: Sequence[Damage]) -> None:
-        """There is never any."""
+        """Do nothing: memory takes no damage."""
 
     def digest(self) -> str:
-        """SHA-256 over all records."""
+        """Return the SHA-256 of all records."""
         return digest(self._rows())
 
     def export(self, path: str | Path) -> int:
-        """Write all records as JSON lines; how many."""
+        """Write all records as JSON lines, and return their number."""
         return export(self._rows(), path)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no file to close."""
 
     def _rows(self) -> Iterator[Row]:
         for seq, now_s, facts in self._records:
@@ -93,7 +93,7 @@ def quarantined(journal: SqliteJournal) -> list[Damage]:
 
 
 def broken_by(history: History, facts: Iterable[tuple[float, Fact]]) -> list[Broken]:
-    """Let the history see these facts, and return the promises that are broken by then."""
+    """Feed these facts to the history, and return the promises that they break."""
     for now_s, fact in facts:
         history.see(now_s, fact)
     return history.broken

@@ -1,7 +1,8 @@
-"""Both ends of the agents' stream in a test: a scheduler that listens on loopback, and agents of any manners.
+"""Both ends of the agents' stream in a test: a scheduler that listens on loopback, and agents that behave in any way.
 
 async with Scheduler() as scheduler:
-    async with scheduler.peer("n1") as peer:            # speaks the protocol by hand
+    # This agent speaks the protocol by hand.
+    async with scheduler.peer("n1") as peer:
         await peer.hello()
         welcome = (await peer.next("welcome")).welcome
 """
@@ -50,7 +51,7 @@ CALM = Pace(report_interval_s=10.0, silence_s=60.0, away_s=0.4, duplicate_s=0.3,
 
 
 def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that runs on an event loop."""
+    """Run this test on an event loop."""
     import functools
     import inspect
 
@@ -63,7 +64,7 @@ def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
 
 async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """Wait for this to hold."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(patience_s):
         while not condition():
             await asyncio.sleep(0.003)
@@ -76,7 +77,7 @@ class GatedJournal:
         self.inner = MemoryJournal()
 
     def append(self, now_s: float, facts: Any) -> None:
-        """Durable on return."""
+        """Keep the record; it is durable on return."""
         self.inner.append(now_s, facts)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,18 +94,18 @@ class _Solver:
 
 
 class _NoRecord:
-    def note(self, *what: object) -> None:
-        """Nowhere."""
+    def note(self, *entry: object) -> None:
+        """Record nothing."""
 
 
 class Packages:
-    """Packages that a test has put there."""
+    """The packages that a test has stored."""
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
-        """In small pieces."""
+        """Yield the package in small pieces."""
         from scheduler.model.errors import NotFound
 
         if digest not in self.content:
@@ -115,7 +116,7 @@ class Packages:
 
 
 class Scheduler:
-    """A scheduler with its links. `journal` and `port` of an earlier one: it is that one, started again."""
+    """A scheduler with its links. With `journal` and `port` of an earlier one, it is that one started again."""
 
     def __init__(
         self,
@@ -169,7 +170,8 @@ class Scheduler:
         else:
             self.port = self.server.add_secure_port(address, self._credentials)
         rescue = None
-        if self._rescued:  # as in the daemon; other tests want to see what raises
+        # As in the daemon. Other tests run without a rescue, so that they see what raises.
+        if self._rescued:
             self.feed.listen((durable := DurableState(self.journal)).hear)
             rescue = Rescue(world, self.feed, durable, self.feed.troubles)
         self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed, None, rescue))
@@ -188,7 +190,7 @@ class Scheduler:
         self.attempts.close()
 
     async def die(self) -> None:
-        """Gone in the middle of it, as if killed."""
+        """End in the middle of everything, as if killed."""
         self._loop.cancel()
         self._watching.cancel()
         await asyncio.gather(self._loop, self._watching, return_exceptions=True)
@@ -198,44 +200,44 @@ class Scheduler:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that agents connect to."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def state(self) -> Any:
-        """What the scheduler knows."""
+        """The scheduler's state."""
         return self.world.state
 
     async def submit(self, *specs: JobSpec, **fields: Any) -> list[str]:
-        """Jobs; their ids."""
-        given = specs or (JobSpec(**{"launch": Launch(command=("true",)), **fields}),)
-        result: Mapping[str, Any] = await self.world.ask(SubmitJobs(specs=given))
+        """Submit these jobs, or one with these fields; return their ids."""
+        jobs = specs or (JobSpec(**{"launch": Launch(command=("true",)), **fields}),)
+        result: Mapping[str, Any] = await self.world.ask(SubmitJobs(specs=jobs))
         return list(result["jobs"])
 
     def peer(self, name: str = "n1", **more: Any) -> Peer:
-        """An agent that speaks by hand."""
+        """Return an agent whose messages the test writes by hand."""
         return Peer(self.address, name, **more)
 
 
 class _Held:
-    """The world, whose next batch waits while the gate is shut."""
+    """The world, whose next batch waits while the gate is closed."""
 
     def __init__(self, world: LiveWorld, gate: asyncio.Event) -> None:
         self._world, self._gate = world, gate
 
     async def next(self) -> Any:
-        """The batch, when the gate is open."""
+        """Return the next batch, once the gate is open."""
         batch = await self._world.next()
         await self._gate.wait()
         return batch
 
     def perform(self, effect: Any) -> None:
-        """As the world does."""
+        """Pass the effect on to the world."""
         self._world.perform(effect)
 
 
 class Peer:
-    """One end of a stream, by hand. `seen` has all that came; `next` waits for one of a kind."""
+    """The agent's end of a stream, by hand. `next` waits for a message of one kind."""
 
     def __init__(
         self,
@@ -265,16 +267,16 @@ class Peer:
         await self.drop()
 
     async def drop(self) -> None:
-        """The connection is gone."""
+        """Break the connection."""
         self.call.cancel()
         await self.channel.close()
 
     async def say(self, **body: Any) -> None:
-        """One message: `report=…`."""
+        """Send one message, given as `report=…`."""
         await self.call.write(pb.AgentMessage(**body))
 
     async def hello(self, gpus: int = 1, held: tuple[str, ...] = (), **fields: Any) -> None:
-        """Who it is."""
+        """Send the agent's hello."""
         fields = {"protocol": 1, "agent_version": "0.1.0", "worker_type": "v100", **fields}
         await self.say(
             hello=pb.Hello(
@@ -287,18 +289,18 @@ class Peer:
         )
 
     async def join(self, **hello: Any) -> pb.Welcome:
-        """Hello, and the Welcome to it."""
+        """Send hello, and return the welcome to it."""
         await self.hello(**hello)
         return (await self.next("welcome")).welcome
 
     async def report(self, generation: int = 0, **fields: Any) -> int:
-        """A report; its number."""
+        """Send a report, and return its number."""
         self.numbers += 1
         await self.say(report=pb.Report(number=self.numbers, generation=generation, **fields))
         return self.numbers
 
     async def next(self, kind: str) -> pb.SchedulerMessage:
-        """The next message of this kind; others are kept for later."""
+        """Return the next message of this kind; keep others for later."""
         async with asyncio.timeout(PATIENCE_S):
             for at, message in enumerate(self.waiting):
                 if message.WhichOneof("body") == kind:
@@ -311,18 +313,18 @@ class Peer:
                 self.waiting.append(message)
 
     async def desired(self, condition: Callable[[pb.Desired], bool] = lambda _: True) -> pb.Desired:
-        """The next set of leases for which this holds."""
+        """Return the next set of leases for which the condition holds."""
         while True:
-            found = (await self.next("desired")).desired
-            if condition(found):
-                return found
+            desired = (await self.next("desired")).desired
+            if condition(desired):
+                return desired
 
     async def orders(self, count: int = 1) -> list[pb.Order]:
-        """The orders of the next set that has so many."""
-        return list((await self.desired(lambda said: len(said.orders) == count)).orders)
+        """Return the orders of the next set that has `count` of them."""
+        return list((await self.desired(lambda desired: len(desired.orders) == count)).orders)
 
     async def ended(self) -> grpc.StatusCode:
-        """How the stream ends, whatever is still said on it."""
+        """Read until the stream ends, and return its status."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 while isinstance(await self.call.read(), pb.SchedulerMessage):
@@ -333,7 +335,7 @@ class Peer:
 
 
 class Remembering:
-    """A node of the agent's side that remembers what its link tells it."""
+    """A node of the agent's side that remembers what its link delivers."""
 
     def __init__(self, say_hello: Callable[[], None] = lambda: None) -> None:
         self.events: list[Event] = []
@@ -342,7 +344,7 @@ class Remembering:
         self.say_hello = say_hello
 
     def tell(self, event: Event) -> None:
-        """Remember it; answer a link that is up as the core does."""
+        """Remember the event; answer a link that is up as the core does."""
         from worker_agent.core.messages import LinkUp
 
         self.events.append(event)
@@ -352,17 +354,17 @@ class Remembering:
             self.orders = {order.lease: order for order in event.orders}
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
-        """Remember it."""
+        """Remember where the gang meets."""
         self.gangs[lease] = meeting
 
     def nobody_starts(self, lease: str, why: str) -> None:
-        """Remember it."""
+        """Remember that the gang does not start, and why."""
         self.gangs[lease] = why
 
     def last_lines(self, lease: str) -> str:
-        """Of any run."""
+        """Return what every run printed last."""
         return f"the end of {lease}"
 
     def of(self, kind: type) -> list[Any]:
-        """All events of a kind."""
+        """Return all events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]

@@ -1,9 +1,11 @@
-"""A daemon in a test: the live world, its loop and the services for people, on a real server on loopback.
+"""A daemon in a test: the live world, its loop and the services for users, on a real server on loopback.
 
 async with Live(folder) as live:
-    jobs = live.jobs()                                  # stubs, as a user of one's choice
+    # The test chooses the user.
+    jobs = live.jobs()
     await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec()]))
-    await live.node("n1", gpus=2)                       # nodes are told of; there are no agents
+    # The core is handed a node; there is no agent.
+    await live.node("n1", gpus=2)
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from scheduler.model.lease import Phase
 from scheduler.solving import answer
 from tests.support.journals import MemoryJournal
 
-DEADLINE_S = 60.0  # only ever a limit of waiting
+# Limits how long a test waits; no test passes because this time is over.
+DEADLINE_S = 60.0
 
 
 def spec(**fields: Any) -> jobs_pb2.JobSpec:
@@ -49,7 +52,7 @@ def spec(**fields: Any) -> jobs_pb2.JobSpec:
 
 
 def with_daemon(**options: Any) -> Callable[[Callable[[Live], Awaitable[None]]], Callable[[Path], None]]:
-    """The test is a story on a daemon of its own, made with these options."""
+    """Run this test on a daemon of its own, created with these options."""
 
     def decorate(story: Callable[[Live], Awaitable[None]]) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def with_daemon(**options: Any) -> Callable[[Callable[[Live], Awaitable[None]]],
 
 
 class Problem(Exception):
-    """How a call failed, for comparing."""
+    """The code, fields and text of a failed call."""
 
     def __init__(self, error: grpc.RpcError) -> None:
         status = rpc_status.from_call(error)
@@ -98,16 +101,16 @@ class Problem(Exception):
 
 
 async def problem_of(call: Awaitable[Any]) -> Problem:
-    """How this call fails; it must."""
+    """Return how this call fails; fail the test if it does not."""
     try:
-        answered = await asyncio.wait_for(call, DEADLINE_S)
+        answer = await asyncio.wait_for(call, DEADLINE_S)
     except grpc.RpcError as error:
         return Problem(error)
-    raise AssertionError(f"it did not fail, but was answered: {answered}")
+    raise AssertionError(f"the call did not fail, but returned {answer}")
 
 
 class Nodes:
-    """In the place of the links: logs and news of nodes that a test makes up."""
+    """A stand-in for the links: logs of jobs and news of nodes that the test made up."""
 
     def __init__(self, chunks: list[jobs_pb2.LogChunk] | None = None) -> None:
         self.chunks = chunks or []
@@ -117,12 +120,13 @@ class Nodes:
         self.trouble: Exception | None = None
         self.open = 0
         self.over = False
-        self.away: set[str] = set()  # jobs whose node is
+        # Jobs whose node is away.
+        self.away: set[str] = set()
 
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncIterator[jobs_pb2.LogChunk]:
-        """What the test has put there for this job; then, when following, nothing for ever (until `over`)."""
+        """Yield the chunks that the test stored for this job; when following, wait until cancelled (unless `over`)."""
         self.asked.append((job, attempt, rank, tail_lines, follow))
         self.open += 1
         try:
@@ -139,24 +143,24 @@ class Nodes:
             self.open -= 1
 
     def view(self, node: str) -> NodeSeen | None:
-        """What the test has put there."""
+        """Return the news that the test stored."""
         return self.news.get(node)
 
     def cut_off(self, node: str, why: str) -> bool:
-        """Kept."""
+        """Keep the call, and return whether the node is linked."""
         self.sent.append((node, why))
         return node in self.news
 
     def send_leases(self, effect: Any) -> None:
-        """Kept."""
+        """Keep the effect."""
         self.sent.append(effect)
 
     def renew_leases(self, effect: Any) -> None:
-        """Kept."""
+        """Keep the effect."""
         self.sent.append(effect)
 
     def refused(self, node: str, text: str, code: str) -> None:
-        """Kept."""
+        """Keep the refusal."""
         self.sent.append((node, text, code))
 
 
@@ -167,23 +171,23 @@ class _Solver:
         self._world = world
 
     def ask(self, question: Solve) -> None:
-        """Tell the world."""
+        """Hand the answer to the world."""
         self._world.tell(answer(question))
 
 
 class SetClock(Clock):
-    """A clock that a test sets."""
+    """A clock that the test sets."""
 
     def __init__(self, at_s: float) -> None:
         self.at_s = at_s
 
     def now_s(self) -> float:
-        """As set."""
+        """Return the time that the test set."""
         return self.at_s
 
 
 class Live:
-    """A daemon. `journal` of an earlier one: it goes on from there."""
+    """A daemon. With the `journal` of an earlier one, it goes on from there."""
 
     def __init__(
         self,
@@ -259,7 +263,7 @@ class Live:
     # --------------------------------------------------------------------------------------------------- callers
 
     def channel(self, **options: Any) -> aio.Channel:
-        """A connection of its own; closed with the daemon."""
+        """Open a connection of its own, which closes with the daemon."""
         channel = aio.insecure_channel(
             f"127.0.0.1:{self.port}",
             options=[("grpc.max_receive_message_length", 64 * 1024 * 1024), *options.items()],
@@ -282,7 +286,7 @@ class Live:
     # ----------------------------------------------------------------------------------------------------- nodes
 
     async def node(self, name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> None:
-        """A node joins."""
+        """Let a node join."""
         self.world.tell(NodeHello(spec=NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)))
         await self.until(lambda: name in self.world.state.nodes)
 
@@ -294,7 +298,7 @@ class Live:
         exits: tuple[Exit, ...] = (),
         trouble: str | None = None,
     ) -> None:
-        """A node reports; returns when that is durable."""
+        """Let a node report; return when the report is durable."""
         durable = asyncio.Event()
         generation = self.world.state.nodes[node].generation
         report = NodeReport(
@@ -309,7 +313,7 @@ class Live:
         await asyncio.wait_for(durable.wait(), DEADLINE_S)
 
     async def run_job(self, job: str, node: str = "n1") -> str:
-        """The processes of this job run, as far as the scheduler is told; its lease."""
+        """Report that this job's processes run, once its lease was sent; return the lease."""
         await self.until(lambda: self._sent(job))
         lease = self.world.state.jobs[job].lease or ""
         await self.report(node, started=(lease,))
@@ -320,14 +324,14 @@ class Live:
         return holding is not None and holding.phase == Phase.SENT
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for this to hold; it is looked at after every turn of the loop."""
+        """Wait until the condition holds; it is checked after every turn of the loop."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 await asyncio.sleep(0.001)
 
 
 class _As:
-    """A stub whose calls carry who makes them, and a deadline."""
+    """A stub whose calls carry their user and a deadline."""
 
     def __init__(self, stub: Any, user: str, token: str) -> None:
         self._stub = stub
@@ -336,7 +340,7 @@ class _As:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         call = getattr(self._stub, name)
 
-        def made(request: Proto | AsyncIterator[Proto] | None = None, **more: Any) -> Any:
+        def with_metadata(request: Proto | AsyncIterator[Proto] | None = None, **more: Any) -> Any:
             return call(request, **{"metadata": self._metadata, "timeout": DEADLINE_S, **more})
 
-        return made
+        return with_metadata

@@ -1,7 +1,8 @@
-"""A daemon in a thread, for tests of programs that block: the client, and the command line as people use it.
+"""A daemon in a thread, for tests of programs that block: the client and the command line.
 
 with LiveThread(folder) as live:
-    live.do(live.daemon.node("n1", gpus=2))     # what `Live` can do, on its own loop
+    # `Live`'s own methods run on its own loop.
+    live.do(live.daemon.node("n1", gpus=2))
     Client(live.address)
 """
 
@@ -22,15 +23,16 @@ T = TypeVar("T")
 
 @contextmanager
 def own_port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile: calls to it are refused, until a server of the test listens there."""
+    """Hold a port on which nothing listens: calls to it are refused, until a server of the test listens there."""
     with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who says so too may listen beside it
+        # Lets a server of the test, which sets this option too, listen on the port that we hold.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])
 
 
 class LiveThread:
-    """Begins with the block, and is gone behind it."""
+    """A daemon that runs while the block does."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._folder, self._options = folder, options
@@ -52,9 +54,9 @@ class LiveThread:
 
     @property
     def address(self) -> str:
-        """For clients."""
+        """The address that clients connect to."""
         return f"127.0.0.1:{self.daemon.port}"
 
     def do(self, story: Coroutine[Any, Any, T]) -> T:
-        """Run this on the daemon's loop, and wait for it."""
+        """Run this on the daemon's loop, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(story, self._loop).result(DEADLINE_S)

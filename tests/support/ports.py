@@ -1,4 +1,4 @@
-"""Ports for tests that name one before somebody listens there."""
+"""Ports for tests that name one before a server listens there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import random
 import socket
 from contextlib import ExitStack
 
-# below those that the kernel gives out by itself: no other program of the machine is given one of these meanwhile
+# Below the ports that the kernel gives out by itself, so that no other program gets one of these meanwhile.
 FIRST, PER_WORKER, WORKERS = 20_000, 500, 24
-_place = random.Random().randrange(PER_WORKER)  # another run of the tests may go on beside this one
+# Random, as another run of the tests may go on beside this one.
+_place = random.Random().randrange(PER_WORKER)
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """The first of so many neighbours that nobody has; each process of tests has its own to choose from."""
+    """Return the first of so many neighbouring free ports; each process of tests has a range of its own."""
     global _place  # noqa: PLW0603 - no port is given out twice in a row
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     for _ in range(PER_WORKER):
@@ -21,8 +22,8 @@ def free_port(in_a_row: int = 1) -> int:
         port = FIRST + worker * PER_WORKER + _place
         try:
             with ExitStack() as held:
-                for one in range(port, port + in_a_row):
-                    held.enter_context(socket.socket()).bind(("", one))
+                for number in range(port, port + in_a_row):
+                    held.enter_context(socket.socket()).bind(("", number))
         except OSError:
             continue
         return port

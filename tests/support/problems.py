@@ -26,7 +26,7 @@ TENANTS = (
 
 
 class Way(NamedTuple):
-    """One way of running something, by name: a column before it is a number."""
+    """One way of running something, with names in place of a column's numbers."""
 
     jobs: tuple[str, ...]
     worker_type: str
@@ -113,20 +113,20 @@ def random_problem(
     ]
     if pairs:
         ways += _pair_ways(rng, ids, names, rate, gpus, kind)
-    told = kind if facts_by_kind else np.arange(jobs)
+    row_of = kind if facts_by_kind else np.arange(jobs)
     of_jobs = {
         "gpus": gpus[kind],
         "weight": rng.choice([1.0, 2.0, 5.0], k)[kind] if weights else 1.0,
-        "steps_left": np.round(rng.uniform(1e3, 1e5, jobs))[told],
-        "waited_s": np.round(rng.uniform(0, 5e3, jobs))[told],
-        "isolated_s": np.round(rng.uniform(0, 5e3, jobs))[told],
+        "steps_left": np.round(rng.uniform(1e3, 1e5, jobs))[row_of],
+        "waited_s": np.round(rng.uniform(0, 5e3, jobs))[row_of],
+        "isolated_s": np.round(rng.uniform(0, 5e3, jobs))[row_of],
     }
     if tenants:
         leaves = ("lab/vision", "lab/speech", "shop")
         of_jobs |= {"tenant": tuple(leaves[i] for i in rng.integers(0, 3, k)[kind]), "tenants": TENANTS}
     if deadlines:
         due = np.where(rng.random(jobs) < 0.6, np.round(rng.uniform(500.0, 1e5, jobs)), np.inf)
-        of_jobs["deadline_s"] = due[told]
+        of_jobs["deadline_s"] = due[row_of]
     price = np.round(rng.uniform(0.5, 4.0, types), 2)
     rows = dict(zip(names, capacity.tolist(), strict=True))
     return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **of_jobs)
@@ -156,7 +156,8 @@ def _pair_ways(
             continue
         slowed = rng.uniform(0.3, 1.0, (2, len(names)))
         if c == d:
-            slowed[1] = slowed[0]  # alike: neither of the two is the slower one
+            # Two jobs of one kind slow each other alike.
+            slowed[1] = slowed[0]
         members = [(a, b) for a in np.flatnonzero(kind == c) for b in np.flatnonzero(kind == d)]
         for a, b in members:
             if c == d and a >= b:
@@ -183,7 +184,7 @@ def problems(**features: st.SearchStrategy[Any]) -> st.SearchStrategy[Problem]:
 
 
 def canonical(problem: Problem) -> Problem:
-    """What the registry hands to a policy, but for the grouping: what can run, sorted."""
+    """The problem as the registry hands it to a policy, but not grouped: what can run, sorted."""
     return problem.restrict(*runnable(problem))
 
 

@@ -1,7 +1,7 @@
-"""Lexicographic max-min by its definition: raise everybody, see who is stuck, go on with the others.
+"""Lexicographic max-min by its definition: raise all jobs, find those that are stuck, go on with the others.
 
-One linear program per step for how far all can rise, and one per job for whether it alone could still rise
-while nobody falls. Slow, and sharing no idea with the cuts and prices of `policies/engine/filling.py`.
+One linear program per step finds how far all can rise, and one per job whether it alone could still rise
+while no other falls. Slow, and sharing no idea with the cuts and prices of `policies/engine/filling.py`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ import numpy as np
 from policies.problem import Problem
 from tests.support.formulations import HELD, Optimum, Plain, proportional, solved
 
-STUCK = 1e-6  # who can rise by less than this part of its height is stuck
+# A job is stuck when it can rise by less than this part of its height.
+STUCK = 1e-6
 
 
 def water_filling(problem: Problem, P: np.ndarray | None = None) -> Optimum:
@@ -23,7 +24,7 @@ def water_filling(problem: Problem, P: np.ndarray | None = None) -> Optimum:
 
 
 def hierarchical(problem: Problem, P: np.ndarray | None = None) -> Optimum:
-    """The same, at rates that come down the tree of tenants; the value is the lowest height."""
+    """Fill at rates that come down the tree of tenants; the value is the lowest height."""
     height, unit = _fill(problem, P, lambda stuck: rates_of_rise(problem, stuck))
     return Optimum(float(height.min()), height * unit)
 
@@ -38,9 +39,9 @@ def rates_of_rise(problem: Problem, stuck: np.ndarray) -> np.ndarray:
 def _pass_down(problem: Problem, path: str, amount: float, stuck: np.ndarray, rate: np.ndarray) -> None:
     jobs, listed = problem.jobs, {tenant.name: tenant for tenant in problem.tenants}
     able = [m for m in range(len(jobs)) if not stuck[m]]
-    mine = [m for m in able if jobs.tenant[m] == path]
-    if mine and path in listed and listed[path].policy == "fifo":
-        rate[min(mine, key=lambda m: (-jobs.waited_s[m], jobs.ids[m]))] = amount
+    own = [m for m in able if jobs.tenant[m] == path]
+    if own and path in listed and listed[path].policy == "fifo":
+        rate[min(own, key=lambda m: (-jobs.waited_s[m], jobs.ids[m]))] = amount
         return
     depth = len(path.split("/")) if path else 0
     below = sorted(
@@ -53,16 +54,17 @@ def _pass_down(problem: Problem, path: str, amount: float, stuck: np.ndarray, ra
         }
     )
     if not below:
-        total = sum(jobs.weight[m] for m in mine)
-        for m in mine:
+        total = sum(jobs.weight[m] for m in own)
+        for m in own:
             rate[m] = amount * jobs.weight[m] / total
         return
     weight = [listed[name].weight if name in listed else 1.0 for name in below]
-    total = sum(weight) + (1.0 if mine else 0.0)  # jobs of no tenant stand together, as one more child
+    # Jobs without a tenant count together as one more child.
+    total = sum(weight) + (1.0 if own else 0.0)
     for name, w in zip(below, weight, strict=True):
         _pass_down(problem, name, amount * w / total, stuck, rate)
-    for m in mine:
-        rate[m] = amount / total * jobs.weight[m] / sum(jobs.weight[k] for k in mine)
+    for m in own:
+        rate[m] = amount / total * jobs.weight[m] / sum(jobs.weight[k] for k in own)
 
 
 def _fill(
@@ -72,14 +74,14 @@ def _fill(
     n, plain = len(problem.jobs), Plain(problem)
     unit = (proportional(problem) if P is None else P) / problem.jobs.gpus
     v = cp.multiply(plain.E, 1.0 / unit)
-    floor, rate, who = (
+    floor, rate, chosen = (
         cp.Parameter(n, nonneg=True),
         cp.Parameter(n, nonneg=True),
         cp.Parameter(n, nonneg=True),
     )
     step = cp.Variable(nonneg=True)
     together = cp.Problem(cp.Maximize(step), [*plain.always, v >= floor + cp.multiply(rate, step)])
-    by_itself = cp.Problem(cp.Maximize(who @ v), [*plain.always, v >= floor])
+    by_itself = cp.Problem(cp.Maximize(chosen @ v), [*plain.always, v >= floor])
     height, stuck = np.zeros(n), np.zeros(n, dtype=bool)
     while not stuck.all():
         floor.value, rate.value = height * HELD, rise(stuck)
@@ -87,10 +89,11 @@ def _fill(
         floor.value = height * HELD
         room = np.full(n, np.inf)
         for m in np.flatnonzero(~stuck):
-            who.value = np.eye(n)[m]
+            chosen.value = np.eye(n)[m]
             room[m] = solved(by_itself) - height[m]
         newly = ~stuck & (room <= STUCK * np.maximum(height, 1e-3))
-        if not newly.any():  # arithmetic: the closest to being stuck is
+        # The solver's arithmetic hides which job is stuck; take the closest.
+        if not newly.any():
             newly = np.arange(n) == np.argmin(np.where(rate.value > 0, room, np.inf))
         stuck |= newly
     return height, unit

@@ -1,4 +1,4 @@
-"""The instances of `reference/allocations.json` as problems, and the spec that each of its policies answers to."""
+"""The instances of `reference/allocations.json` as problems, and our spec for each of their policies."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ SPECS = {
 
 @cache
 def instances() -> tuple[dict[str, Any], ...]:
-    """All instances as they stand in the file."""
+    """All instances of the file, unchanged."""
     text = public_data("reference/allocations.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["instances"])
 
@@ -49,7 +49,7 @@ def answers(*kinds: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def blind_reference(instance: dict[str, Any]) -> str:
-    """The type whose rate the blind policies of the original take for all."""
+    """The type whose rate the original's blind policies take for all."""
     return "v100" if "v100" in instance["worker_types"] else "v100_unconsolidated"
 
 
@@ -59,7 +59,7 @@ def spec(instance: dict[str, Any], policy: str) -> str:
 
 
 def problem_of(instance: dict[str, Any], policy: str = "") -> Problem:
-    """An instance as the policy of this name was given it."""
+    """The problem that the policy of this name was given in this instance."""
     jobs, types = instance["jobs"], instance["worker_types"]
     name = {job["id"]: f"{job['id']:05d}" for job in jobs}
     ways = [

@@ -1,7 +1,8 @@
-"""Per policy: the best there is (another formulation) and what an answer reaches, measured from its shares alone.
+"""Per policy: the optimum by another formulation, and the objective of an answer, measured from its shares alone.
 
 reference = REFERENCES["las"]
-view = as_seen(problem, allocation, "packing")        # the answer, in the problem that the policy saw
+# The answer, in the problem that the policy worked on.
+view = as_seen(problem, allocation, "packing")
 reference.measure(view.problem, view.share)  ==  reference.optimum(view.problem).value
 """
 
@@ -35,7 +36,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class View:
-    """An answer in the problem that the policy saw."""
+    """An answer in the problem that the policy worked on."""
 
     problem: Problem
     share: np.ndarray
@@ -67,12 +68,12 @@ def names_of_columns(problem: Problem) -> list[tuple[object, ...]]:
 
 
 def as_seen(problem: Problem, answer: Allocation, *modifiers: str, reference: str | None = None) -> View:
-    """The answer on the columns that the policy saw; on all the others there must be nothing."""
-    seen = f.seen(problem, *modifiers, reference=reference)
-    given = dict(zip(names_of_columns(problem), answer.time_share.tolist(), strict=True))
-    share = np.array([given.pop(name) for name in names_of_columns(seen)])
-    assert not any(given.values()), "time on a column that the policy must not use"
-    return View(seen, share)
+    """Return the answer on the columns that the policy works on; all others must have no share."""
+    visible = f.visible(problem, *modifiers, reference=reference)
+    shares = dict(zip(names_of_columns(problem), answer.time_share.tolist(), strict=True))
+    share = np.array([shares.pop(name) for name in names_of_columns(visible)])
+    assert not any(shares.values()), "time on a column that the policy must not use"
+    return View(visible, share)
 
 
 def _total(gain: Callable[[Problem], np.ndarray]) -> Measure:

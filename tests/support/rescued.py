@@ -1,4 +1,4 @@
-"""Core, journal and rescue as the daemon puts them together, in virtual time; and faults to put into the core."""
+"""Core, journal and rescue as in the daemon, in virtual time; and faults to inject into the core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Boom(RuntimeError):
 
 
 class Scripted(LiveWorld):
-    """A live world in virtual time: a batch at a time, timers that are only noted, a solver that answers at once."""
+    """A live world in virtual time: one batch at a time, timers that are only noted, a solver that answers at once."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core, Clock(not_before_s=0.0))
@@ -44,21 +44,21 @@ class Scripted(LiveWorld):
         self.replies: dict[str, Reply] = {}
 
     def now_s(self) -> float:
-        """As the test says."""
+        """Return the test's time."""
         return self.at_s
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """One batch, then the end."""
+        """Return one batch, then the end."""
         if not self._inbox:
             self._stopped = True
         return await super().next()
 
     def later(self, wait_s: float, message: Message) -> None:
-        """Noted."""
+        """Note the message."""
         self.again.append(message)
 
     def perform(self, effect: Effect) -> None:
-        """Noted, and answered."""
+        """Note the effect, and answer it."""
         self.effects.append(effect)
         if isinstance(effect, WakeAt):
             self.timers[effect.what] = effect.at_s
@@ -72,7 +72,7 @@ class Scripted(LiveWorld):
 
 
 class Service:
-    """Core, journal and rescue, as the daemon puts them together."""
+    """Core, journal and rescue, wired as in the daemon."""
 
     def __init__(self, *messages: Message, journal: Any = None) -> None:
         self.journal = journal or MemoryJournal()
@@ -89,11 +89,11 @@ class Service:
 
     @property
     def state(self) -> SchedulerState:
-        """What it knows."""
+        """The core's state."""
         return self.core.state
 
     def tell(self, at_s: float, *messages: Message) -> None:
-        """One batch through the loop; afterwards the journal adds up to the state, and no invariant is broken."""
+        """Put one batch through the loop; check that the journal adds up to the state, and the invariants."""
         self.world.at_s, self.world._stopped = at_s, False
         self.failed.clear()
 
@@ -109,29 +109,29 @@ class Service:
         check(self.state)
 
     def until(self, at_s: float) -> None:
-        """Timers ring and the solver answers until then."""
+        """Let timers ring and the solver answer up to this time."""
         world = self.world
         while True:
             if world.answers:
                 self.tell(world.at_s, world.answers.pop(0))
-            due = min(world.timers, key=lambda what: world.timers[what], default="")
+            due = min(world.timers, key=lambda timer: world.timers[timer], default="")
             if not due or world.timers[due] > at_s:
                 return
             self.tell(max(world.timers.pop(due), world.at_s), Woke(what=due))
 
     def running(self) -> set[str]:
         """Names of jobs that have GPUs."""
-        return {one.spec.name for one in self.state.active.values() if one.lease}
+        return {active_job.spec.name for active_job in self.state.active.values() if active_job.lease}
 
     def refusal(self, call: str) -> Reply:
-        """How a call was refused, with the number of the error."""
+        """Return the reply to a call that an error failed, after checking that it has the error's number."""
         reply = self.world.replies[call]
         assert (reply.code, f"error {self.troubles.count}" in reply.error) == ("internal", True), reply
         return reply
 
 
 def digest(state: SchedulerState) -> str:
-    """Of everything true in a state, in the form in which it comes back from a file."""
+    """Hash everything true in a state, in the form in which it comes back from a file."""
     return hashlib.sha256(SchedulerState.restore(state.snapshot()).snapshot()).hexdigest()
 
 
@@ -141,14 +141,14 @@ def submit(*names: str, call: str = "", user: str = "", **spec: Any) -> SubmitJo
 
 
 def hello(name: str = "n1", gpus: int = 2) -> NodeHello:
-    """A node joins."""
+    """A node's hello."""
     return NodeHello(spec=node(name, gpus))
 
 
 def poisonous(
     real: Callable[..., Any], is_poison: Callable[..., bool], late: bool = False
 ) -> Callable[..., Any]:
-    """The same function, which raises where the poison is; `late`: after it has done its work."""
+    """Wrap a function so that it raises where `is_poison` holds; `late`: after it has done its work."""
 
     def wrapped(*args: Any, **more: Any) -> Any:
         bad = is_poison(*args, **more)
@@ -163,7 +163,7 @@ def poisonous(
 
 
 def can_give(name: str) -> Callable[[Any], bool]:
-    """Whether this job is among those that a round may give GPUs to."""
+    """Return a check whether this job is among those that a round may give GPUs to."""
 
     def has_share(inputs: Any) -> bool:
         rows = [row for row, bundle in enumerate(inputs.candidates.bundles) if name in bundle.jobs]

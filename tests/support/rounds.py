@@ -1,4 +1,4 @@
-"""Rounds in a few words: columns, nodes and what is held, as tests write them down."""
+"""Rounds in a few words: columns, nodes and held GPUs, written briefly."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ ROUND_S = 360.0
 
 @dataclass(frozen=True)
 class Column:
-    """One candidate, with the defaults of a column that nothing special is known of."""
+    """One candidate, with the defaults of a column without a past."""
 
     jobs: tuple[str, ...]
     worker_type: str = "v100"
     gpus: int = 1
     share: float = 1.0
-    entitled_s: float | None = None  # None: this round's share, as if the column were new
+    # None: this round's share, as if the column were new.
+    entitled_s: float | None = None
     received_s: float = 0.0
     backfill: bool = True
     restart_s: float = 0.0
@@ -45,7 +46,7 @@ class Column:
 
     @property
     def bundle(self) -> Bundle:
-        """The column by name."""
+        """The bundle of jobs that the column stands for."""
         return Bundle(self.jobs, self.worker_type, self.gpus, self.label)
 
 
@@ -55,19 +56,19 @@ def column(jobs: str, worker_type: str = "v100", gpus: int = 1, **facts: object)
 
 
 def node(name: str, gpus: int = 1, worker_type: int = 0, **limits: float) -> NodeView:
-    """A node with all of its GPUs healthy."""
+    """A node all of whose GPUs are healthy."""
     return NodeView(name, worker_type, tuple(f"{name}:{i}" for i in range(gpus)), **limits)
 
 
 def nodes(count: int, gpus: int = 1, worker_type: int = 0, prefix: str = "n") -> tuple[NodeView, ...]:
-    """Alike nodes n0, n1, …"""
+    """Equal nodes n0, n1, …"""
     return tuple(node(f"{prefix}{i}", gpus, worker_type) for i in range(count))
 
 
 def hold(
     jobs: str, *gpus: GpuId, worker_type: str = "v100", pinned: bool = False, label: str = ""
 ) -> dict[str, Held]:
-    """What the jobs of one bundle hold."""
+    """The GPUs that the jobs of one bundle hold."""
     bundle = Bundle(tuple(sorted(jobs.split())), worker_type, len(gpus), label)
     return {job: Held(bundle, gpus, pinned) for job in bundle.jobs}
 
@@ -86,7 +87,7 @@ def round_of(
     number: int = 1,
 ) -> RoundInputs:
     """The inputs of a round; candidates stay in the order given."""
-    jobs = tuple(sorted({job for one in columns for job in one.jobs}))
+    jobs = tuple(sorted({job for column in columns for job in column.jobs}))
     row_of = {job: row for row, job in enumerate(jobs)}
     return RoundInputs(
         number=number,
@@ -107,7 +108,7 @@ def round_of(
 def candidates(
     columns: Sequence[Column], row_of: Mapping[str, int], worker_types: Sequence[str]
 ) -> Candidates:
-    """Columns as arrays."""
+    """Candidates with these columns as arrays."""
 
     def ints(values: Sequence[int]) -> np.ndarray:
         return np.array(values, dtype=np.int64)
@@ -116,27 +117,27 @@ def candidates(
         return np.array(values, dtype=np.float64)
 
     static = Columns(
-        bundles=tuple(one.bundle for one in columns),
-        row_of={one.bundle: row for row, one in enumerate(columns)},
-        first=ints([row_of[one.jobs[0]] for one in columns]),
-        second=ints([row_of[one.jobs[1]] if len(one.jobs) > 1 else NOBODY for one in columns]),
-        worker_type=ints([worker_types.index(one.worker_type) for one in columns]),
-        gpus=ints([one.gpus for one in columns]),
-        restart_s=floats([one.restart_s for one in columns]),
-        tie=np.array([tie_of(one.bundle) for one in columns], dtype=np.uint64),
+        bundles=tuple(column.bundle for column in columns),
+        row_of={column.bundle: row for row, column in enumerate(columns)},
+        first=ints([row_of[column.jobs[0]] for column in columns]),
+        second=ints([row_of[column.jobs[1]] if len(column.jobs) > 1 else NOBODY for column in columns]),
+        worker_type=ints([worker_types.index(column.worker_type) for column in columns]),
+        gpus=ints([column.gpus for column in columns]),
+        restart_s=floats([column.restart_s for column in columns]),
+        tie=np.array([tie_of(column.bundle) for column in columns], dtype=np.uint64),
     )
     return Candidates(
         columns=static,
         terms=Terms(
-            share=floats([one.share for one in columns]),
-            backfill=np.array([one.backfill for one in columns], dtype=np.bool_),
+            share=floats([column.share for column in columns]),
+            backfill=np.array([column.backfill for column in columns], dtype=np.bool_),
         ),
         entitled_s=floats(
-            [one.share * ROUND_S if one.entitled_s is None else one.entitled_s for one in columns]
+            [column.share * ROUND_S if column.entitled_s is None else column.entitled_s for column in columns]
         ),
-        received_s=floats([one.received_s for one in columns]),
-        skipped=ints([one.skipped for one in columns]),
-        explore=np.array([one.explore for one in columns], dtype=np.bool_),
+        received_s=floats([column.received_s for column in columns]),
+        skipped=ints([column.skipped for column in columns]),
+        explore=np.array([column.explore for column in columns], dtype=np.bool_),
     )
 
 
@@ -146,18 +147,18 @@ def tie_of(bundle: Bundle) -> int:
 
 
 def random_round(chance: Random) -> RoundInputs:
-    """Any round that the core might ask for: small, and with everything in it that can get into the way."""
+    """Draw a round that the core might ask for: small, but with everything in it that can get in the way."""
     kinds = ("k80", "p100", "v100")[: chance.randint(1, 3)]
     picky = chance.random() < 0.4
     cluster = [_random_node(chance, f"n{i}", len(kinds), picky) for i in range(chance.randint(1, 6))]
     jobs = [f"j{i}" for i in range(chance.randint(1, 9))]
     columns = _random_columns(chance, jobs, kinds, cluster)
     needs = {job: _random_need(chance, cluster) for job in jobs if picky and chance.random() < 0.6}
-    columns = [one for one in columns if chance.random() < 0.9]
+    columns = [column for column in columns if chance.random() < 0.9]
     held = _random_held(chance, columns, cluster, kinds)
     gone = {job for job in jobs if chance.random() < 0.05}
     return round_of(
-        [one for one in columns if gone.isdisjoint(one.jobs) and chance.random() < 0.95],
+        [column for column in columns if gone.isdisjoint(column.jobs) and chance.random() < 0.95],
         [node for node in cluster if chance.random() < 0.93],
         {job: now for job, now in held.items() if chance.random() < 0.93},
         needs=needs,
@@ -176,7 +177,7 @@ def _random_node(chance: Random, name: str, kinds: int, picky: bool) -> NodeView
 
 
 def _random_need(chance: Random, cluster: Sequence[NodeView]) -> Need:
-    names = frozenset(one.name for one in cluster if chance.random() < 0.5)
+    names = frozenset(node.name for node in cluster if chance.random() < 0.5)
     return Need(
         cpus_per_gpu=chance.choice([0.0, 1.0, 2.0]),
         memory_gb_per_gpu=chance.choice([0.0, 4.0, 8.0]),
@@ -217,25 +218,26 @@ def _random_columns(
 def _random_held(
     chance: Random, columns: Sequence[Column], cluster: Sequence[NodeView], kinds: Sequence[str]
 ) -> dict[str, Held]:
-    """A state that an earlier round may have left: nobody shares but pairs."""
+    """Draw a state that an earlier round may have left: only pairs share GPUs."""
     free = {
-        kind: [gpu for one in cluster if kinds[one.worker_type] == kind for gpu in one.gpus] for kind in kinds
+        kind: [gpu for node in cluster if kinds[node.worker_type] == kind for gpu in node.gpus]
+        for kind in kinds
     }
     for gpus in free.values():
         chance.shuffle(gpus)
     held: dict[str, Held] = {}
     pins = chance.choice([0.0, 0.0, 0.3, 0.9])
-    for one in chance.sample(columns, len(columns)):
-        gpus = free[one.worker_type]
-        if len(gpus) >= one.gpus and held.keys().isdisjoint(one.jobs) and chance.random() < 0.7:
-            mine = tuple(gpus.pop() for _ in range(one.gpus))
-            for job in one.jobs:
-                held[job] = Held(one.bundle, mine, pinned=chance.random() < pins)
+    for column in chance.sample(columns, len(columns)):
+        gpus = free[column.worker_type]
+        if len(gpus) >= column.gpus and held.keys().isdisjoint(column.jobs) and chance.random() < 0.7:
+            own = tuple(gpus.pop() for _ in range(column.gpus))
+            for job in column.jobs:
+                held[job] = Held(column.bundle, own, pinned=chance.random() < pins)
     return held
 
 
 class Rounds:
-    """One round after the other with fixed shares: the bookkeeping that the core does between them."""
+    """One round after another with fixed shares, with the bookkeeping that the core does between them."""
 
     def __init__(
         self,
@@ -246,7 +248,7 @@ class Rounds:
         half_life_rounds: float = 20.0,
         **facts: object,
     ) -> None:
-        """`pinned_rounds`: for how many rounds a job that was started keeps its GPUs."""
+        """`pinned_rounds`: for how many rounds a job keeps its GPUs after its start."""
         self.inputs = round_of(columns, cluster, half_life_rounds=half_life_rounds, **facts)  # type: ignore[arg-type]
         self.decay = 0.5 ** (1.0 / half_life_rounds)
         self.pinned_rounds = pinned_rounds
@@ -255,7 +257,8 @@ class Rounds:
         self.received_s = np.zeros(len(columns))
         self.skipped = np.zeros(len(columns), dtype=np.int64)
         self.held: dict[str, Held] = {}
-        self.ran: dict[str, int] = {}  # rounds in a row on the same GPUs
+        # Per job, how many rounds in a row it has run on the same GPUs.
+        self.ran: dict[str, int] = {}
 
     def play(self) -> tuple[RoundInputs, RoundPlan]:
         """Plan one round and let it happen."""
@@ -280,7 +283,7 @@ class Rounds:
 
     @property
     def behind_rounds(self) -> np.ndarray:
-        """By how many rounds each column has received less than it is entitled to."""
+        """How many rounds each column has received less than it is entitled to."""
         return (self.entitled_s - self.received_s) / ROUND_S
 
     def _rows(self, bundles: Iterable[Bundle]) -> list[int]:

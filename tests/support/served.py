@@ -42,7 +42,7 @@ CHANNEL = [
 
 
 class Served:
-    """A scheduler in a process of its own. `log` is the file that it writes to."""
+    """A scheduler in a process of its own, which writes to the file `log`."""
 
     def __init__(self, folder: Path, *, tls: bool, tokens: bool = True, settings: Sequence[str] = ()) -> None:
         self.folder, self.tls, self.tokens = folder, tls, tokens
@@ -80,7 +80,7 @@ class Served:
         where = self.folder / "data" / "daemon.json"
         where.unlink(missing_ok=True)
         own = (f"tls={str(self.tls).lower()}", f"auth={'tokens' if self.tokens else 'none'}")
-        options = [f"--set={one}" for one in (*own, *self._settings)]
+        options = [f"--set={setting}" for setting in (*own, *self._settings)]
         command = ["-m", "gavel", "serve", "--data-dir", str(where.parent), "--listen", listen, *options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -95,14 +95,14 @@ class Served:
             if self.process.poll() is not None:
                 break
             with contextlib.suppress(OSError, ValueError, KeyError):
-                told = json.loads(where.read_text())
-                self.address, self.agents_address = told["listen"], told["agents_listen"]
+                addresses = json.loads(where.read_text())
+                self.address, self.agents_address = addresses["listen"], addresses["agents_listen"]
                 return
             time.sleep(0.05)
         raise AssertionError(f"the scheduler did not start: {self.log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> float:
-        """Ask it to stop; how many seconds it took."""
+        """Ask the process to stop, and return how many seconds that took."""
         began_s = time.monotonic()
         self.process.terminate()
         self.process.wait(STOP_S)
@@ -113,7 +113,7 @@ class Served:
         return self._status("VmRSS:") / 1000
 
     def peak_mb(self) -> float:
-        """The most that it ever was."""
+        """The most resident memory that the process ever had, in 10⁶ bytes."""
         return self._status("VmHWM:") / 1000
 
     def _status(self, name: str) -> float:
@@ -123,13 +123,13 @@ class Served:
         raise AssertionError(f"there is no {name}")
 
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """The number of files and sockets that the process has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     # --------------------------------------------------------------------------------------------------- callers
 
     def metadata(self, role: Role | None) -> tuple[tuple[str, str], ...]:
-        """What a call of this role carries; None: no token."""
+        """The metadata of a call of this role; None: no token."""
         if role is None or not self.tokens:
             return ()
         return (("authorization", f"Bearer {self._secrets[role]}"),)
@@ -139,14 +139,14 @@ class Served:
         return self._secrets[role]
 
     def certify(self, node: str, folder: Path) -> None:
-        """Keep there what a node has after it has joined."""
+        """Store in this folder what a node has after it has joined."""
         key_pem, certificate_pem = self._certificate(node)
         folder.mkdir()
         for name, data in ((KEY, key_pem), (CERTIFICATE, certificate_pem), (CA, self.keys.ca_pem)):
             (folder / name).write_bytes(data)
 
     def credentials(self, node: str = "") -> grpc.ChannelCredentials | None:
-        """Trust in this scheduler, with the certificate of a node if one is named."""
+        """Credentials that trust this scheduler, with the certificate of a node if one is named."""
         if not self.tls:
             return None
         if not node:
@@ -154,7 +154,7 @@ class Served:
         return grpc.ssl_channel_credentials(self.keys.ca_pem, *self._certificate(node))
 
     def _certificate(self, node: str) -> tuple[bytes, bytes]:
-        """A key, and a certificate for it."""
+        """Return a key and a certificate for it."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}")])
         request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
@@ -165,7 +165,7 @@ class Served:
         return pem, signed.certificate_pem
 
     def channel(self, node: str = "") -> aio.Channel:
-        """A connection of its own: to the port for people, or with the certificate of a node to the agents' port."""
+        """Open a connection to the users' port, or to the agents' port with the certificate of this node."""
         address = self.agents_address if node else self.address
         credentials = self.credentials(node)
         options: list[tuple[str, Any]] = list(CHANNEL)

@@ -1,4 +1,4 @@
-"""Workloads and throughput tables as tests want them: whole, and written into files."""
+"""Whole workloads for tests, and throughput tables written into files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def published_workload(
     weighted: bool = False,
     deadlines: bool = False,
 ) -> Trace:
-    """The first jobs of it as a trace."""
+    """Return the first jobs of the published workload as a trace."""
     if jobs < 0:
         raise BadWorkload(f"is {jobs}", field="jobs", hint="give how many jobs, 0 or more")
     endless = published_jobs(
@@ -40,7 +40,7 @@ def published_workload(
 
 
 def write_folder(folder: Path, table: Throughputs) -> None:
-    """Write a table as a folder of ours; each pair once."""
+    """Write a table as a folder in our format; each pair once."""
     folder.mkdir(parents=True, exist_ok=True)
     placements = (("consolidated", table.solo), ("unconsolidated", table.unconsolidated))
     _write(

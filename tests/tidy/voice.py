@@ -53,7 +53,6 @@ TO_BE_REWRITTEN = (
     "tests/sim/figures",
     "tests/sim/replay",
     "tests/sim/scenario",
-    "tests/support",
     "tests/traces",
     "tests/training",
     "tests/training/checkpoint",

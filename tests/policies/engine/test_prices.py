@@ -47,7 +47,7 @@ def test_price_is_a_slope(spec: str, data: st.DataObject) -> None:
     """The price of each type lies between the slopes of the optimum to its left and to its right."""
     off = dict.fromkeys(("empty_type", "tenants", "deadlines", "pairs"), st.just(False))
     small = {"jobs": st.integers(2, 6), "types": st.integers(1, 3), "widths": st.just((1,))}
-    problem = f.seen(data.draw(problems(**off, **small)))
+    problem = f.visible(data.draw(problems(**off, **small)))
     assume(len(problem.jobs))
     answer = resolve(spec)(problem)
     assume(not any("cannot reach" in note for note in answer.notes))
