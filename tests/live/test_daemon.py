@@ -1,4 +1,4 @@
-"""The daemon in this process: what it keeps from one start to the next, how it stops, and a backup while it runs."""
+"""The daemon in this process: what it keeps over restarts, how it stops, and a backup while it runs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def running(folder: Path, **settings: object) -> Daemon:
 
 
 async def read_out(stream: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]
-    """Up to its end."""
+    """Read this stream to its end."""
     while await stream.read() is not grpc.aio.EOF:
         pass
 
 
 async def policy(daemon: Daemon, wanted: str = "") -> str:
-    """The policy in force, after setting it if one is wanted."""
+    """Return the policy in force, after setting it to `wanted` if that is given."""
     async with grpc.aio.insecure_channel(str(daemon.listen)) as channel:
         cluster = cluster_pb2_grpc.ClusterStub(channel)
         if wanted:
@@ -56,34 +56,34 @@ async def policy(daemon: Daemon, wanted: str = "") -> str:
         return str((await cluster.GetPolicy(cluster_pb2.GetPolicyRequest(), metadata=USER)).policy)
 
 
-def test_what_people_set_stays_until_the_file_says_something_else(tmp_path: Path):
-    """A policy set by hand outlives a restart; a file that has changed goes over it."""
+def test_a_policy_set_by_hand_stays_until_the_file_changes(tmp_path: Path):
+    """A policy set by hand outlives a restart; a changed file overrides it."""
 
     async def story() -> list[str]:
-        said = []
+        policies = []
         async with running(tmp_path, policy="fifo") as daemon:
-            said += [await policy(daemon), await policy(daemon, "las")]
+            policies += [await policy(daemon), await policy(daemon, "las")]
         async with running(tmp_path, policy="fifo") as daemon:
-            said.append(await policy(daemon))
+            policies.append(await policy(daemon))
         async with running(tmp_path, policy="makespan") as daemon:
-            said.append(await policy(daemon))
-        return said
+            policies.append(await policy(daemon))
+        return policies
 
     assert asyncio.run(story()) == ["fifo", "las", "las", "makespan"]
 
 
 def broken(*_: object) -> None:
-    """In the place of the core's work."""
+    """Stand in for the core's work, and fail."""
     raise KeyError("a fault of ours")
 
 
 def full(*_: object) -> None:
-    """The same, where nothing can be written."""
+    """Stand in for the core's work where nothing can be written."""
     raise AppendFailed("the disk is full")
 
 
-def test_what_the_file_says_is_in_force_before_anybody_is_told_that_it_runs(tmp_path: Path):
-    """Whoever waited for the start finds the policy, and the first job its rates."""
+def test_the_files_settings_are_in_force_before_the_daemon_reports_that_it_runs(tmp_path: Path):
+    """A client that waited for the start finds the policy, and its first job finds the rates."""
 
     async def story() -> tuple[str, bool]:
         async with running(tmp_path, policy="fifo") as daemon:
@@ -93,10 +93,10 @@ def test_what_the_file_says_is_in_force_before_anybody_is_told_that_it_runs(tmp_
     assert asyncio.run(story()) == ("fifo", True)
 
 
-def test_a_start_that_breaks_off_does_not_swallow_what_the_file_says(
+def test_a_start_that_breaks_off_does_not_lose_the_files_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing is taken for told that is not durable: the next start tells it. Nor what the core failed on."""
+    """Settings count as given only once they are durable: the next start gives them again."""
 
     async def breaks_off() -> None:
         async with running(tmp_path, policy="fifo") as daemon:
@@ -119,7 +119,7 @@ def test_a_start_that_breaks_off_does_not_swallow_what_the_file_says(
 
 
 def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The daemon ends with the error; who waited learns at once that it was not acknowledged, and asks again."""
+    """The daemon ends with the error; a waiting caller learns at once that its call was not acknowledged."""
 
     monkeypatch.setattr("scheduler.live.daemon.STOP_S", START_S)
 
@@ -156,10 +156,8 @@ def test_links_are_closed_even_when_ending_the_streams_fails(tmp_path: Path, mon
     assert len(closed) == 1
 
 
-def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Jobs, rounds, a log, health: each stream ends at once, and says that it is worth coming back."""
+def test_watchers_are_ended_at_a_stop_and_do_not_delay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Jobs, rounds, a log, health: each stream ends at once, with a status that asks its client to come back."""
     monkeypatch.setattr("scheduler.live.daemon.STOP_S", START_S)
 
     async def story() -> tuple[list[tuple[str, str]], float]:
@@ -184,13 +182,13 @@ def test_whoever_watches_is_told_that_it_stops_and_holds_it_up_no_longer(
         await channel.close()
         return [(problem.code.name, problem.reason) for problem in problems], took_s
 
-    said, took_s = asyncio.run(story())
-    assert said == [("UNAVAILABLE", "stopping")] * 4
+    ends, took_s = asyncio.run(story())
+    assert ends == [("UNAVAILABLE", "stopping")] * 4
     assert took_s < START_S / 2
 
 
-def test_a_scheduler_that_stops_misses_no_node(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """However long the stop takes, none is called silent because its link has ended: that was the scheduler."""
+def test_a_scheduler_that_stops_calls_no_node_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """However long the stop takes, no node is called silent because its link ended: the scheduler ended it."""
 
     async def story() -> tuple[str, grpc.StatusCode]:
         async with running(tmp_path) as daemon:
@@ -207,7 +205,7 @@ def test_a_scheduler_that_stops_misses_no_node(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
-    """Jobs from before are there; numbers that may have been given away since are not used again."""
+    """Jobs from before are there; numbers that may have been used since are not used again."""
 
     async def story() -> tuple[list[str], list[str]]:
         async with (
@@ -237,7 +235,7 @@ def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
 
 
 def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It holds keys and token hashes: who has taken one is noted, also who left after a part of it."""
+    """A backup holds keys and token hashes, so its taker is logged, even one who leaves after a part of it."""
     monkeypatch.setattr("scheduler.live.api.upkeep.CHUNK_BYTES", 16)
 
     def noted() -> list[tuple[str, str, str]]:
@@ -258,7 +256,7 @@ def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Reading takes as long as it is large; what was numbered on is so for good, and not again at the next start."""
+    """A large journal is read slowly; the jump in numbers is durable, and not repeated at the next start."""
     read = []
 
     def counted(journal: SqliteJournal) -> Recovered[SchedulerState]:
@@ -279,8 +277,8 @@ def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert asyncio.run(started()) == (restored[0] + 1, *restored[1:])
 
 
-def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path):
-    """The data directory is made so that others cannot look into it."""
+def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path):
+    """It is created so that others cannot look into it."""
 
     async def story() -> int:
         async with running(tmp_path / "a"):
@@ -290,7 +288,7 @@ def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path):
 
 
 def test_a_new_directory_begins_beyond_what_an_agent_may_remember(tmp_path: Path):
-    """Epochs and leases of two schedulers, one after the other, have no number in common; jobs begin at 1."""
+    """Epochs and leases of two schedulers in turn have no number in common; jobs begin at 1."""
 
     async def story(name: str) -> tuple[int, int, int]:
         async with running(tmp_path / name) as daemon:

@@ -12,7 +12,7 @@ from tests.support.daemon_thread import DaemonThread
 TIMEOUT_S = 60.0
 
 
-def test_no_name_of_a_method_closes_the_port(tmp_path) -> None:
+def test_no_method_name_closes_the_port(tmp_path) -> None:
     """Names that are not UTF-8, empty or unknown are unimplemented, and the next caller is served."""
     with DaemonThread(tmp_path) as daemon:
         for path in (b"/gavel.v1.Jobs/\xff\xfe", b"\xff", b"/", b"/gavel.v1.Jobs/None"):
@@ -23,9 +23,9 @@ def test_no_name_of_a_method_closes_the_port(tmp_path) -> None:
 
 
 def test_a_port_that_closes_by_itself_is_noticed() -> None:
-    """Whatever ended its server: whoever waits for the loss of the port is told."""
+    """Whatever ended its server, a task that waits for the port's loss learns of it."""
 
-    async def told() -> str:
+    async def loss() -> str:
         port = Port([])
         await port.open(Address("127.0.0.1", 0), "--listen")
         waiting = asyncio.create_task(port.lost())
@@ -33,4 +33,4 @@ def test_a_port_that_closes_by_itself_is_noticed() -> None:
         await port._server.stop(None)
         return str(await asyncio.wait_for(waiting, TIMEOUT_S))
 
-    assert "127.0.0.1" in asyncio.run(told())
+    assert "127.0.0.1" in asyncio.run(loss())

@@ -1,4 +1,4 @@
-"""The SQLite files beside the journal when they are damaged, and files that are no files at all."""
+"""Damaged SQLite files beside the journal, and files that are not regular files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.live.config import DaemonConfig
 from scheduler.live.daemon import Daemon
 from scheduler.live.private_database import CannotOpen, open_private
+from tests.support.wording import Wording
 
-SCHEMA = "CREATE TABLE IF NOT EXISTS seen (name TEXT)"
+SCHEMA = "CREATE TABLE IF NOT EXISTS entry (name TEXT)"
 
 
 def config(folder: Path, **settings: str) -> DaemonConfig:
-    """Of a daemon in this directory, on a port of its own."""
+    """The configuration of a daemon in this directory, on a port of its own."""
     return DaemonConfig(data_dir=str(folder), listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
 
 
 def status(folder: Path) -> cluster_pb2.Status:
-    """Start a daemon there, and return what it says of itself."""
+    """Start a daemon there, and return its status."""
 
     async def story() -> cluster_pb2.Status:
         async with Daemon(config(folder)) as daemon, grpc.aio.insecure_channel(str(daemon.listen)) as channel:
@@ -38,11 +39,11 @@ def status(folder: Path) -> cluster_pb2.Status:
 
 
 def damage_pages(path: Path) -> None:
-    """Make a database of many pages, and overwrite some in the middle."""
+    """Create a database of many pages, and overwrite some in the middle."""
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(SCHEMA)
-        db.executemany("INSERT INTO seen VALUES (?)", [("x" * 500,) for _ in range(1000)])
+        db.executemany("INSERT INTO entry VALUES (?)", [("x" * 500,) for _ in range(1000)])
     db.close()
     with path.open("r+b") as file:
         file.seek(20 * 4096)
@@ -51,30 +52,30 @@ def damage_pages(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [damage_pages, lambda path: path.write_bytes(b"no database" * 1000)])
 def test_a_damaged_database_is_kept_under_another_name(tmp_path: Path, damage):
-    """Each time under the next number, with a warning that names it and says what was lost."""
+    """Each time under the next number, with a warning that names it and what was lost."""
     path = tmp_path / "usage.db"
     for number in (1, 2):
         damage(path)
         old = path.read_bytes()
         db, warning = open_private(path, SCHEMA, lost="nothing of value")
-        assert db.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM entry").fetchone() == (0,)
         db.close()
         assert f"usage.db.damaged-{number}: nothing of value" in warning
         assert (tmp_path / f"usage.db.damaged-{number}").read_bytes() == old
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_sound_database_is_opened_without_a_word(tmp_path: Path):
-    """What was written is there at the next start, and there is no warning."""
+def test_a_sound_database_is_opened_without_a_warning(tmp_path: Path):
+    """Its rows are there at the next start, and there is no warning."""
     for count in range(2):
         db, warning = open_private(tmp_path / "usage.db", SCHEMA, lost="nothing of value")
-        assert (db.execute("SELECT count(*) FROM seen").fetchone(), warning) == ((count,), "")
-        db.execute("INSERT INTO seen VALUES ('one')")
+        assert (db.execute("SELECT count(*) FROM entry").fetchone(), warning) == ((count,), "")
+        db.execute("INSERT INTO entry VALUES ('one')")
         db.close()
 
 
-def test_the_daemon_replaces_damaged_books_and_says_so(tmp_path: Path):
-    """It starts, and `status` names each file that was damaged and what is lost."""
+def test_the_daemon_replaces_damaged_books_with_a_warning(tmp_path: Path):
+    """It starts, and `status` names each damaged file and what is lost."""
     status(tmp_path)
     for name in ("usage.db", "attempts.db"):
         (tmp_path / name).write_bytes(b"no database" * 1000)
@@ -84,11 +85,11 @@ def test_the_daemon_replaces_damaged_books_and_says_so(tmp_path: Path):
 
 
 def test_damaged_or_empty_tokens_end_the_start(tmp_path: Path):
-    """A scheduler that has lost its tokens lets nobody in and has forgotten revoked nodes: it does not come up."""
+    """A scheduler that lost its tokens admits no user and has forgotten revoked nodes, so it does not start."""
 
     async def start() -> None:
         async with Daemon(config(tmp_path, auth="tokens")):
-            raise AssertionError("it came up")
+            raise AssertionError("the daemon came up")
 
     for content in (b"no database" * 1000, b""):
         (tmp_path / "access.db").write_bytes(content)
@@ -97,8 +98,8 @@ def test_damaged_or_empty_tokens_end_the_start(tmp_path: Path):
         assert not list(tmp_path.glob("access.db.damaged*"))
 
 
-def test_noted_settings_of_any_bytes_are_written_anew(tmp_path: Path):
-    """What was noted of the last start is compared, never decoded."""
+def test_damaged_notes_of_the_last_settings_are_written_anew(tmp_path: Path):
+    """The notes of the last start are compared, never decoded."""
     for name in ("settings.json", "rates.json"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x00\x80")
     status(tmp_path)
@@ -107,12 +108,13 @@ def test_noted_settings_of_any_bytes_are_written_anew(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db-wal"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
-def test_a_journal_is_a_regular_file(tmp_path: Path, name: str, make):
-    """A device or a pipe is refused at once: reading it would never end."""
+def test_a_journal_is_a_regular_file(tmp_path: Path, name: str, make, wording: Wording):
+    """A device or a pipe is refused at once, as reading it would never end."""
     make(tmp_path / name)
     for read_only in (False, True):
-        with pytest.raises(NotAJournal, match=r"is not a regular file"):
+        with pytest.raises(NotAJournal, match=name) as refused:
             SqliteJournal(tmp_path / "journal.db", read_only=read_only)
+        wording(refused.value, folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["usage.db", "settings.json"])

@@ -11,6 +11,7 @@ async with Live(folder) as live:
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -43,6 +44,7 @@ from tests.support.journals import MemoryJournal
 
 # Limits how long a test waits; no test passes because this time is over.
 DEADLINE_S = 60.0
+Story = Callable[..., Awaitable[None]]
 
 
 def spec(**fields: Any) -> jobs_pb2.JobSpec:
@@ -51,19 +53,22 @@ def spec(**fields: Any) -> jobs_pb2.JobSpec:
     return jobs_pb2.JobSpec(**fields, launch=launch)
 
 
-def with_daemon(**options: Any) -> Callable[[Callable[[Live], Awaitable[None]]], Callable[[Path], None]]:
-    """Run this test on a daemon of its own, created with these options."""
+def with_daemon(**options: Any) -> Callable[[Story], Callable[..., None]]:
+    """Run this test on a daemon of its own, created with these options. It may ask for fixtures."""
 
-    def decorate(story: Callable[[Live], Awaitable[None]]) -> Callable[[Path], None]:
-        def test(tmp_path: Path) -> None:
+    def decorate(story: Story) -> Callable[..., None]:
+        def test(tmp_path: Path, **fixtures: Any) -> None:
             async def run() -> None:
                 async with Live(tmp_path, **options) as live:
-                    await story(live)
+                    await story(live, **fixtures)
 
             asyncio.run(run())
 
         test.__name__, test.__doc__ = story.__name__, story.__doc__
         test.__module__ = story.__module__
+        folder = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        _, *fixtures = inspect.signature(story).parameters.values()
+        test.__signature__ = inspect.Signature([folder, *fixtures])  # type: ignore[attr-defined]
         return test
 
     return decorate

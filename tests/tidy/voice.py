@@ -35,15 +35,6 @@ TO_BE_REWRITTEN = (
     "tests/golden",
     "tests/journal",
     "tests/journal/repair",
-    "tests/live",
-    "tests/live/access",
-    "tests/live/agents",
-    "tests/live/api",
-    "tests/live/data",
-    "tests/live/log",
-    "tests/live/observe",
-    "tests/live/rescue",
-    "tests/live/solver",
     "tests/model",
     "tests/policies",
     "tests/policies/engine",
@@ -58,12 +49,6 @@ TO_BE_REWRITTEN = (
     "tests/training/checkpoint",
     "tests/training/gang",
     "tests/training/jobs",
-    "tests/worker_agent",
-    "tests/worker_agent/core",
-    "tests/worker_agent/link",
-    "tests/worker_agent/node",
-    "tests/worker_agent/runs",
-    "tests/worker_agent/shim",
 )
 
 NAMES_THAT_SAY_NOTHING = {

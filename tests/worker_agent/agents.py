@@ -1,4 +1,4 @@
-"""An agent's core in tests: told in short words, and looked at."""
+"""An agent's core in tests, with short ways to hand it events and look at it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = Limits(report_interval_s=1000.0, late_s=1.0, ask_s=20.0, grace_s=5.0)
 
 
 class Agent:
-    """A core with its link up, and short ways to tell it things."""
+    """A core with its link up, and short ways to hand it events."""
 
     def __init__(self, *, linked: bool = True) -> None:
         self.core = AgentCore(LIMITS)
@@ -32,34 +32,34 @@ class Agent:
             assert self.tell(0, LinkUp()) == [SendHello()]
 
     def tell(self, now_s: float, event: Event) -> list[Action | Report]:
-        """What it does about an event, and reports at once."""
+        """Hand over an event; return the actions, and the report that is due at once."""
         actions = self.core.handle(now_s, event)
         return [*actions, self.core.take_report()] if self.core.news else list(actions)
 
     def desire(self, now_s: float, *orders: Order) -> list[Action | Report]:
-        """The next full set."""
+        """Hand over the next full set."""
         self.generation += 1
         return self.tell(now_s, Desired(1, self.generation, orders))
 
     def run(self, now_s: float, *orders: Order) -> None:
-        """The next full set, all of which starts."""
+        """Hand over the next full set, and let all of it start."""
         for action in self.desire(now_s, *orders):
             if isinstance(action, StartProcess):
                 self.tell(now_s, ProcessStarted(action.order.lease))
         assert {order.lease for order in orders} <= set(self.core.running)
 
     def exits_kept(self) -> set[str]:
-        """Exits that it would say again."""
+        """The exits that it would report again."""
         return set(self.core.exits.kept)
 
 
 def order(job: str, *gpus: int, attempt: int = 1, ends_s: float = 360.0, **more: Any) -> Order:
-    """An order, by the name job/attempt; on GPU 0 unless said otherwise."""
+    """An order for the lease job/attempt, on GPU 0 unless others are given."""
     return Order(f"{job}/{attempt}", job, attempt, gpus or (0,), ends_s, **more)
 
 
 def exited(lease: str, outcome: Any = "yielded", code: int = 0) -> ProcessExited:
-    """All processes of a lease are gone."""
+    """The exit of all processes of a lease."""
     return ProcessExited(lease, outcome, 50.0, 40.0, 5.0, 6.0, code)
 
 

@@ -1,4 +1,4 @@
-"""A live agent in tests: real processes, a link that only remembers, and waiting for what has to become true."""
+"""A live agent in tests: real processes, a link that only remembers, and ways to wait for what must become true."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ from worker_agent.shim import process_tree
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
 ENDS = "import os, sys, time\nwhile not os.path.exists('{go}'): time.sleep(0.01)\nsys.exit({code})"
-# does as gavel.training does: says how far it is, and ends by itself when the lease asks
+# Behaves as gavel.training does: reports its steps, and ends by itself when the lease asks.
 WORKER = """
 import json, os, sys, time
 run = os.environ["GAVEL_RUN_DIR"]
-mine = run + "/.mine-" + os.environ["RANK"]
-def say(steps, state):
-    said = {"epoch": int(os.environ["GAVEL_EPOCH"]), "attempt": int(os.environ["GAVEL_ATTEMPT"]), "steps": steps,
+own = run + "/.own-" + os.environ["RANK"]
+def report(steps, state):
+    figures = {"epoch": int(os.environ["GAVEL_EPOCH"]), "attempt": int(os.environ["GAVEL_ATTEMPT"]), "steps": steps,
             "saved": steps - steps % 5, "stepping_s": steps / 50, "state": state}
-    with open(mine, "w") as file: json.dump(said, file)
-    os.rename(mine, run + f"/progress-{os.environ['RANK']}.json")
+    with open(own, "w") as file: json.dump(figures, file)
+    os.rename(own, run + f"/progress-{os.environ['RANK']}.json")
 print("here", flush=True)
 for step in range(1, 100_000):
-    say(step, "running")
+    report(step, "running")
     time.sleep(0.02)
     if json.load(open(run + "/lease.json"))["ask_s"] <= time.monotonic():
-        say(step - step % 5, "yielded")
+        report(step - step % 5, "yielded")
         sys.exit()
 """
 
 LIMITS = Limits(report_interval_s=0.3, late_s=0.1, ask_s=1.0, grace_s=0.5)
-PATIENT = Limits(report_interval_s=0.3, late_s=0.1, ask_s=60.0, grace_s=60.0)  # with jobs that end when asked
+# For jobs that end when asked.
+PATIENT = Limits(report_interval_s=0.3, late_s=0.1, ask_s=60.0, grace_s=60.0)
 T = TypeVar("T")
 
 
 class FakeLink:
-    """Remembers what was said."""
+    """A link that remembers what the agent sends."""
 
     def __init__(self) -> None:
         self.hellos: list[tuple[Held, ...]] = []
@@ -63,27 +64,27 @@ class FakeLink:
         self.package = b""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
-        """Remember it."""
+        """Remember the hello."""
         self.hellos.append(held)
 
     def send_report(self, report: Report) -> None:
-        """Remember it."""
+        """Remember the report."""
         self.reports.append(report)
 
     def preparing(self, order: Order) -> None:
-        """Remember it."""
+        """Remember the lease."""
         self.begun.append(order.lease)
 
     def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Remember it."""
+        """Remember the lease and its ports."""
         self.are_ready.append((order.lease, ports))
 
     def cannot_meet(self, order: Order, why: str) -> None:
-        """Remember it."""
+        """Remember the reason."""
         self.cannot.append(why)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
-        """The one package there is."""
+        """Yield the one package that the test has stored."""
         if not self.package:
             raise OSError(f"{digest}: the scheduler has no such package")
         for at in range(0, len(self.package), 1000):
@@ -91,7 +92,7 @@ class FakeLink:
 
 
 class LiveAgent:
-    """An agent in a state directory, its link up."""
+    """An agent in a state directory, with its link up."""
 
     def __init__(self, tmp_path: Path, *, limits: Limits = LIMITS, **more: Any) -> None:
         self.state, self.link = tmp_path / "state", FakeLink()
@@ -111,7 +112,8 @@ class LiveAgent:
 
     async def __aenter__(self) -> LiveAgent:
         self.task = asyncio.create_task(self.agent.run())
-        await asyncio.sleep(0)  # it takes up what is there before anybody speaks with it
+        # It takes up the runs on disk before its link is up.
+        await asyncio.sleep(0)
         self.agent.tell(LinkUp())
         return self
 
@@ -119,7 +121,7 @@ class LiveAgent:
         await self.vanish()
 
     async def vanish(self) -> None:
-        """The agent is gone; its shims are not."""
+        """End the agent, and leave its shims."""
         if self.task is not None:
             self.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -128,7 +130,7 @@ class LiveAgent:
             self.agent.close()
 
     def desire(self, *orders: Order, epoch: int = 1, why_ended: dict[str, str] | None = None) -> None:
-        """The next full set."""
+        """Hand over the next full set."""
         self.generation += 1
         self.agent.tell(Desired(epoch, self.generation, orders, 0, why_ended or {}))
 
@@ -141,52 +143,52 @@ class LiveAgent:
         return {lease for report in self.link.reports for lease in report.started}
 
     async def exit(self, lease: str = "17") -> ProcessExited:
-        """Wait for an exit to be reported."""
+        """Wait until an exit is reported."""
         return await until(lambda: self.exits().get(lease))
 
     async def runs(self, lease: str = "17") -> int:
-        """Wait for a lease to run; the pid of its first leader."""
+        """Wait until a lease runs; return the pid of its first leader."""
         await until(lambda: lease in self.agent.processes.live and self.agent.processes.live[lease].running)
         pid = self.agent.processes.live[lease].read_own("shim.json")["pids"][0]
         assert isinstance(pid, int)
         return pid
 
     def log(self, lease: str = "17", rank: int = 0) -> str:
-        """What is in a log."""
+        """The content of a log."""
         path = self.agent.processes.path(lease) / "logs" / f"rank-{rank}.log"
         return path.read_text() if path.exists() else ""
 
     async def says(self, text: str, lease: str = "17") -> None:
-        """Wait for a text in the log."""
+        """Wait until a text is in the log."""
         await until(lambda: text in self.log(lease))
 
 
-async def until(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """The first true answer; fails when none comes in time."""
+async def until(condition: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """Wait for the first true answer and return it; fail when none comes in time."""
     end_s = time.monotonic() + within_s
-    while not (answer := what()):
+    while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s} s"
         await asyncio.sleep(0.005)
     return answer
 
 
 def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> Order:
-    """An order for some Python code, with all that belongs to it."""
+    """An order that runs this Python code, with everything that an order needs."""
     launch = Launch(**{"command": tuple(python(code)), **more.pop("launch", {})})
     order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), "launch": launch, **more}
     return Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order)
 
 
 async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:
-    """As that of runs.py: a story that has to be told within so many seconds; False: it was late."""
+    """As shim_runs.in_time, for a coroutine."""
     within_s = first_s
     while not await story(within_s):
         within_s *= 5
-        assert within_s < PATIENCE_S, "it was late each time"
+        assert within_s < PATIENCE_S, "the story was late each time"
 
 
 def end_all(tmp_path: Path) -> None:
-    """Whatever a failed test has left behind."""
+    """End everything that a failed test has left behind."""
     for path in tmp_path.glob("**/state/runs/*"):
         for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
             process_tree.send(process, signal.SIGKILL)
@@ -194,17 +196,17 @@ def end_all(tmp_path: Path) -> None:
 
 
 def live(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop."""
+    """Run this test in an event loop."""
 
     @functools.wraps(test)
-    def run(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*arguments, **fixtures))
 
     return run
 
 
 async def lonely(tmp_path: Path) -> None:
-    """An agent with two jobs, to be killed: says their pids, and stays."""
+    """Run an agent with two jobs, to be killed: it prints their pids, and stays."""
     async with LiveAgent(tmp_path) as node:
         stays = job("import time; time.sleep(600)", "goes on")
         ends = job(ENDS.format(go=tmp_path / "go", code=9), "ends", gpus=(1,))

@@ -1,4 +1,4 @@
-"""Runs in tests: a run directory, a real shim, and waiting for what has to become true."""
+"""Runs in tests: a run directory, a real shim, and ways to wait for what must become true."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ from worker_agent.shim.process_tree import boot_id
 from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0  # on a machine that is busy with others; on an idle one nothing takes so long
+# Long enough for a busy machine; on an idle one nothing takes so long.
+PATIENCE_S = 60.0
 T = TypeVar("T")
 
 
-def wait_for(what: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """The first true answer; fails when none comes in time."""
+def wait_for(condition: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """Wait for the first true answer and return it; fail when none comes in time."""
     end_s = time.monotonic() + within_s
-    while not (answer := what()):
+    while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s} s"
         time.sleep(0.005)
     return answer
 
 
 def in_time(story: Callable[[float], bool], *, first_s: float) -> None:
-    """Tell a story in which something has to be done within so many seconds; False: that took too long.
+    """Run a story in which something must happen within so many seconds; False means that it took too long.
 
-    Then it is told again with more of them: a machine that is busy with others stands still when it likes.
+    Then the story runs again with more time, as a busy machine may stand still at any moment.
     """
     within_s = first_s
     while not story(within_s):
         within_s *= 5
-        assert within_s < PATIENCE_S, "it was late each time"
+        assert within_s < PATIENCE_S, "the story was late each time"
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, and wait until it stands still."""
+    """Send SIGSTOP, and wait until the process stands still."""
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def python(code: str, *arguments: object) -> list[str]:
-    """A command that runs this code, quick to start."""
+    """A command that runs this code and starts quickly."""
     return [sys.executable, "-S", "-E", "-c", code, *map(str, arguments)]
 
 
@@ -69,7 +70,7 @@ def end_groups(folder: Path) -> None:
 
 
 class ShimRun:
-    """One run directory, and the shim that carries it out."""
+    """One run directory, and the shim that executes it."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class ShimRun:
     def lease(
         self, ask_in_s: float, signal_in_s: float, kill_in_s: float, why: str = "", note: str = ""
     ) -> dict[str, float]:
-        """The three moments, from now. `note`: a line for the log, by which it is seen that they are known."""
+        """Write the three times of the lease, counted from now, and `note`, which the shim then logs."""
         now_s = time.monotonic()
         times = {"ask_s": now_s + ask_in_s, "signal_s": now_s + signal_in_s, "kill_s": now_s + kill_in_s}
         words = {"lease": self.lease_id, "epoch": 1, "attempt": 1, "why": why, "note": note}
@@ -103,9 +104,9 @@ class ShimRun:
         return times
 
     def start(self, first: str = "") -> ShimRun:
-        """Start the shim, as the agent does. `first`: a statement for the process that becomes it.
+        """Start the shim, as the agent does. `first`: a statement that its process runs before.
 
-        Not by a fork in this process: where other tests have started gRPC in it, that need not come to its end.
+        A fork of this process, in which other tests may have started gRPC, might hang.
         """
         argv = [sys.executable, "-S", "-m", "worker_agent.shim", str(self.path)]
         if first:
@@ -118,51 +119,51 @@ class ShimRun:
         return self._start(argv)
 
     def start_by(self, program: str) -> ShimRun:
-        """Start a shim of one's own: a program that is given the directory."""
+        """Start a shim of the test's own: a program that gets the directory."""
         return self._start([sys.executable, "-S", "-c", program, str(self.path)])
 
     def _start(self, argv: list[str]) -> ShimRun:
         environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-        # no pipe: whoever holds its other end would be waited for
+        # Not a pipe: every process that holds its other end would be waited for.
         self.err = tempfile.TemporaryFile()  # noqa: SIM115
         self.shim = subprocess.Popen(argv, env=environ, start_new_session=True, stderr=self.err)
         return self
 
     def running(self) -> dict[str, Any]:
-        """What shim.json says when the ranks run."""
-        return wait_for(lambda: (said := self.run.read(SHIM)) and said["running"] and said)
+        """Wait until the ranks run, and return shim.json."""
+        return wait_for(lambda: (state := self.run.read(SHIM)) and state["running"] and state)
 
     def runs_or_ran(self) -> None:
-        """Wait until its ranks run, or all is over already."""
+        """Wait until the ranks run, or all is over already."""
         wait_for(lambda: self.run.has(EXIT) or (self.run.read(SHIM) or {}).get("running"))
 
     def ended(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
-        """What exit.json says, when the shim is gone."""
+        """Wait for the shim's end, and return exit.json."""
         assert self.shim is not None
         self.shim.wait(within_s)
         trouble = self.troubles()
         assert "Traceback" not in trouble
-        said = self.run.read(EXIT)
-        assert said is not None, trouble
-        return said
+        exit = self.run.read(EXIT)
+        assert exit is not None, trouble
+        return exit
 
     def troubles(self) -> str:
-        """What the shim said on stderr."""
+        """The shim's stderr."""
         self.err.seek(0)
         return self.err.read().decode()
 
     def log(self, rank: int = 0) -> str:
-        """The output of a rank, of all pieces that there are."""
+        """The output of a rank, from all pieces that exist."""
         logs = self.path / "logs"
         pieces = sorted(logs.glob(f"rank-{rank}.log.*"), key=lambda path: int(path.suffix[1:]))
         return "".join(path.read_text() for path in [*pieces, logs / f"rank-{rank}.log"] if path.exists())
 
     def says(self, text: str, rank: int = 0) -> str:
-        """Wait until a line with this text is in the log; the line."""
+        """Wait until a line with this text is in the log, and return the line."""
         return wait_for(lambda: next((s for s in self.log(rank).splitlines() if text in s), None))
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End everything that is left."""
         if self.shim is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.shim.pid, signal.SIGCONT)

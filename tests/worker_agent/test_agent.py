@@ -6,20 +6,19 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.live_agents import (
     DEAF,
     LIMITS,
     PATIENT,
     WORKER,
     LiveAgent,
-    end_all,
     in_time,
     job,
     live,
@@ -29,20 +28,14 @@ from tests.worker_agent.node.test_packages import archive, digest, entry
 from tests.worker_agent.shim_runs import PATIENCE_S, gone
 from worker_agent.core.messages import Renewed
 
-
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """Whatever happens, no process of a test outlives it."""
-    yield
-    end_all(tmp_path)
-
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 # ------------------------------------------------------------------------------------------------ start and end
 
 
 @live
 async def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
-    """Started and finished are reported, once each and in this order."""
+    """Its start and its end are reported, once each and in this order."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("print('done')"))
         exit = await node.exit()
@@ -54,8 +47,8 @@ async def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
 
 
 @live
-async def test_a_job_that_fails_says_with_what(tmp_path: Path) -> None:
-    """Its code, and the end of its output."""
+async def test_a_failed_job_is_reported_with_its_code(tmp_path: Path) -> None:
+    """The exit has its code, and the last lines of its output."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import sys; print('no data'); sys.exit(3)"))
         exit = await node.exit()
@@ -64,24 +57,27 @@ async def test_a_job_that_fails_says_with_what(tmp_path: Path) -> None:
 
 
 @live
-async def test_progress_is_reported_and_asking_is_enough(tmp_path: Path) -> None:
-    """Steps are said at the interval; a job that is not wanted any more stops by itself, with what it saved."""
+async def test_progress_is_reported_and_a_job_ends_when_asked(tmp_path: Path) -> None:
+    """Steps are reported at the interval; a job whose lease is gone stops by itself, with the steps it saved."""
     async with LiveAgent(tmp_path, limits=PATIENT) as node:
         node.desire(job(WORKER))
-        said = await until(lambda: next((r.progress[0] for r in node.link.reports if r.progress), None))
-        assert (said.lease, said.saved) == ("17", said.steps - said.steps % 5)
+        progress = await until(lambda: next((r.progress[0] for r in node.link.reports if r.progress), None))
+        assert (progress.lease, progress.saved) == ("17", progress.steps - progress.steps % 5)
         node.desire()
         exit = await node.exit()
         assert (exit.outcome, exit.code) == ("yielded", 0)
-        assert exit.steps >= said.steps - 5
+        assert exit.steps >= progress.steps - 5
         assert exit.steps % 5 == 0
         assert "SIGTERM" not in node.log()
 
 
 @live
-async def test_who_does_not_listen_is_signalled_then_killed(tmp_path: Path) -> None:
-    """ask_s later SIGTERM to the leader, grace_s later everything; it has yielded, and did not fail."""
-    limits = msgspec.structs.replace(LIMITS, grace_s=4.0)  # in which a shim that is stopped can still signal
+async def test_a_job_that_does_not_end_when_asked_is_signalled_then_killed(
+    tmp_path: Path, wording: Wording
+) -> None:
+    """SIGTERM goes to the leader after ask_s, SIGKILL to all after grace_s more; the job has yielded, not failed."""
+    # Long enough for a shim on a busy machine to signal.
+    limits = msgspec.structs.replace(LIMITS, grace_s=4.0)
     async with LiveAgent(tmp_path, limits=limits) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
@@ -93,10 +89,10 @@ async def test_who_does_not_listen_is_signalled_then_killed(tmp_path: Path) -> N
         assert time.monotonic() - asked_s >= limits.ask_s + limits.grace_s
         assert gone(leader)
         lines = node.log().splitlines()
-        assert lines[1:] == [
-            "[gavel: SIGTERM: the lease is over (the scheduler wants the GPUs back)]",
-            "[gavel: killed: the lease is over (the scheduler wants the GPUs back)]",
-        ]
+        _, signalled, killed = lines
+        assert ("SIGTERM" in signalled, "killed" in killed) == (True, True)
+        wording(signalled)
+        wording(killed)
 
 
 @live
@@ -107,7 +103,7 @@ async def test_steps_after_the_last_checkpoint_are_lost_with_a_kill(tmp_path: Pa
     )
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import signal; signal.signal(15, signal.SIG_IGN)\n" + code))
-        await until(lambda: any(said.saved for r in node.link.reports for said in r.progress))
+        await until(lambda: any(progress.saved for r in node.link.reports for progress in r.progress))
         node.desire()
         exit = await node.exit()
         assert exit.outcome == "yielded"
@@ -116,8 +112,8 @@ async def test_steps_after_the_last_checkpoint_are_lost_with_a_kill(tmp_path: Pa
 
 
 @live
-async def test_a_lease_that_nobody_renews_ends(tmp_path: Path) -> None:
-    """Without a word from anybody, at its end and a little more."""
+async def test_a_lease_that_is_not_renewed_ends(tmp_path: Path) -> None:
+    """Without any message, at its end and a little later."""
     async with LiveAgent(tmp_path) as node:
         order = job(WORKER, ends_in_s=0.8)
         node.desire(order)
@@ -138,7 +134,8 @@ async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
                 return False
             lease = node.agent.processes.path("17") / "lease.json"
             first = lease.stat().st_ino
-            node.agent.tell(Renewed(1, 1, 0, time.monotonic() + 60))  # of no later round: says nothing
+            # A renewal of the same round changes nothing.
+            node.agent.tell(Renewed(1, 1, 0, time.monotonic() + 60))
             assert lease.stat().st_ino == first
             node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
             if time.monotonic() > order.ends_s:
@@ -166,8 +163,8 @@ async def test_the_next_job_waits_for_the_gpu(tmp_path: Path) -> None:
 
 
 @live
-async def test_several_ranks(tmp_path: Path) -> None:
-    """One per GPU; the lowest one's progress counts."""
+async def test_a_job_has_one_rank_per_gpu(tmp_path: Path) -> None:
+    """The lowest rank's progress counts."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(WORKER, gpus=(0, 1), world_size=2))
         await until(lambda: any(r.progress for r in node.link.reports))
@@ -178,7 +175,7 @@ async def test_several_ranks(tmp_path: Path) -> None:
 
 
 @live
-async def test_an_uploaded_job(tmp_path: Path) -> None:
+async def test_an_uploaded_job_starts_in_a_fresh_copy(tmp_path: Path) -> None:
     """Its package is fetched once, and each run starts in a fresh copy of it."""
     data = archive(entry("sub/data.txt", b"uploaded"))
     code = "print(open('data.txt').read()); open('data.txt', 'w').write('changed')"
@@ -189,28 +186,29 @@ async def test_an_uploaded_job(tmp_path: Path) -> None:
             node.desire(job(code, lease, launch=launch))
             assert (await node.exit(lease)).outcome == "finished"
             assert node.log(lease) == "uploaded\n"
-            node.link.package = b""  # not asked for again
+            # The package is not fetched again.
+            node.link.package = b""
 
 
 @live
-async def test_a_package_that_is_not_what_it_says(tmp_path: Path) -> None:
-    """Damaged on its way, or hostile: the job fails, in words."""
+async def test_a_job_whose_package_is_damaged_fails(tmp_path: Path, wording: Wording) -> None:
+    """Damaged on its way, or hostile: the job fails, and its log says why."""
     async with LiveAgent(tmp_path) as node:
         node.link.package = b"something else"
         node.desire(job("pass", launch={"upload": "sha256:" + "0" * 64}))
         assert (await node.exit()).outcome == "failed"
-        assert "it was damaged on its way" in node.log()
+        wording(node.log())
 
 
 @live
-async def test_a_packed_job_is_told_how_it_shares(tmp_path: Path) -> None:
-    """In its log, before its own first line."""
+async def test_the_log_of_a_packed_job_says_how_it_shares(tmp_path: Path, wording: Wording) -> None:
+    """The line comes before the job's own first line."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("print('done')", packed=True))
         await node.exit()
-        assert node.log().splitlines() == [
-            *("[gavel: another job is on the same GPUs, which are only declared]", "done")
-        ]
+        notice, line = node.log().splitlines()
+        assert (notice.startswith("[gavel: "), line) == (True, "done")
+        wording(notice)
 
 
 @live
@@ -219,7 +217,8 @@ async def test_a_full_disk_is_the_nodes_failure(tmp_path: Path) -> None:
     async with LiveAgent(tmp_path) as node:
         runs = node.agent.processes.runs_path
         runs.rmdir()
-        runs.symlink_to("/dev/full")  # no directory can be made there, whoever tries
+        # Not even root can create a directory there.
+        runs.symlink_to("/dev/full")
         node.desire(job("pass"))
         exit = await node.exit()
         assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
@@ -233,39 +232,43 @@ async def test_a_full_disk_is_the_nodes_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch", "word"),
+    ("launch", "culprit"),
     [
-        ({"command": ["no-such-command"]}, "cannot run no-such-command"),
-        ({"workdir": "/no/such/place"}, "working directory /no/such/place: No such file or directory"),
-        ({"command": ()}, "launch.command: is missing"),
-        ({"env_from": {"TOKEN": "secret:token"}}, "env_from.TOKEN: secret:token cannot be read on this node"),
-        ({"checkpoint_dir": "/proc/x"}, "checkpoint directory /proc/x: No such file or directory"),
+        ({"command": ["no-such-command"]}, "no-such-command"),
+        ({"workdir": "/no/such/place"}, "/no/such/place"),
+        ({"command": ()}, "launch.command"),
+        ({"env_from": {"TOKEN": "secret:token"}}, "env_from.TOKEN"),
+        ({"checkpoint_dir": "/proc/x"}, "/proc/x"),
     ],
+    ids=["command", "workdir", "no command", "env_from", "checkpoint_dir"],
 )
-def test_a_job_that_cannot_start_fails(tmp_path: Path, launch: dict[str, Any], word: str) -> None:
-    """It is the job's failure, and its log says what to do about it."""
+def test_a_job_that_cannot_start_fails(
+    tmp_path: Path, launch: dict[str, Any], culprit: str, wording: Wording
+) -> None:
+    """The failure is the job's, and its log has the remedy."""
 
     async def story() -> None:
         async with LiveAgent(tmp_path) as node:
             node.desire(job("pass", launch=launch))
             exit = await node.exit()
             assert (exit.outcome, exit.code) == ("failed", 127)
-            assert word in node.agent.last_lines("17")
+            assert culprit in node.agent.last_lines("17")
+            wording(node.agent.last_lines("17"), folder=tmp_path)
 
     asyncio.run(story())
 
 
 @live
-async def test_a_package_that_cannot_be_had_is_the_nodes_failure(tmp_path: Path) -> None:
-    """Another node may have more luck."""
+async def test_a_package_that_cannot_be_fetched_is_the_nodes_failure(tmp_path: Path) -> None:
+    """Another node may be able to fetch it."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("pass", launch={"upload": "sha256:" + "0" * 64}))
         assert (await node.exit()).outcome == "node_failed"
 
 
 @live
-async def test_secrets_do_not_stay(tmp_path: Path) -> None:
-    """The job has them; what is left of the run has not."""
+async def test_secrets_are_not_left_on_disk(tmp_path: Path) -> None:
+    """The job's environment has them; the run's files do not."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "token").write_text("s3cret\n")
     async with LiveAgent(tmp_path) as node:
@@ -278,8 +281,8 @@ async def test_secrets_do_not_stay(tmp_path: Path) -> None:
 
 
 @live
-async def test_recalled_before_anything_was_done(tmp_path: Path) -> None:
-    """Ordered and recalled in one breath: an exit, and no process."""
+async def test_an_order_that_is_recalled_at_once_starts_nothing(tmp_path: Path) -> None:
+    """Ordered and recalled in one turn: an exit, and no process."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("pass"))
         node.desire()
@@ -288,7 +291,7 @@ async def test_recalled_before_anything_was_done(tmp_path: Path) -> None:
 
 @live
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
-    """A disk that is full for a day must not use up the agent's files."""
+    """A disk that is full for a day must not use up the agent's file descriptors."""
     async with LiveAgent(tmp_path) as node:
         node.workshop.node.checkpoints.write_text("no directory")
         before = len(os.listdir("/proc/self/fd"))

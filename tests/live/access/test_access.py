@@ -1,4 +1,4 @@
-"""Who may do what: the table of roles, tokens through their lives, what people see of each other, guessing."""
+"""Who may do what: the table of roles, the life of tokens, what users see of each other, and guessed tokens."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.live.node_views import NodeSeen
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
+from tests.support.wording import Wording
 
 Code = grpc.StatusCode
 HOUR_S = 3600.0
@@ -31,7 +32,7 @@ PEOPLE = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN)
 
 
 def methods(file: FileDescriptor) -> set[str]:
-    """All methods of all services of a file, as they are called."""
+    """All methods of all services of a file, by the names that calls use."""
     return {
         f"/{service.full_name}/{method.name}"
         for service in file.services_by_name.values()
@@ -40,13 +41,13 @@ def methods(file: FileDescriptor) -> set[str]:
 
 
 def token(live: Live, user: str, role: Role, valid_s: float = HOUR_S) -> str:
-    """A token made at the scheduler itself."""
+    """A token created at the scheduler itself."""
     assert live.people.access is not None
     return live.people.access.create(user, role, valid_s)[1]
 
 
 def test_every_method_has_a_least_role() -> None:
-    """Ours, and those of health and reflection: a method that is forgotten in the table fails here."""
+    """Every method of ours, of health and of reflection stands in the table: one that is forgotten there fails here."""
     files = (pb, cpb, agents_pb2, health_pb2, reflection_pb2)
     served = set().union(*(methods(file.DESCRIPTOR) for file in files))
     assert served <= LEAST_ROLE.keys()
@@ -55,7 +56,7 @@ def test_every_method_has_a_least_role() -> None:
 
 
 def test_roles_are_a_ladder_with_agents_beside_it() -> None:
-    """Whoever may more may less; an agent's token opens nothing to people; an admin may stand in for an agent."""
+    """A higher role may do all that a lower one may; agents' tokens open nothing to users; an admin may act as one."""
     for have in PEOPLE:
         for need in PEOPLE:
             assert (have >= need) == Caller("u", have).may(need)
@@ -66,15 +67,15 @@ def test_roles_are_a_ladder_with_agents_beside_it() -> None:
     assert not Caller("", Role.NOBODY).may(Role.VIEWER)
 
 
-def test_what_a_role_does_not_allow_is_told_in_words() -> None:
-    """No caller has to know the names of the protocol."""
+def test_a_refused_call_is_named_in_plain_words() -> None:
+    """A caller need not know the protocol's names: every method above viewer has a phrase."""
     people = {name for name, least in LEAST_ROLE.items() if least not in (Role.NOBODY, Role.VIEWER)}
     assert {name for name in people if deed(name) == "this call"} == set()
 
 
 @with_daemon(auth="tokens")
 async def test_every_method_asks_for_its_role(live: Live) -> None:
-    """Of every method, with a token of every role and with none: exactly the table says who comes in."""
+    """Every method, called with a token of every role and with none, lets in exactly those that the table names."""
     tokens = {role: token(live, role.word, role) for role in (*PEOPLE, Role.AGENT)}
     stubs = {
         "Jobs": (jobs_pb2_grpc.JobsStub, pb),
@@ -98,7 +99,7 @@ async def test_every_method_asks_for_its_role(live: Live) -> None:
 
 
 async def code_of(call: Any) -> grpc.StatusCode | None:
-    """How a call ends; a stream that says something has let its caller in."""
+    """How a call ends; a stream that yields a message has let its caller in."""
     try:
         if hasattr(call, "read"):
             await call.read()
@@ -111,16 +112,16 @@ async def code_of(call: Any) -> grpc.StatusCode | None:
 
 
 @with_daemon(auth="tokens")
-async def test_people_see_and_change_only_what_is_theirs(live: Live) -> None:
-    """Others' jobs are listed without how they start, what they printed or failed with; operators may everything."""
+async def test_users_see_and_change_only_their_own_jobs(live: Live) -> None:
+    """Others' jobs are listed without launch and output; operators see and change everything."""
     ann, bob = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
     viewer, operator = token(live, "vic", Role.VIEWER), token(live, "opa", Role.OPERATOR)
     secret = pb.Launch(command=["train"], env={"PASSWORD": "x"})
     await live.jobs(token=ann).SubmitJobs(pb.SubmitJobsRequest(specs=[spec(name="a", launch=secret)]))
     live.world.state.jobs["1"].last_lines = "PASSWORD=x"
     get = pb.GetJobRequest(job="1")
-    for who, sees in ((ann, True), (operator, True), (bob, False), (viewer, False)):
-        jobs = live.jobs(token=who)
+    for secret_token, sees in ((ann, True), (operator, True), (bob, False), (viewer, False)):
+        jobs = live.jobs(token=secret_token)
         listed = (await jobs.ListJobs(pb.ListJobsRequest())).jobs[0]
         watch = jobs.WatchJobs(pb.WatchJobsRequest())
         watched = (await watch.read()).job
@@ -141,7 +142,7 @@ async def test_people_see_and_change_only_what_is_theirs(live: Live) -> None:
 
 @with_daemon(auth="tokens")
 async def test_only_operators_submit_for_others(live: Live) -> None:
-    """The user comes from the token; who may act for others may say another."""
+    """The user comes from the token; only an operator may name another one."""
     ann, operator = token(live, "ann", Role.USER), token(live, "opa", Role.OPERATOR)
     for_bob = pb.SubmitJobsRequest(specs=[spec(), spec(user="bob")])
     problem = await problem_of(live.jobs(token=ann).SubmitJobs(for_bob))
@@ -156,53 +157,53 @@ async def test_only_operators_submit_for_others(live: Live) -> None:
 
 @with_daemon(auth="tokens")
 async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
-    """Good, then not; the reasons are told to who has it; a wrong secret learns nothing."""
+    """A token works until then; its holder gets the reason, and a wrong secret gets none."""
     admin = live.tokens(token=token(live, "root", Role.ADMIN))
-    made = await admin.CreateToken(cpb.CreateTokenRequest(user="ann", role=cpb.ROLE_USER, note="laptop"))
-    me = await live.tokens(token=made.secret).WhoAmI(cpb.WhoAmIRequest())
-    assert ("ann", cpb.ROLE_USER, made.token.expires) == (me.user, me.role, me.expires)
-    await admin.RevokeToken(cpb.RevokeTokenRequest(id=made.token.id))
+    created = await admin.CreateToken(cpb.CreateTokenRequest(user="ann", role=cpb.ROLE_USER, note="laptop"))
+    me = await live.tokens(token=created.secret).WhoAmI(cpb.WhoAmIRequest())
+    assert ("ann", cpb.ROLE_USER, created.token.expires) == (me.user, me.role, me.expires)
+    await admin.RevokeToken(cpb.RevokeTokenRequest(id=created.token.id))
     expired = token(live, "ann", Role.USER, valid_s=-1.0)
     for secret, word in (
-        (made.secret, "revoked"),
+        (created.secret, "revoked"),
         (expired, "expired"),
-        (made.secret[:-1] + "x", "not known"),
+        (created.secret[:-1] + "x", "not known"),
         ("gavel_0123_x", "not known"),
     ):
         problem = await problem_of(live.tokens(token=secret).WhoAmI(cpb.WhoAmIRequest()))
         assert (problem.code, problem.reason) == (Code.UNAUTHENTICATED, "unauthenticated")
         assert word in problem.text
     listed = (await admin.ListTokens(cpb.ListTokensRequest(user="ann"))).tokens
-    assert [(one.note, one.revoked) for one in listed] == [("laptop", True), ("", False)]
+    assert [(each.note, each.revoked) for each in listed] == [("laptop", True), ("", False)]
     assert listed[0].HasField("used")
-    assert made.secret.encode() not in (live.folder / "access.db").read_bytes()
+    assert created.secret.encode() not in (live.folder / "access.db").read_bytes()
 
 
 @with_daemon(auth="tokens")
-async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(live: Live) -> None:
-    """Neither for others, nor of a higher role, nor beyond their own end; an admin may all of it."""
+async def test_users_create_tokens_for_themselves_within_their_own_rights(live: Live) -> None:
+    """A user creates no token for others, of a higher role, or that lives longer than the user's own; an admin does."""
     ann = live.tokens(token=token(live, "ann", Role.USER))
-    mine = await ann.CreateToken(cpb.CreateTokenRequest(role=cpb.ROLE_VIEWER, valid_s=10 * HOUR_S))
-    assert (mine.token.user, mine.token.role) == ("ann", cpb.ROLE_VIEWER)
-    assert mine.token.expires.seconds <= live.world.now_s() + HOUR_S + 1
-    for asked, field in (
+    own = await ann.CreateToken(cpb.CreateTokenRequest(role=cpb.ROLE_VIEWER, valid_s=10 * HOUR_S))
+    assert (own.token.user, own.token.role) == ("ann", cpb.ROLE_VIEWER)
+    assert own.token.expires.seconds <= live.world.now_s() + HOUR_S + 1
+    for request, field in (
         (cpb.CreateTokenRequest(user="bob"), "user"),
         (cpb.CreateTokenRequest(role=cpb.ROLE_ADMIN), "role"),
         (cpb.CreateTokenRequest(role=cpb.ROLE_AGENT), "role"),
     ):
-        problem = await problem_of(ann.CreateToken(asked))
+        problem = await problem_of(ann.CreateToken(request))
         assert (Code.PERMISSION_DENIED, field) == (problem.code, problem.field)
     root = token(live, "root", Role.ADMIN)
     other = (await live.tokens(token=root).CreateToken(cpb.CreateTokenRequest(user="bob"))).token
     assert other.role == cpb.ROLE_USER
-    assert {"ann"} == {one.user for one in (await ann.ListTokens(cpb.ListTokensRequest())).tokens}
+    assert {"ann"} == {each.user for each in (await ann.ListTokens(cpb.ListTokensRequest())).tokens}
     for call in (
         ann.ListTokens(cpb.ListTokensRequest(user="bob")),
         ann.RevokeToken(cpb.RevokeTokenRequest(id=other.id)),
     ):
         assert (await problem_of(call)).code == Code.PERMISSION_DENIED
-    await ann.RevokeToken(cpb.RevokeTokenRequest(id=mine.token.id))
-    for asked, field in (
+    await ann.RevokeToken(cpb.RevokeTokenRequest(id=own.token.id))
+    for request, field in (
         (cpb.CreateTokenRequest(user="a b"), "user"),
         (cpb.CreateTokenRequest(valid_s=-1.0), "valid_s"),
         (cpb.CreateTokenRequest(valid_s=float("nan")), "valid_s"),
@@ -210,15 +211,15 @@ async def test_people_make_tokens_for_themselves_with_no_more_than_they_have(liv
         (cpb.CreateTokenRequest(role=17), "role"),  # type: ignore[arg-type]
         (cpb.CreateTokenRequest(note="a\nb"), "note"),
     ):
-        problem = await problem_of(live.tokens(token=root).CreateToken(asked))
+        problem = await problem_of(live.tokens(token=root).CreateToken(request))
         assert (Code.INVALID_ARGUMENT, field) == (problem.code, problem.field)
     problem = await problem_of(live.tokens(token=root).RevokeToken(cpb.RevokeTokenRequest(id="x")))
     assert problem.code == Code.NOT_FOUND
 
 
 @with_daemon(auth="tokens", clock=SetClock(1e9))
-async def test_who_guesses_is_slowed_and_nobody_else(live: Live) -> None:
-    """After ten wrong secrets for one token from one address, not even the right one is looked at for a while."""
+async def test_guessing_one_token_slows_calls_with_that_token_only(live: Live) -> None:
+    """After ten wrong secrets for one token from one address, even the right one is refused; other tokens are not."""
     good, other = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
     wrong = good[:-1] + ("a" if good[-1] != "a" else "b")
     codes = [(await problem_of(live.tokens(token=wrong).WhoAmI(cpb.WhoAmIRequest()))).code for _ in range(11)]
@@ -230,8 +231,8 @@ async def test_who_guesses_is_slowed_and_nobody_else(live: Live) -> None:
 
 
 @with_daemon()
-async def test_without_tokens_everybody_is_an_admin_under_the_name_they_give(live: Live) -> None:
-    """Single-user mode, on loopback: the name is taken, and has to be one; tokens do not exist."""
+async def test_without_tokens_every_caller_is_an_admin_under_the_name_it_gives(live: Live) -> None:
+    """In single-user mode, on loopback, the caller's name is believed if it is well-formed; there are no tokens."""
     me = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
     assert (me.user, me.role) == ("ann", cpb.ROLE_ADMIN)
     for name in ("a" * 65, "a:b"):
@@ -244,28 +245,33 @@ async def test_without_tokens_everybody_is_an_admin_under_the_name_they_give(liv
 
 
 @with_daemon(auth="tokens")
-async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(live: Live) -> None:
-    """It is cut off with who did it; the audit log has it; without keys there is nothing to revoke."""
+async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(
+    live: Live, wording: Wording
+) -> None:
+    """The node is cut off with the admin's name, and the audit log has it; without keys nothing can be revoked."""
     access = live.people.access
     assert access is not None
     admin = live.tokens(token=access.create("root", Role.ADMIN, 60.0)[1])
     problem = await problem_of(admin.RevokeNode(cpb.RevokeNodeRequest(node="n1")))
-    assert (problem.code, "where tls is on" in problem.text) == (Code.FAILED_PRECONDITION, True)
+    assert problem.code == Code.FAILED_PRECONDITION
+    wording(problem.text)
     Keys(live.folder / "tls").make([])
     live.nodes.news["n1"] = NodeSeen(heard_s=0.0)
     for node, was_linked in (("n1", True), ("n2", False)):
         done = await admin.RevokeNode(cpb.RevokeNodeRequest(node=node))
         assert (done.node, done.was_linked) == (node, was_linked)
-        assert live.nodes.sent[-1] == (node, "its certificate was revoked by root")
+        cut_off, why = live.nodes.sent[-1]
+        assert (cut_off, "root" in why) == (node, True)
+        wording(why)
     problem = await problem_of(admin.RevokeNode(cpb.RevokeNodeRequest(node="../n1")))
     assert problem.code == Code.INVALID_ARGUMENT
-    said = [json.loads(line) for line in (live.folder / "audit.log").read_text().splitlines()]
-    told = [(one["what"], one["result"]) for one in said if one["call"] == "Access/RevokeNode"]
-    assert told[1:3] == [({"node": "n1"}, "ok"), ({"node": "n2"}, "ok")]
+    entries = [json.loads(line) for line in (live.folder / "audit.log").read_text().splitlines()]
+    revoked = [(entry["what"], entry["result"]) for entry in entries if entry["call"] == "Access/RevokeNode"]
+    assert revoked[1:3] == [({"node": "n1"}, "ok"), ({"node": "n2"}, "ok")]
 
 
 def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> None:
-    """Only the owner reads the file; what was made, used and revoked is there again."""
+    """Only the owner can read the file; tokens, their use and revocations are in it after a restart."""
     path = tmp_path / "access.db"
     now = [1000.0]
     access = Access(path, lambda: now[0])
@@ -283,7 +289,7 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
         *(token_.note, token_.expires_s),
     ) == ("ann", Role.OPERATOR, "note", 1500.0)
     assert [(kept.id, False), (gone.id, True)] == sorted(
-        ((one.id, one.revoked) for one in again.tokens()), key=lambda pair: pair[1]
+        ((each.id, each.revoked) for each in again.tokens()), key=lambda pair: pair[1]
     )
     now[0] = 1500.0
     with pytest.raises(BadToken, match="expired"):
@@ -292,7 +298,7 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
 
 
 def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path: Path) -> None:
-    """A note of use that breaks off half-way leaves nothing open that later changes would hang in."""
+    """When noting a token's use fails half-way, no transaction stays open in which later changes would hang."""
     path, now = tmp_path / "access.db", [1000.0]
     access = Access(path, lambda: now[0])
     bad, secret = access.create("ann", Role.ADMIN, 10_000.0)
@@ -311,7 +317,7 @@ def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path
 
 
 def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
-    """Of twenty who try at the same time one succeeds; another node, a late one and a wrong one do not."""
+    """Of twenty simultaneous attempts one succeeds; another node, a late one and a wrong token fail."""
     now = [0.0]
     access = Access(tmp_path / "access.db", lambda: now[0])
     secret, expires_s = access.create_join()
@@ -325,12 +331,12 @@ def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None
     assert [tried(access, named, node) for node in ("n2", "n1", "n1")] == [False, True, False]
     late, _ = access.create_join("n1", 10.0)
     now[0] = 11.0
-    assert [tried(access, one, "n1") for one in (late, late + "x")] == [False, False]
+    assert [tried(access, join_token, "n1") for join_token in (late, late + "x")] == [False, False]
     access.close()
 
 
 def tried(access: Access, secret: str, node: str) -> bool:
-    """Whether it succeeded."""
+    """Whether the node could use the token."""
     try:
         access.consume_join(secret, node, b"its certificate")
     except BadToken:

@@ -24,47 +24,47 @@ WHO = Caller("ann", Role.USER, "abc", "ipv4:192.0.2.1:5")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The audit log."""
+    """The entries of an audit log."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @with_daemon()
-async def test_every_change_is_in_the_audit_log_also_those_refused(live: Live) -> None:
-    """Who, what, from where, and how it ended; looking is not written down; nothing secret is."""
+async def test_every_change_is_in_the_audit_log_even_a_refused_one(live: Live) -> None:
+    """An entry has user, call, address and result, and no secrets; calls that change nothing have no entry."""
     secret = spec(name="a", launch=pb.Launch(command=["x", "hunter2"], env={"PASSWORD": "hunter2"}))
     await live.jobs("ann").SubmitJobs(pb.SubmitJobsRequest(specs=[secret], idempotency_key="k"))
     await live.jobs("ann").ListJobs(pb.ListJobsRequest())
     cancel = pb.CommandJobRequest(job="9", action=pb.CommandJobRequest.ACTION_CANCEL)
     await problem_of(live.jobs("bob").CommandJob(cancel))
     await live.cluster("opa").SetPolicy(cpb.SetPolicyRequest(policy="fifo"))
-    told = lines(live.folder / "audit.log")
-    assert [(one["user"], one["call"], one["result"]) for one in told] == [
+    entries = lines(live.folder / "audit.log")
+    assert [(entry["user"], entry["call"], entry["result"]) for entry in entries] == [
         ("ann", "Jobs/SubmitJobs", "ok"),
         ("bob", "Jobs/CommandJob", "not_found"),
         ("opa", "Cluster/SetPolicy", "ok"),
     ]
-    assert told[0]["what"] == {"jobs": 1, "specs": [{"name": "a", "user": "", "gpus": 1}], "key": "k"}
-    assert told[1]["what"] == {"job": "9", "action": "ACTION_CANCEL"}
-    assert told[0]["from"].startswith("ipv4:127.0.0.1")
+    assert entries[0]["what"] == {"jobs": 1, "specs": [{"name": "a", "user": "", "gpus": 1}], "key": "k"}
+    assert entries[1]["what"] == {"job": "9", "action": "ACTION_CANCEL"}
+    assert entries[0]["from"].startswith("ipv4:127.0.0.1")
     assert "hunter2" not in (live.folder / "audit.log").read_text()
 
 
 @with_daemon(auth="tokens")
-async def test_who_is_not_let_in_is_in_the_audit_log(live: Live) -> None:
-    """Without a token, and with a role that is too low."""
+async def test_a_caller_that_is_not_let_in_is_in_the_audit_log(live: Live) -> None:
+    """A call without a token, and one whose role is too low, are logged."""
     assert live.people.access is not None
     viewer = live.people.access.create("vic", Role.VIEWER, 60.0)
     await problem_of(live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec()])))
     await problem_of(live.jobs(token=viewer[1]).SubmitJobs(pb.SubmitJobsRequest(specs=[spec()])))
-    told = lines(live.folder / "audit.log")
+    entries = lines(live.folder / "audit.log")
     assert [("", "unauthenticated", ""), ("vic", "forbidden", viewer[0].id)] == [
-        (one["user"], one["result"], one["token"]) for one in told
+        (entry["user"], entry["result"], entry["token"]) for entry in entries
     ]
 
 
 @with_daemon()
 async def test_a_call_that_gets_no_answer_ends(live: Live) -> None:
-    """Even if its caller would wait for ever."""
+    """The server ends a call that has no answer, even if its caller sets no deadline."""
     before, interceptor.CALL_S = interceptor.CALL_S, 0.05
     try:
         live.world.tell = lambda *_: None  # type: ignore[method-assign]
@@ -76,25 +76,25 @@ async def test_a_call_that_gets_no_answer_ends(live: Live) -> None:
 
 
 def test_the_audit_log_is_rotated_and_private(tmp_path: Path) -> None:
-    """So many files of such a size; the newest lines are in the first; a name with a line break stays one line."""
+    """The log keeps so many files of such a size, newest lines first; a name with a line break stays one line."""
     path = tmp_path / "audit.log"
     audit = Audit(path, PeopleConfig(audit_bytes_max=1000, audit_files=3), lambda: 0.0)
     for number in range(40):
         audit.note(WHO, "/gavel.v1.Jobs/CommandJob", pb.CommandJobRequest(job=f"{number}\n"), "ok")
     audit.close()
-    names = sorted(one.name for one in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["audit.log", "audit.log.1", "audit.log.2"]
     assert all(
-        one.stat().st_size < 1400 and one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.iterdir()
+        path.stat().st_size < 1400 and path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()
     )
-    told = [one["what"]["job"] for name in reversed(names) for one in lines(tmp_path / name)]
-    assert [f"{number}\n" for number in range(40 - len(told), 40)] == told
+    logged = [entry["what"]["job"] for name in reversed(names) for entry in lines(tmp_path / name)]
+    assert [f"{number}\n" for number in range(40 - len(logged), 40)] == logged
 
 
 def test_an_audit_log_that_cannot_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line goes to the daemon's log instead."""
+    """The entry goes to the daemon's log instead."""
     audit = Audit(tmp_path / "audit.log", PeopleConfig(), lambda: 0.0)
     audit._file = open("/dev/full", "a")  # noqa: SIM115 - a disk without space
     with caplog.at_level(logging.ERROR):
@@ -104,7 +104,7 @@ def test_an_audit_log_that_cannot_be_written_stops_nothing(
 
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
-    """Per name; what is more than a full bucket may be taken from a full one, and is paid back."""
+    """Each name has a bucket; more than a full one holds may be taken from a full one, and is paid back."""
     now = [0.0]
     buckets = Buckets(2.0, 10.0, lambda: now[0])
     assert buckets.wait_s("a", 10.0) == 0.0
@@ -118,7 +118,7 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 
 
 def test_places_are_given_back() -> None:
-    """Also when what took one fails."""
+    """A place is free again even when the work that took it fails."""
     places = Places(1, "watchers")
 
     def work() -> None:
@@ -134,7 +134,7 @@ def test_places_are_given_back() -> None:
 
 @pytest.mark.parametrize("field", PeopleConfig.__struct_fields__)
 def test_limits_are_above_zero(field: str) -> None:
-    """Each of them; the wrong one is named."""
+    """Every limit must be above zero, and the error names the wrong one."""
     for value in (0, -1, float("nan")):
         with pytest.raises(InvalidSpec) as caught:
             PeopleConfig(**{field: value}).checked()
@@ -142,8 +142,8 @@ def test_limits_are_above_zero(field: str) -> None:
     assert PeopleConfig() == PeopleConfig().checked()
 
 
-def test_what_nobody_foresaw_is_in_the_log_under_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    """The caller learns the number; the log has the traceback."""
+def test_an_unforeseen_error_is_in_the_log_under_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    """The caller gets the number only; the log has the traceback."""
     try:
         raise KeyError("inside")
     except KeyError as error:
@@ -154,8 +154,8 @@ def test_what_nobody_foresaw_is_in_the_log_under_its_number(caplog: pytest.LogCa
     assert "KeyError: 'inside'" in caplog.text
 
 
-def test_a_status_fits_into_headers_whatever_was_said() -> None:
-    """Texts and fields are cut: a status travels in a few kilobytes."""
+def test_a_status_fits_into_headers_however_long_its_text() -> None:
+    """Texts and fields are cut, as a status travels in a few kilobytes of headers."""
     status = status_of(CallFailed("invalid", "é" * 100_000, "f" * 100_000))
     assert len(status.details) <= 2000
     assert sum(len(value) for _, value in status.trailing_metadata) < 12_000

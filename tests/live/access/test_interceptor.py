@@ -1,4 +1,4 @@
-"""The door of every port: nothing is read before its caller is known, malformed calls are told so."""
+"""The interceptor of every port: it identifies the caller before it reads anything, and reports malformed calls."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ HELLO = agents_pb2.AgentMessage(
 
 
 def raw(channel: aio.Channel, method: str, token: str = "") -> Any:
-    """A call whose messages are bytes, sent one by one."""
+    """Open a call whose messages are bytes, written one by one."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     ask = channel.stream_stream(f"/gavel.v1.{method}", lambda data: data, lambda data: data)
     return ask(metadata=metadata, timeout=TIMEOUT_S)
 
 
 async def ends(call: Any) -> Problem:
-    """How a call ends, which is not well."""
+    """Return how a call fails."""
 
     async def read() -> None:
         while await call.read() is not aio.EOF:
@@ -49,15 +49,15 @@ async def ends(call: Any) -> Problem:
 
 
 @with_daemon(auth="tokens")
-async def test_without_a_token_nothing_of_a_body_is_waited_for(live: Live) -> None:
-    """The answer is there before the caller has sent any of its request."""
+async def test_a_call_without_a_token_is_refused_before_its_body_comes(live: Live) -> None:
+    """The answer comes before the caller has sent any of its request."""
     for method in ("Jobs/SubmitJobs", "Jobs/WatchJobs", "Jobs/UploadPackage"):
         assert (await ends(raw(live.channel(), method))).code == Code.UNAUTHENTICATED
 
 
 @with_daemon(auth="tokens")
-async def test_what_is_no_message_is_an_invalid_argument(live: Live) -> None:
-    """With one request, a stream of them, a stream of answers: its caller is told, and the log has nothing."""
+async def test_a_malformed_message_is_an_invalid_argument(live: Live) -> None:
+    """The caller gets the error whether it sends one request or a stream, or reads a stream; the log stays clean."""
     assert live.people.access is not None
     token = live.people.access.create("ann", Role.ADMIN, 60.0)[1]
     noted: list[logging.LogRecord] = []
@@ -86,8 +86,8 @@ async def test_what_is_no_message_is_an_invalid_argument(live: Live) -> None:
 
 
 @story
-async def test_what_is_no_message_ends_a_link(caplog):
-    """An agent that sends bytes which are no message is told so, and its node counts as gone."""
+async def test_a_malformed_message_ends_a_link(caplog):
+    """An agent that sends bytes which are no message gets INVALID_ARGUMENT, and its node counts as gone."""
     async with Scheduler() as scheduler, aio.insecure_channel(scheduler.address) as channel:
         call = raw(channel, "Agents/Link")
         await call.write(HELLO.SerializeToString())
@@ -100,7 +100,7 @@ async def test_what_is_no_message_ends_a_link(caplog):
 
 @with_daemon(config=PeopleConfig(calls_per_user_max=2, calls_max=3))
 async def test_calls_in_flight_are_limited_by_user_and_in_all(live: Live) -> None:
-    """Of each user and of all; what is too much is told when to come again; an ended call makes room."""
+    """A call beyond the limit of its user or of all gets a time to retry; an ended call makes room."""
 
     def call(user: str) -> Any:
         metadata = (("x-gavel-user", user),)
@@ -117,8 +117,8 @@ async def test_calls_in_flight_are_limited_by_user_and_in_all(live: Live) -> Non
     await live.until(lambda: places.taken == 3)
     in_all = await ends(call("cy"))
     assert (in_all.code, in_all.reason, in_all.retry_s) == (Code.RESOURCE_EXHAUSTED, "too_many", 1.0)
-    for one in open_calls:
-        one.cancel()
+    for open_call in open_calls:
+        open_call.cancel()
     await live.until(lambda: places.taken == 0)
     served = await live.jobs("ann").ListJobs(jobs_pb2.ListJobsRequest())
     assert served.total == 0
@@ -138,7 +138,7 @@ def test_names_without_calls_are_not_remembered() -> None:
 
 
 def test_callers_without_a_token_may_send_little(tmp_path) -> None:
-    """A health check of the usual size is answered, a large one refused, and one that never comes is given up."""
+    """A health check of the usual size is answered, a large one is refused."""
     with DaemonThread(tmp_path) as daemon, grpc.insecure_channel(daemon.address) as channel:
         ask = channel.unary_unary("/grpc.health.v1.Health/Check", lambda data: data)
         small = health_pb2.HealthCheckRequest(service="gavel.v1.Jobs").SerializeToString()
@@ -149,8 +149,8 @@ def test_callers_without_a_token_may_send_little(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [False, True])
-def test_reflection_is_for_those_who_are_let_in(tokens, tmp_path) -> None:
-    """Where tokens are asked for, one has to be shown; in single-user mode it is open."""
+def test_reflection_asks_for_a_token_where_tokens_are_required(tokens, tmp_path) -> None:
+    """With tokens, a call without one is refused; in single-user mode reflection is open."""
     auth = "tokens" if tokens else "none"
     if tokens:
         access = Access(tmp_path / "access.db", time.time)
@@ -168,8 +168,8 @@ def test_reflection_is_for_those_who_are_let_in(tokens, tmp_path) -> None:
         assert error.value.code() == Code.UNAUTHENTICATED
 
 
-def test_strangers_cannot_push_the_audit_log_out(tmp_path) -> None:
-    """Of callers nobody knows so many lines are written, and then few; of users every one."""
+def test_unknown_callers_cannot_flood_the_audit_log(tmp_path) -> None:
+    """Of unknown callers only a burst of lines is written; of users every line."""
     log = Audit(tmp_path / "audit.log", PeopleConfig(), lambda: 1000.0)
     stranger, user = Caller("", Role.NOBODY, peer="ipv4:192.0.2.1:5"), Caller("ann", Role.USER)
     for _ in range(1000):

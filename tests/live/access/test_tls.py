@@ -1,4 +1,4 @@
-"""Keys and certificates, by a real handshake: of the server, of nodes, renewed, expired, from another authority."""
+"""Keys and certificates in a real handshake: the server's, nodes', renewed, expired, from another authority."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 
 
 def request(name: str = "anything", key: Any = None) -> tuple[bytes, bytes]:
-    """A certificate request, and its key, as an agent makes them."""
+    """A certificate request and its key, as an agent creates them."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    signing_request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(pem), secret
+    return signing_request.public_bytes(pem), secret
 
 
-def made(folder: Path) -> Keys:
-    """Fresh keys."""
+def new_keys(folder: Path) -> Keys:
+    """Create fresh keys."""
     keys = Keys(folder)
     keys.make(["gpu.example.org", "192.0.2.7"])
     return keys
 
 
 async def greeting(live: Live, ca_pem: bytes) -> str:
-    """Who am I, over TLS with this authority."""
+    """Ask WhoAmI over TLS with this authority."""
     credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
     async with aio.secure_channel(f"127.0.0.1:{live.port}", credentials) as channel:
         stub: Any = cluster_pb2_grpc.AccessStub(channel)
@@ -66,11 +66,11 @@ def live_role() -> Any:
     return Role.VIEWER
 
 
-def test_people_reach_a_server_that_its_authority_vouches_for(tmp_path: Path) -> None:
-    """With our authority the call is answered, before and after the certificate is renewed; with another it is not."""
+def test_users_reach_a_server_that_its_authority_vouches_for(tmp_path: Path) -> None:
+    """With our authority a call is answered, before and after the certificate is renewed; with another it is not."""
 
     async def story() -> None:
-        keys, other = made(tmp_path / "tls"), made(tmp_path / "other")
+        keys, other = new_keys(tmp_path / "tls"), new_keys(tmp_path / "other")
         for _ in range(2):
             credentials = grpc.ssl_server_credentials([keys.server()])
             async with Live(tmp_path, auth="tokens", credentials=credentials) as live:
@@ -87,27 +87,29 @@ def test_people_reach_a_server_that_its_authority_vouches_for(tmp_path: Path) ->
 
 def test_keys_are_private_and_certificates_say_what_they_are_for(tmp_path: Path) -> None:
     """Key files are readable by their owner only; the server's certificate carries the names it was asked for."""
-    keys = made(tmp_path)
+    keys = new_keys(tmp_path)
     modes = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in tmp_path.iterdir()}
     assert modes == {"ca.key": 0o600, "server.key": 0o600, "ca.pem": 0o644, "server.pem": 0o644}
     keys.renew([])
     server = x509.load_pem_x509_certificate(keys.server()[1])
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {"gpu.example.org", "localhost"} == set(names.get_values_for_type(x509.DNSName))
-    assert {"192.0.2.7", "127.0.0.1"} == {str(one) for one in names.get_values_for_type(x509.IPAddress)}
+    assert {"192.0.2.7", "127.0.0.1"} == {
+        str(address) for address in names.get_values_for_type(x509.IPAddress)
+    }
     server.verify_directly_issued_by(x509.load_pem_x509_certificate(keys.ca_pem))
 
 
 @pytest.mark.parametrize("host", ["", "a b", "a/b", "é", "x" * 300])
-def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
-    """Before anything is written."""
+def test_an_impossible_host_name_is_refused(tmp_path: Path, host: str) -> None:
+    """The name is refused before anything is written."""
     with pytest.raises(InvalidSpec, match="host"):
         Keys(tmp_path / "tls").make([host])
 
 
 def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
-    """Whatever its request calls itself; for a client and nothing else; by our authority."""
-    keys = made(tmp_path)
+    """Whatever name the request has, the certificate is the node's, for clients only, signed by our authority."""
+    keys = new_keys(tmp_path)
     signed = keys.sign_node(request("node:other")[0], "n1")
     certificate = x509.load_pem_x509_certificate(signed.certificate_pem)
     (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -118,9 +120,9 @@ def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
         keys.sign_node(request()[0], "n" * 60)
 
 
-def test_requests_that_are_none_are_refused(tmp_path: Path) -> None:
-    """Not PEM, too large, another kind of key, a signature by somebody else."""
-    keys = made(tmp_path)
+def test_malformed_certificate_requests_are_refused(tmp_path: Path) -> None:
+    """Not PEM, too large, another kind of key, or a foreign signature: the request is refused."""
+    keys = new_keys(tmp_path)
     good = request()[0]
     body = good.splitlines()
     body[2] = body[2][::-1]
@@ -131,40 +133,40 @@ def test_requests_that_are_none_are_refused(tmp_path: Path) -> None:
             keys.sign_node(wrong, "n1")
 
 
-def test_an_operator_is_warned_of_certificates_that_end(tmp_path: Path) -> None:
-    """A month ahead, with the command to run; not before."""
+def test_an_operator_is_warned_before_certificates_expire(tmp_path: Path) -> None:
+    """The warning comes a month ahead, with the command to run, and not before."""
     keys = Keys(tmp_path)
     keys.make([], now=NOW)
     assert expiry_warnings(keys, (NOW + dt.timedelta(days=300)).timestamp()) == []
-    (said,) = expiry_warnings(keys, (NOW + dt.timedelta(days=380)).timestamp())
-    assert "server.pem" in said
-    assert "gavel init --renew" in said
-    (said,) = expiry_warnings(keys, (NOW + dt.timedelta(days=400)).timestamp())
-    assert "has expired" in said
+    (warning,) = expiry_warnings(keys, (NOW + dt.timedelta(days=380)).timestamp())
+    assert "server.pem" in warning
+    assert "gavel init --renew" in warning
+    (warning,) = expiry_warnings(keys, (NOW + dt.timedelta(days=400)).timestamp())
+    assert "has expired" in warning
     assert expiry_warnings(Keys(tmp_path / "none"), 0.0) == []
 
 
 def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
-    """The token is used up by a request that can be signed, and by no other; a wrong one is told and slowed."""
-    keys, access = made(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
+    """A request that can be signed uses the token up, and no other does; wrong tokens are refused and slowed."""
+    keys, access = new_keys(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
     join = joining(access, keys, lambda: "sched:7071")
     secret, _ = access.create_join("n1")
 
-    def asked(token: str, node: str = "n1", pem: bytes | None = None) -> agents_pb2.JoinRequest:
-        given = request()[0] if pem is None else pem
-        return agents_pb2.JoinRequest(node=node, token=token, certificate_request_pem=given)
+    def join_request(token: str, node: str = "n1", pem: bytes | None = None) -> agents_pb2.JoinRequest:
+        pem = request()[0] if pem is None else pem
+        return agents_pb2.JoinRequest(node=node, token=token, certificate_request_pem=pem)
 
     async def story() -> None:
         with pytest.raises(Refused):
-            await join(asked(secret, pem=b"junk"))
+            await join(join_request(secret, pem=b"junk"))
         with pytest.raises(InvalidSpec):
-            await join(asked(secret, node="../n1"))
-        answer = await join(asked(secret))
+            await join(join_request(secret, node="../n1"))
+        answer = await join(join_request(secret))
         assert ("sched:7071", keys.ca_pem) == (answer.agents_address, answer.ca_pem)
         reasons = []
         for _ in range(25):
             with pytest.raises(CallFailed) as caught:
-                await join(asked(secret))
+                await join(join_request(secret))
             reasons.append(caught.value.reason)
         assert reasons == ["unauthenticated"] * 20 + ["too_many"] * 5
 
@@ -173,19 +175,19 @@ def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_revoked_while_it_joins_is_revoked(tmp_path: Path) -> None:
-    """Its token was used before, so the certificate that it gets for it was got before, too."""
-    keys, access = made(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
+    """The node used its token before the revocation, so the certificate that it gets for it is revoked, too."""
+    keys, access = new_keys(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
     access.revoke_node("n1")
     use = access.consume_join
 
-    def at_once(*given: Any) -> None:
-        use(*given)
+    def use_and_revoke(*arguments: Any) -> None:
+        use(*arguments)
         access.revoke_node("n1")
 
-    access.consume_join = at_once  # type: ignore[method-assign]
-    asked = agents_pb2.JoinRequest(
+    access.consume_join = use_and_revoke  # type: ignore[method-assign]
+    joins = agents_pb2.JoinRequest(
         node="n1", token=access.create_join("n1")[0], certificate_request_pem=request()[0]
     )
-    answer = asyncio.run(joining(access, keys, lambda: "sched:7071")(asked))
+    answer = asyncio.run(joining(access, keys, lambda: "sched:7071")(joins))
     assert access.is_revoked("n1", answer.certificate_pem)
     access.close()

@@ -1,4 +1,4 @@
-"""The scheduler's end of the stream: who is let in, what they are told, and what their words are worth."""
+"""The scheduler's end of the stream: which agents are let in, what they receive, and how far their reports count."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LAUNCH = Launch(command=("python", "train.py"), env={"A": "1"}, ranks="per_node"
 
 
 @story
-async def test_a_node_that_says_hello_is_welcome_and_told_its_leases():
-    """Hello → Welcome with epoch and times → the full set, empty at first; the node is known with all it said."""
+async def test_a_node_that_sends_hello_gets_a_welcome_and_its_leases():
+    """Hello → Welcome with epoch and times → the full set, empty at first; the node is known with all of its Hello."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         welcome = await peer.join(gpus=2, labels={"zone": "a"}, cpus=8.0, address="10.0.0.7", speed=0.5)
         assert (welcome.epoch, welcome.silence_s) == (1, 60.0)
@@ -36,19 +36,19 @@ async def test_a_node_that_says_hello_is_welcome_and_told_its_leases():
 
 
 @story
-async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
-    """Version 2 is told goodbye for good, and the node does not come to be."""
+async def test_an_agent_of_another_protocol_is_dismissed_with_the_remedy(wording):
+    """Version 2 gets a final goodbye, and the node is not created."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
         await peer.hello(protocol=2)
         goodbye = (await peer.next("goodbye")).goodbye
         assert goodbye.reason == "version"
-        assert "install the same release" in goodbye.text
+        wording(goodbye.text)
         assert await peer.ended() == grpc.StatusCode.OK
         assert scheduler.state.nodes == {}
 
 
 @pytest.mark.parametrize(
-    ("hello", "words"),
+    ("hello", "field"),
     [
         ({"gpus": 0}, "gpus"),
         ({"worker_type": "a b"}, "worker_type"),
@@ -63,26 +63,26 @@ async def test_an_agent_of_another_protocol_is_sent_away_with_the_remedy():
         ({"agent_version": "1\n2026-01-01 INFO all is well"}, "agent_version"),
     ],
 )
-def test_a_node_that_cannot_be_is_refused_in_words(hello, words):
-    """What is wrong with a node is said to its agent; the daemon lives on and takes the next one."""
+def test_an_impossible_node_is_refused_by_its_field(hello, field):
+    """The agent gets the wrong field; the daemon lives on and takes the next agent."""
 
     @story
-    async def told():
+    async def refused():
         async with Scheduler() as scheduler:
             async with scheduler.peer() as peer:
                 await peer.hello(**hello)
                 goodbye = (await peer.next("goodbye")).goodbye
                 assert goodbye.reason == "refused"
-                assert words in goodbye.text
+                assert field in goodbye.text
             async with scheduler.peer() as peer:
                 await peer.join()
 
-    told()
+    refused()
 
 
 @story
 async def test_gpus_that_are_not_numbered_are_refused():
-    """Indices are what leases name: 0 and 2 are no inventory."""
+    """Leases name GPUs by index, so 0 and 2 are no inventory."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
         gpus = [pb.InventoryGpu(index=0), pb.InventoryGpu(index=2)]
         await peer.say(hello=pb.Hello(protocol=1, node="n1", worker_type="v100", gpus=gpus))
@@ -91,7 +91,7 @@ async def test_gpus_that_are_not_numbered_are_refused():
 
 @story
 async def test_a_stream_begins_with_hello():
-    """Whoever begins with anything else is told so, with a status."""
+    """A stream that begins with anything else ends with a status that names Hello."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
         await peer.report()
         assert await peer.ended() == grpc.StatusCode.INVALID_ARGUMENT
@@ -99,8 +99,8 @@ async def test_a_stream_begins_with_hello():
 
 
 @story
-async def test_a_second_agent_of_the_same_name_is_sent_away_while_the_first_one_answers():
-    """The first one keeps its link; the newcomer is told to take another name."""
+async def test_a_second_agent_of_the_same_name_is_dismissed_while_the_first_one_answers():
+    """The first agent keeps its link; the newcomer is asked to take another name."""
     waits = msgspec.structs.replace(CALM, duplicate_s=PATIENCE_S)
     async with Scheduler(pace=waits) as scheduler, scheduler.peer("n1") as first:
         await first.join()
@@ -116,7 +116,7 @@ async def test_a_second_agent_of_the_same_name_is_sent_away_while_the_first_one_
 
 @story
 async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does_not_answer():
-    """A machine that lost power left a stream that looks alive; its next agent is not sent away."""
+    """A machine that lost power left a stream that looks alive; its next agent is not dismissed."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as dead:
         await dead.join()
         async with scheduler.peer("n1", incarnation="after the power was back") as alive:
@@ -127,7 +127,7 @@ async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does
 
 @story
 async def test_an_agent_that_connects_again_replaces_its_old_stream():
-    """Same incarnation: at once, without asking the old stream, and without being silent in between."""
+    """The same incarnation replaces its stream at once, unasked, and without being silent in between."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as old:
         await old.join()
         since_s = scheduler.state.nodes["n1"].since_s
@@ -143,8 +143,8 @@ async def test_an_agent_that_connects_again_replaces_its_old_stream():
 
 
 @story
-async def test_an_order_says_everything_that_is_needed_to_start():
-    """Ids, GPUs, the time that is left, ranks, and how the user wants it started."""
+async def test_an_order_has_everything_that_is_needed_to_start():
+    """Ids, GPUs, the time that is left, ranks, and the user's launch."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2, address="10.1.1.1")
         spec = JobSpec(name="resnet", user="ann", gpus=2, steps=500.0, launch=LAUNCH, cpus=4.0, array=(0, 3))
@@ -164,16 +164,16 @@ async def test_an_order_says_everything_that_is_needed_to_start():
 
 @story
 async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
-    """The second node begins where the first one ends, and knows where the first one is."""
+    """The second node's ranks begin where the first one's end, and it knows the first one's address."""
     async with (
         Scheduler() as scheduler,
-        scheduler.peer("n1") as one,
-        scheduler.peer("n2") as two,
+        scheduler.peer("n1") as n1,
+        scheduler.peer("n2") as n2,
     ):
-        await one.join(gpus=2, address="10.1.1.1")
-        await two.join(gpus=2, address="10.1.1.2")
+        await n1.join(gpus=2, address="10.1.1.1")
+        await n2.join(gpus=2, address="10.1.1.2")
         await scheduler.submit(gpus=4)
-        (first,), (second,) = await one.orders(), await two.orders()
+        (first,), (second,) = await n1.orders(), await n2.orders()
         by_rank = sorted([first, second], key=lambda order: order.node_rank)
         assert [order.node_rank for order in by_rank] == [0, 1]
         assert [order.rank_first for order in by_rank] == [0, 2]
@@ -183,26 +183,26 @@ async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
 
 
 @story
-async def test_a_report_is_taken_when_it_is_durable_and_not_before():
-    """While the journal cannot write, nothing is taken; once it can, the fact is there before the word."""
+async def test_a_report_is_acknowledged_when_it_is_durable_and_not_before():
+    """While the journal cannot write, nothing is acknowledged; then the fact is there before the answer."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         await scheduler.submit()
         (order,) = await peer.orders()
         scheduler.held_back.clear()
         number = await peer.report(started=[order.lease])
-        taken = asyncio.create_task(peer.next("taken"))
-        await asyncio.wait({taken}, timeout=0.2)
-        assert not taken.done()
+        acknowledged = asyncio.create_task(peer.next("taken"))
+        await asyncio.wait({acknowledged}, timeout=0.2)
+        assert not acknowledged.done()
         assert scheduler.state.leases[order.lease].started_s is None
         scheduler.held_back.set()
-        assert (await taken).taken.number == number
+        assert (await acknowledged).taken.number == number
         assert scheduler.state.leases[order.lease].started_s is not None
 
 
 @story
 async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
-    """An exit that says finished ends the job; the next set does without the lease."""
+    """An exit with outcome finished ends the job; the next set lacks its lease."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         (job,) = await scheduler.submit()
@@ -215,8 +215,8 @@ async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
 
 
 @story
-async def test_what_a_failed_attempt_printed_last_stays_with_the_job():
-    """The last lines travel with the exit, and are cut where somebody sends too much."""
+async def test_the_last_lines_of_a_failed_attempt_stay_with_the_job():
+    """The last lines travel with the exit, and are cut where an agent sends too much."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         (job,) = await scheduler.submit()
@@ -225,15 +225,15 @@ async def test_what_a_failed_attempt_printed_last_stays_with_the_job():
         exit = pb.Exit(lease=order.lease, outcome=pb.Exit.OUTCOME_FAILED, code=3, ran_s=1.0, last_lines=lines)
         await peer.report(exits=[exit])
         await peer.next("taken")
-        found = scheduler.state.jobs[job]
-        assert (found.state, found.last_exit) == (JobState.FAILED, 3)
-        assert found.last_lines.endswith("KeyError: 'lr'")
-        assert len(found.last_lines) <= 8192
+        kept = scheduler.state.jobs[job]
+        assert (kept.state, kept.last_exit) == (JobState.FAILED, 3)
+        assert kept.last_lines.endswith("KeyError: 'lr'")
+        assert len(kept.last_lines) <= 8192
 
 
 @story
 async def test_a_report_on_the_lease_of_another_node_changes_nothing():
-    """An agent speaks for its own leases only."""
+    """An agent reports on its own leases only."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("n1") as holder,
@@ -252,20 +252,20 @@ async def test_a_report_on_the_lease_of_another_node_changes_nothing():
 
 @story
 async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
-    """One effect, and every node hears its own generation and how much time is left as of now."""
+    """Of one effect every node gets its own generation, and how much time is left as of now."""
     from scheduler.core.effects import RenewLeases
 
     async with (
         Scheduler() as scheduler,
-        scheduler.peer("n1") as one,
-        scheduler.peer("n2") as two,
+        scheduler.peer("n1") as n1,
+        scheduler.peer("n2") as n2,
     ):
-        await one.join()
-        await two.join()
+        await n1.join()
+        await n2.join()
         ends_s = scheduler.world.now_s() + 1000.0
-        scheduler.links.renew_leases(RenewLeases(1, 7, ends_s, {"n1": 3, "n2": 4, "never seen": 5}))
-        first, second = (await one.next("renewed")).renewed, (await two.next("renewed")).renewed
-        assert [(said.generation, said.round_number, said.epoch) for said in (first, second)] == [
+        scheduler.links.renew_leases(RenewLeases(1, 7, ends_s, {"n1": 3, "n2": 4, "never linked": 5}))
+        first, second = (await n1.next("renewed")).renewed, (await n2.next("renewed")).renewed
+        assert [(renewed.generation, renewed.round_number, renewed.epoch) for renewed in (first, second)] == [
             (3, 7, 1),
             (4, 7, 1),
         ]
@@ -274,7 +274,7 @@ async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
 
 @story
 async def test_times_count_from_the_agents_own_clock():
-    """A set says what the agent's clock showed at the latest when it was sent, whatever lay in a buffer since."""
+    """A set names the latest time of the agent's clock at which it can have been sent, whatever buffered it since."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         hello = pb.Hello(
             protocol=1, node="n1", worker_type="v100", gpus=[pb.InventoryGpu(index=0)], incarnation="n1-1"
@@ -283,6 +283,7 @@ async def test_times_count_from_the_agents_own_clock():
         sent = await peer.next("desired")
         assert 5000.0 <= sent.agent_s < 5000.0 + PATIENCE_S
         earlier_s = sent.agent_s
-        await peer.say(alive=pb.Alive(), sent_s=4000.0)  # was on its way for long: says less than is known
+        # This message was on its way for long, and so shows less than is known.
+        await peer.say(alive=pb.Alive(), sent_s=4000.0)
         await peer.report(generation=99)
         assert earlier_s <= (await peer.next("desired")).agent_s < 5000.0 + 2 * PATIENCE_S

@@ -1,5 +1,6 @@
-"""What jobs printed, from their nodes to a reader: in order, at the reader's pace, over attempts, and with a word
-for everything that is missing."""
+"""What jobs printed, from their nodes to a reader: in order, at the reader's pace, over attempts, with a notice for
+everything that is missing.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ from worker_agent.runs.logs import Chunk
 
 
 class Logging:
-    """A node whose logs a test writes: `lines` by attempt; `sent` counts what was given out."""
+    """A node whose logs a test writes: `lines` by attempt; `sent` counts the lines that were read."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler, self.name = scheduler, name
         self.lines: dict[int, list[bytes]] = {}
-        self.done: set[int] = set()  # attempts that print no more
+        # Attempts that print no more.
+        self.done: set[int] = set()
         self.dropped_bytes = 0
         self.sent = 0
         self.left = 0
@@ -61,7 +63,7 @@ class Logging:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def read(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        """As the agent's own reading does."""
+        """Yield lines as the agent's own reading does."""
         if self.trouble is not None:
             raise self.trouble
         try:
@@ -82,31 +84,31 @@ class Logging:
             self.left += 1
 
     def exit(self, lease: str, outcome: Any = "finished") -> None:
-        """The processes are gone."""
+        """Report that the processes have ended."""
         self._numbers += 1
         exit = ProcessExited(lease, outcome, 0.0, 0.0, 0.5, 1.0)
         self.link.send_report(Report(self._numbers, self.node.of(Desired)[-1].generation, (), (), (exit,)))
 
     def started(self, lease: str) -> None:
-        """The processes run."""
+        """Report that the processes run."""
         self._numbers += 1
         self.link.send_report(Report(self._numbers, self.node.of(Desired)[-1].generation, (lease,)))
 
 
 def reader(scheduler: Scheduler, job: str, **more: Any) -> AsyncIterator[jobs_pb2.LogChunk]:
-    """Read as a person does."""
+    """Read a job's log as a user does."""
     wanted = {"attempt": 0, "rank": None, "tail_lines": None, "follow": False, **more}
     return scheduler.relay.read_logs(job, **wanted)
 
 
 async def text(chunks: AsyncIterator[jobs_pb2.LogChunk]) -> str:
-    """All of it; notices in brackets."""
-    said = [f"[{one.notice}]" if one.notice else one.data.decode() async for one in chunks]
-    return "".join(said)
+    """Return everything that was read, with notices in brackets."""
+    parts = [f"[{chunk.notice}]" if chunk.notice else chunk.data.decode() async for chunk in chunks]
+    return "".join(parts)
 
 
 async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple[str, str]:
-    """A job that runs: its id and its lease."""
+    """Submit a job and let it run; return its id and its lease."""
     (job,) = await scheduler.submit(**fields)
     await until(lambda: scheduler.state.jobs[job].lease)
     lease = scheduler.state.jobs[job].lease
@@ -118,8 +120,8 @@ async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple
 
 
 @story
-async def test_what_is_there_is_read_and_that_is_all():
-    """Without following: all lines with their node and offsets, then the end."""
+async def test_a_reader_that_does_not_follow_gets_the_present_lines():
+    """All lines with their node and offsets, then the end."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"one\n", b"two\n"]
         job, _ = await running(scheduler, node)
@@ -133,9 +135,9 @@ async def test_what_is_there_is_read_and_that_is_all():
 
 @story
 async def test_the_last_lines_are_those_of_all_attempts():
-    """As many as are wanted, from as many attempts as that takes, with a word where one begins; no more are read.
+    """The reader gets as many lines as it wants, from as many attempts as that takes, with a notice where one begins.
 
-    An attempt that has printed nothing yet, as after a preemption, hides nothing.
+    No more attempts are read than that. One that has printed nothing yet, as after a preemption, hides nothing.
     """
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         job, _ = await running(scheduler, node)
@@ -158,13 +160,14 @@ async def test_the_last_lines_are_those_of_all_attempts():
 
 
 @story
-async def test_what_rotation_has_dropped_is_said():
-    """How much, once, before what follows; who asked for the end of a log misses nothing."""
+async def test_a_notice_counts_what_rotation_has_dropped(wording):
+    """The notice comes once, before the first line that is left; a reader of the log's end misses nothing."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1], node.dropped_bytes = [b"one\n", b"two\n"], 236_000_000
         job, _ = await running(scheduler, node)
-        said = "[rank 0: 236.0 MB of earlier output were dropped by rotation]"
-        assert await text(reader(scheduler, job)) == f"{said}one\ntwo\n"
+        notice, lines = (await text(reader(scheduler, job))).split("]")
+        assert ("236.0 MB" in notice, lines) == (True, "one\ntwo\n")
+        wording(notice)
         assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
 
 
@@ -192,8 +195,8 @@ async def test_a_follower_stays_until_the_job_has_ended_for_good():
 
 
 @story
-async def test_a_slow_reader_makes_the_agent_slow_and_nothing_large_waits():
-    """Back-pressure: of 200 MB that a node could send, only a few chunks leave it while nobody reads."""
+async def test_a_slow_reader_slows_the_agent_and_nothing_large_waits():
+    """Back-pressure: of 200 MB that a node could send, only a few chunks leave it before they are read."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"x" * 1_000_000] * 200
         job, _ = await running(scheduler, node)
@@ -207,7 +210,7 @@ async def test_a_slow_reader_makes_the_agent_slow_and_nothing_large_waits():
 
 @story
 async def test_a_reader_that_leaves_stops_the_agent():
-    """Whoever goes in the middle leaves nothing behind on either side."""
+    """A reader that goes away leaves nothing behind on either side."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"line\n"] * 3
         job, _ = await running(scheduler, node)
@@ -219,18 +222,17 @@ async def test_a_reader_that_leaves_stops_the_agent():
 
 
 @story
-async def test_a_node_that_is_gone_is_said_and_the_rest_is_read():
-    """A gang over two nodes of which one cannot be reached: its lines are missing, in words."""
-    async with Scheduler() as scheduler, Logging(scheduler, "n1") as one:
-        async with Logging(scheduler, "n2") as two:
-            one.lines[1] = two.lines[1] = [b"here\n"]
-            job, _ = await running(scheduler, one, two, gpus=2)
+async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
+    """Of a gang over two nodes one cannot be reached: a notice stands for its lines."""
+    async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
+        async with Logging(scheduler, "n2") as second:
+            first.lines[1] = second.lines[1] = [b"here\n"]
+            job, _ = await running(scheduler, first, second, gpus=2)
         await until(lambda: scheduler.links.linked("n2") is None)
-        said = await text(reader(scheduler, job))
-        assert sorted(said.replace("]", "]\n").splitlines()) == [
-            "[n2 cannot be reached: its part of the log is left out]",
-            "here",
-        ]
+        log = await text(reader(scheduler, job))
+        notice, line = sorted(log.replace("]", "]\n").splitlines())
+        assert (notice[:4], line) == ("[n2 ", "here")
+        wording(notice)
 
 
 @story
@@ -251,23 +253,25 @@ async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
             await until(lambda: len(node.node.of(LinkUp)) == 2 and lease in scheduler.state.leases)
             await until(lambda: node.sent > 4)
             node.exit(lease)
-            said = await asyncio.wait_for(following, 20)
-        assert "; waiting for it]" in said
-        assert re.sub(r"\[n1 [^]]*\]", "", said) == "one\ntwo\nthree\n"
+            log = await asyncio.wait_for(following, 20)
+        assert "; waiting for it]" in log
+        assert re.sub(r"\[n1 [^]]*\]", "", log) == "one\ntwo\nthree\n"
 
 
 @story
-async def test_trouble_on_the_node_is_told_to_the_reader():
-    """A directory that cannot be read is a notice with its reason."""
+async def test_a_reader_gets_a_notice_of_trouble_on_the_node(wording):
+    """The notice has the reason why a directory cannot be read."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         job, _ = await running(scheduler, node)
         node.trouble = OSError("[Errno 5] Input/output error")
-        assert "n1 says: [Errno 5] Input/output error" in await text(reader(scheduler, job))
+        notice = await text(reader(scheduler, job))
+        assert ("n1" in notice, "[Errno 5] Input/output error" in notice) == (True, True)
+        wording(notice)
 
 
 @story
 async def test_an_attempt_that_never_was_is_not_found():
-    """Asking for attempt 7 of a job that had one is an error; following waits only while it may still come."""
+    """Attempt 7 of a job that had one is an error; a follower waits only while it may still come."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1], node.done = [b"one\n"], {1}
         job, lease = await running(scheduler, node)
@@ -284,7 +288,7 @@ async def test_an_attempt_that_never_was_is_not_found():
 
 @story
 async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
-    """Where it ran is kept beside the journal, which forgets leases that are over."""
+    """A table beside the journal keeps where a job ran, as the journal forgets leases that are over."""
     first = Scheduler(attempts=tmp_path / "attempts.db")
     async with first, Logging(first, "n1") as node:
         job, lease = await running(first, node)
@@ -297,8 +301,8 @@ async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
 
 
 @story
-async def test_logs_that_nobody_asked_for_are_not_taken():
-    """A stream for an unknown call ends at once; whoever guesses a call learns nothing."""
+async def test_logs_without_a_reader_are_refused():
+    """A stream for an unknown call ends at once; a guessed call gets nothing."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
         await peer.join()
         call = peer.stub.SendLogs(iter([pb.SentLogs(call="guessed", chunk=jobs_pb2.LogChunk(data=b"x"))]))
@@ -307,7 +311,7 @@ async def test_logs_that_nobody_asked_for_are_not_taken():
 
 @story
 async def test_an_attempt_that_never_ran_is_not_announced():
-    """Its turn passed before anything of it had started: readers are told of the next one that prints."""
+    """Its turn passed before it had started: readers get a notice of the next one that prints."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         job, _ = await running(scheduler, node)
         scheduler.attempts.note([lease(101, job, 2), lease(102, job, 3), lease(103, job, 4)])
@@ -329,24 +333,24 @@ def test_attempts_are_kept_in_order_and_within_their_limit(tmp_path):
     gang = lease(2, attempt=2, gpus=("n2:0", "n1:1", "n1:0"))
     table.note([lease(1), gang])
     table.note([gang])
-    assert [(one.number, one.lease, one.nodes) for one in table.of("1")] == [
+    assert [(attempt.number, attempt.lease, attempt.nodes) for attempt in table.of("1")] == [
         (1, "1", ("n1",)),
         (2, "2", ("n2", "n1")),
     ]
     for number in range(3, 9):
         table.note([lease(number, job=str(number))])
     assert table.of("1") == []
-    assert [one.lease for one in table.of("8")] == ["8"]
+    assert [attempt.lease for attempt in table.of("8")] == ["8"]
     table.close()
 
 
 def test_a_damaged_table_is_set_aside(tmp_path, caplog):
-    """No table of addresses keeps a scheduler from starting."""
+    """A damaged table of addresses does not keep a scheduler from starting."""
     path = tmp_path / "attempts.db"
     path.write_bytes(b"no database, but long enough to be looked at" * 100)
     table = Attempts(path)
     table.note([lease(1)])
-    assert [one.number for one in table.of("1")] == [1]
+    assert [attempt.number for attempt in table.of("1")] == [1]
     assert path.with_name("attempts.db.damaged-1").exists()
     assert table.warning in caplog.text
     table.close()

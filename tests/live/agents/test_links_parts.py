@@ -1,4 +1,4 @@
-"""The small parts of a link: the agent's clock, what waits for it, addresses."""
+"""The small parts of a link: the agent's clock, its queue of messages, addresses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from worker_agent.link.messages import desired_of, pack
 from worker_agent.link.outgoing import Outgoing
 
 
-def test_the_agents_clock_is_never_thought_later_than_it_is():
-    """Of messages that took 3 s, 0.1 s and 20 s, the quickest one tells most; none tells too much."""
+def test_the_agents_clock_is_never_estimated_later_than_it_is():
+    """Of messages that took 3 s, 0.1 s and 20 s the quickest one counts, as it is the closest from below."""
     clock = AgentClock()
     assert clock.at(100.0) == 0.0
     for sent_s, delay_s in ((1000.0, 3.0), (1010.0, 0.1), (1020.0, 20.0)):
@@ -27,12 +27,13 @@ def test_the_agents_clock_is_never_thought_later_than_it_is():
     assert clock.at(200.0) == pytest.approx(200.0 + 900.0 - 0.1)
 
 
-def test_an_old_word_about_the_clock_is_forgotten():
-    """Clocks drift: after two spans only what was heard lately counts. What is no number says nothing."""
+def test_an_old_reading_of_the_clock_is_forgotten():
+    """Clocks drift: after two spans only recent messages count. A time that is no number is ignored."""
     clock = AgentClock()
     clock.note(1000.0, 100.0)
     for now_s in range(200, 400, 20):
-        clock.note(now_s + 890.0, now_s)  # the agent's clock has fallen behind by 10 s
+        # The agent's clock has fallen behind by 10 s.
+        clock.note(now_s + 890.0, now_s)
     clock.note(float("nan"), 400.0)
     clock.note(-5.0, 400.0)
     assert clock.at(400.0) == 400.0 + 890.0
@@ -41,14 +42,14 @@ def test_an_old_word_about_the_clock_is_forgotten():
 def written(outbox: Outbox, count: int) -> list[str]:
     """The kinds of the next messages."""
 
-    async def got() -> list[str]:
+    async def kinds() -> list[str]:
         return [str((await outbox.get()).WhichOneof("body")) for _ in range(count)]
 
-    return asyncio.run(asyncio.wait_for(got(), 5))
+    return asyncio.run(asyncio.wait_for(kinds(), 5))
 
 
 def outbox(now_s: float = 50.0) -> Outbox:
-    """Nothing in it; a set becomes a message that tells its generation."""
+    """An empty outbox; a set becomes a message with its generation."""
     return Outbox(
         lambda: now_s,
         lambda effect: pb.SchedulerMessage(desired=pb.Desired(generation=effect.generation)),
@@ -66,8 +67,8 @@ def test_leases_wait_for_the_welcome_and_questions_do_not():
     assert written(box, 3) == ["welcome", "desired", "renewed"]
 
 
-def test_an_agent_is_told_which_leases_are_their_last():
-    """The words of the core, on the wire and off it again; with them, why leases end."""
+def test_an_agent_learns_which_leases_will_not_be_renewed():
+    """The core's marks cross the wire, with the reasons why leases end."""
     jobs = {name: Job(id=name, spec=JobSpec(), submitted_s=0.0, order=0) for name in "ab"}
     leases = tuple(
         Lease(str(n), name, Bundle((name,), "v100", 1), 1, 1, (f"n1:{n}",), 7, 60.0)
@@ -77,7 +78,7 @@ def test_an_agent_is_told_which_leases_are_their_last():
     message = desired_to(SendLeases("n1", 1, 4, leases, ("1",), why_ended), jobs.__getitem__, str, 50.0)
     event = desired_of(message.desired, 100.0)
     assert event.why_ended == {"1": "its turn is over", "2": "cancelled by ann"}
-    assert [(one.lease, one.last, one.ends_s) for one in event.orders] == [
+    assert [(order.lease, order.last, order.ends_s) for order in event.orders] == [
         ("0", False, 110.0),
         ("1", True, 110.0),
     ]
@@ -92,18 +93,18 @@ def test_a_newer_set_makes_everything_older_void():
         box.renew(RenewLeases(1, 2, 60.0, {}), generation)
     box.send(SendLeases("n1", 1, 9, ()))
 
-    async def got() -> list[pb.SchedulerMessage]:
+    async def next_two() -> list[pb.SchedulerMessage]:
         await box.get()
         first = await box.get()
         box.put(pb.SchedulerMessage(alive=pb.Alive()))
         return [first, await box.get()]
 
-    first, second = asyncio.run(got())
+    first, second = asyncio.run(next_two())
     assert (first.desired.generation, second.WhichOneof("body")) == (9, "alive")
 
 
-def test_nothing_grows_for_an_agent_that_does_not_read_and_the_last_word_is_the_last():
-    """Of a thousand words the newest are kept; goodbye goes before all of them, and nothing after it."""
+def test_the_queue_of_an_agent_that_does_not_read_is_bounded_and_ends_with_goodbye():
+    """Of a thousand messages the newest are kept; goodbye goes before all of them, and nothing follows it."""
     box = outbox()
     for number in range(1000):
         box.put(pb.SchedulerMessage(taken=pb.Taken(number=number)))
@@ -131,23 +132,23 @@ def test_nothing_grows_for_an_agent_that_does_not_read_and_the_last_word_is_the_
     ],
 )
 def test_the_host_of_a_peer(peer, host):
-    """What gRPC calls a peer, as an address that ranks can use."""
+    """gRPC's name of a peer becomes an address that ranks can use."""
     assert peer_host(peer) == host
 
 
 @pytest.mark.parametrize(("job", "index"), [("17", None), ("17_3", 3), ("17_x", None), ("17_", None)])
 def test_the_index_in_an_array_is_in_the_jobs_id(job, index):
-    """17_3 is the third of array 17."""
+    """17_3 is the member with index 3 of array 17."""
     assert array_index(job) == index
 
 
 def test_an_outcome_of_a_later_release_costs_no_retry():
-    """An exit is an exit; what is not understood is laid on the node."""
+    """An exit is an exit; an outcome that we do not know counts as the node's failure."""
     report = pb.Report(exits=[pb.Exit(lease="1", outcome=77)])
     assert report_of("n1", report).exits[0].outcome == "node_failed"
 
 
-def test_reports_that_wait_are_one_with_the_last_word_on_everything():
+def test_waiting_reports_are_merged_into_one_with_the_newest_of_everything():
     """Starts together, progress and exits by lease, the newest generation, and all the numbers it stands for."""
     sends = (
         Report(1, 4, ("a",), (Progressed("a", 1.0, 0.0, 1.0),)),
@@ -158,11 +159,11 @@ def test_reports_that_wait_are_one_with_the_last_word_on_everything():
     )
     ((report, numbers),) = pack(sends, 9, lambda lease: f"end of {lease}")
     assert (report.number, report.generation, list(report.started), numbers) == (9, 5, ["a", "b"], (1, 2, 3))
-    assert [(one.lease, one.steps, one.saved) for one in report.progress] == [("a", 2.0, 1.0)]
-    assert [(one.lease, one.code, one.last_lines) for one in report.exits] == [("b", 3, "end of b")]
+    assert [(part.lease, part.steps, part.saved) for part in report.progress] == [("a", 2.0, 1.0)]
+    assert [(exit.lease, exit.code, exit.last_lines) for exit in report.exits] == [("b", 3, "end of b")]
 
 
-def test_the_parts_of_a_large_report_are_taken_together():
+def test_the_parts_of_a_large_report_are_acknowledged_together():
     """Each part is within the size; only the last one stands for the core's reports."""
     exits = tuple(ProcessExited(str(n), "failed", 0, 0, 0, 1, 1) for n in range(10))
     parts = pack((Report(7, 1, (), (), exits),), 1, lambda _: "x" * 400, size_bytes_max=1000)
@@ -172,10 +173,10 @@ def test_the_parts_of_a_large_report_are_taken_together():
     assert sum(len(part.report.exits) for part in parts) == 10
 
 
-def test_taken_covers_all_that_was_said_before():
-    """The scheduler takes reports in order, so that a word that was lost is made up for by the next."""
+def test_an_acknowledgement_covers_all_earlier_reports():
+    """The scheduler takes reports in order, so a lost acknowledgement is made up for by the next."""
 
-    async def told() -> list[int]:
+    async def acknowledged() -> list[int]:
         outgoing = Outgoing(lambda _: "", lambda: 0.0)
         outgoing.welcome()
         for number in (1, 2):
@@ -185,4 +186,4 @@ def test_taken_covers_all_that_was_said_before():
         await outgoing.get()
         return [*outgoing.on_taken(2), *outgoing.on_taken(2)]
 
-    assert asyncio.run(told()) == [1, 2, 3]
+    assert asyncio.run(acknowledged()) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Who sees whose checkpoints is proved, not believed."""
+"""Which nodes share their checkpoints is proved, not believed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.support.linked import CALM, PATIENCE_S, Peer, Scheduler, story
 from worker_agent.node.storage import CheckpointStorage, StorageError
 
 ID = "0123456789abcdef"
-WAITS = msgspec.structs.replace(CALM, proof_s=PATIENCE_S)  # for a node that answers, however slowly
+# Long enough for a node that answers slowly.
+WAITS = msgspec.structs.replace(CALM, proof_s=PATIENCE_S)
 
 
 def node(name: str, storage: str) -> NodeSpec:
@@ -23,7 +24,7 @@ def node(name: str, storage: str) -> NodeSpec:
 
 
 @pytest.mark.parametrize(
-    ("claim", "known", "is_what"),
+    ("claim", "known", "expected"),
     [
         ("", {}, ""),
         ("../etc", {}, ""),
@@ -35,9 +36,9 @@ def node(name: str, storage: str) -> NodeSpec:
         (ID, {"n1": node("n1", ""), "n2": node("n2", ID)}, "challenge"),
     ],
 )
-def test_what_a_claim_is_worth(claim, known, is_what):
-    """The first of an id founds its group, a proof stands over restarts, and everybody else is challenged."""
-    assert standing("n1", claim, known) == is_what
+def test_what_a_claim_is_worth(claim, known, expected):
+    """The first node with an id founds its group, a proof holds over restarts, and every other node is challenged."""
+    assert standing("n1", claim, known) == expected
 
 
 async def act(peer: Peer, folder: CheckpointStorage) -> None:
@@ -48,7 +49,7 @@ async def act(peer: Peer, folder: CheckpointStorage) -> None:
 
 
 async def joined(scheduler: Scheduler, peer: Peer, folder: CheckpointStorage, claim: str) -> str:
-    """The storage that a node has once it is linked."""
+    """Link a node, and return the storage that it has then."""
     answering = asyncio.create_task(act(peer, folder))
     await peer.hello(storage_id=claim)
     while scheduler.links.linked(peer.name) is None or not scheduler.links.linked(peer.name).welcome:
@@ -59,7 +60,7 @@ async def joined(scheduler: Scheduler, peer: Peer, folder: CheckpointStorage, cl
 
 @story
 async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_path):
-    """The nonce that one writes is there for the second, and not for the third, whose disk was copied with its id."""
+    """The second node finds the nonce of the first; the third, whose disk was copied with its id, does not."""
     shared, copied = CheckpointStorage(tmp_path / "a"), CheckpointStorage(tmp_path / "b", look_s=0.1)
     claim = shared.identity()
     (tmp_path / "b").mkdir()
@@ -67,65 +68,66 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
     assert copied.identity() == claim
     async with (
         Scheduler(pace=WAITS) as scheduler,
-        scheduler.peer("n1") as one,
-        scheduler.peer("n2") as two,
-        scheduler.peer("n3") as three,
+        scheduler.peer("n1") as n1,
+        scheduler.peer("n2") as n2,
+        scheduler.peer("n3") as n3,
     ):
-        assert await joined(scheduler, one, shared, claim) == claim
-        assert await joined(scheduler, two, shared, claim) == claim
-        assert await joined(scheduler, three, copied, claim) == ""
+        assert await joined(scheduler, n1, shared, claim) == claim
+        assert await joined(scheduler, n2, shared, claim) == claim
+        assert await joined(scheduler, n3, copied, claim) == ""
         assert scheduler.links.view("n2").storage == claim
         while [path.name for path in (tmp_path / "a").iterdir()] != [".gavel-storage"]:
-            await asyncio.sleep(0.01)  # the nonces are removed again
-        for peer in (one, two, three):
+            # Until the nonces are removed again.
+            await asyncio.sleep(0.01)
+        for peer in (n1, n2, n3):
             peer.acting.cancel()
 
 
 @story
 async def test_a_node_that_does_not_answer_the_challenge_is_welcome_without_sharing():
-    """After the patience the newcomer is taken with a storage of its own: silence proves nothing."""
+    """After the patience the newcomer gets a storage of its own, as silence proves nothing."""
     async with (
         Scheduler() as scheduler,
-        scheduler.peer("n1") as one,
-        scheduler.peer("n2") as two,
+        scheduler.peer("n1") as n1,
+        scheduler.peer("n2") as n2,
     ):
-        await one.join(storage_id=ID)
-        await two.join(storage_id=ID)
+        await n1.join(storage_id=ID)
+        await n2.join(storage_id=ID)
         assert scheduler.state.nodes["n1"].spec.storage == ID
         assert scheduler.state.nodes["n2"].spec.storage == ""
 
 
 @story
 async def test_a_proof_stands_when_the_link_or_the_scheduler_is_new():
-    """No challenge for a node whose claim is the one that was proved: a restart moves no job."""
+    """A node that proved this claim before is not challenged, so that a restart moves no job."""
     first = Scheduler(pace=WAITS)
-    async with first, first.peer("n1") as one, first.peer("n2") as two:
-        await one.join(storage_id=ID)
-        two_acts = asyncio.create_task(say_yes(one)), asyncio.create_task(say_yes(two))
-        await two.hello(storage_id=ID)
+    async with first, first.peer("n1") as n1, first.peer("n2") as n2:
+        await n1.join(storage_id=ID)
+        two_acts = asyncio.create_task(say_yes(n1)), asyncio.create_task(say_yes(n2))
+        await n2.hello(storage_id=ID)
         while (link := first.links.linked("n2")) is None or not link.welcome:
             await asyncio.sleep(0.005)
         for task in two_acts:
             task.cancel()
-    async with Scheduler(journal=first.journal) as second, second.peer("n2") as two:
-        await two.join(storage_id=ID)
+    async with Scheduler(journal=first.journal) as second, second.peer("n2") as n2:
+        await n2.join(storage_id=ID)
         assert second.state.nodes["n2"].spec.storage == ID
 
 
 async def say_yes(peer: Peer) -> None:
-    """Find whatever is asked for."""
+    """Claim to find every nonce."""
     while True:
         check = (await peer.next("storage_check")).storage_check
         await peer.say(storage_checked=pb.StorageChecked(check=check.check, found=True))
 
 
 @story
-async def test_what_goes_wrong_with_a_proof_is_said():
-    """A full disk, a link that ends, a nonce that does not come: each has its words, and the nonce is removed."""
-    asked: list[int] = []
+async def test_a_failed_proof_names_its_reason(wording):
+    """A full disk, a link that ends, a nonce that does not come: each gives its reason, and the nonce is removed."""
+    actions: list[int] = []
 
     async def writes(check: pb.StorageCheck) -> pb.StorageChecked:
-        asked.append(check.action)
+        actions.append(check.action)
         return pb.StorageChecked(check=check.check, found=True)
 
     async def full(check: pb.StorageCheck) -> pb.StorageChecked:
@@ -142,26 +144,26 @@ async def test_what_goes_wrong_with_a_proof_is_said():
         raise AssertionError
 
     assert "No space left" in await prove(full, blind)
-    assert await prove(writes, blind) == "the nonce is not there"
+    wording(await prove(writes, blind))
     assert await prove(writes, gone) == "n2: the link is gone"
-    assert "no answer" in await prove(writes, mute, patience_s=0.05)
+    wording(await prove(writes, mute, patience_s=0.05))
     assert await prove(writes, writes) == ""
     await asyncio.sleep(0)
-    assert pb.StorageCheck.ACTION_REMOVE in asked
+    assert pb.StorageCheck.ACTION_REMOVE in actions
 
 
 # ------------------------------------------------------------------------------------------------ on the node
 
 
 def test_the_identity_of_a_directory_stays_and_is_shared(tmp_path):
-    """Whoever comes first writes it; all who come after read the same."""
+    """The first agent writes it, and all later ones read the same."""
     first, again = CheckpointStorage(tmp_path / "c").identity(), CheckpointStorage(tmp_path / "c").identity()
     assert first == again
     assert CheckpointStorage(tmp_path / "d").identity() != first
 
 
 def test_a_directory_without_an_id_in_its_file_is_an_error_with_the_remedy(tmp_path):
-    """An empty or foreign file is not taken for an id, and neither is what a link points to."""
+    """An empty or foreign file is not taken for an id, nor is the target of a link."""
     (tmp_path / ".gavel-storage").write_text("no id!\n")
     with pytest.raises(StorageError, match="remove the file"):
         CheckpointStorage(tmp_path).identity()
@@ -177,8 +179,8 @@ def test_a_check_touches_nothing_but_its_own_file(tmp_path):
     storage = CheckpointStorage(tmp_path, look_s=0.0)
 
     def acted(check: str, action: pb.StorageCheck.Action) -> pb.StorageChecked:
-        said = pb.StorageCheck(check=check, action=action, nonce="n" * 16)
-        return asyncio.run(storage.act(said))
+        storage_check = pb.StorageCheck(check=check, action=action, nonce="n" * 16)
+        return asyncio.run(storage.act(storage_check))
 
     write, read, remove = (
         pb.StorageCheck.ACTION_WRITE,

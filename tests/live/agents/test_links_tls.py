@@ -1,13 +1,15 @@
-"""Who may speak for a node: its certificate says so; and how it comes by one."""
+"""An agent speaks for the node that its certificate names; and how a node gets its certificate."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import hashlib
+import inspect
 import itertools
 import os
 import random
+import re
 import ssl
 import stat
 
@@ -35,18 +37,18 @@ from worker_agent.link.target import Target, TargetError
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     """An authority and a server's certificate."""
-    made = Keys(tmp_path_factory.mktemp("tls"))
-    made.make(["127.0.0.1"])
-    return made
+    new_keys = Keys(tmp_path_factory.mktemp("tls"))
+    new_keys.make(["127.0.0.1"])
+    return new_keys
 
 
 def mutual(keys: Keys) -> grpc.ServerCredentials:
-    """As the port for agents is served."""
+    """The credentials of the agents' port."""
     return grpc.ssl_server_credentials([keys.server()], keys.ca_pem, require_client_auth=True)
 
 
 def certificates(keys: Keys, node: str, into) -> Target:
-    """What a node has after it joined."""
+    """Store in a folder what a node has after it joined."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -64,7 +66,7 @@ def certificates(keys: Keys, node: str, into) -> Target:
 
 @story
 async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
-    """Mutual TLS, common name node:n1, Hello as n1."""
+    """Mutual TLS with the common name node:n1, and Hello as n1."""
     folder = certificates(keys, "n1", tmp_path / "n1")
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         target = Target(address=scheduler.address, certificates=folder)
@@ -73,20 +75,21 @@ async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
 
 
 @story
-async def test_a_node_cannot_speak_for_another(keys, tmp_path, caplog):
-    """n1's certificate under the name n2 is sent away for good."""
+async def test_a_node_cannot_speak_for_another(keys, tmp_path, wording):
+    """An agent with n1's certificate under the name n2 is dismissed for good."""
     folder = certificates(keys, "n1", tmp_path / "n1")
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         target = Target(address=scheduler.address, certificates=folder)
         async with linked(scheduler.address, "n2", target=target) as (_, node):
             await until(lambda: len(node.events) == 2)
-        assert "its certificate is for node:n1" in str(node.ended)
+        assert ("node:n1" in str(node.ended), "node:n2" in str(node.ended)) == (True, True)
+        wording(node.ended)
         assert scheduler.state.nodes == {}
 
 
 @story
-async def test_a_certificate_of_another_authority_is_no_certificate(keys, tmp_path, caplog):
-    """Neither side believes the other; the agent says what to do and tries on."""
+async def test_a_certificate_of_another_authority_is_refused(keys, tmp_path, caplog):
+    """Neither side trusts the other; the agent logs the remedy and keeps trying."""
     others = Keys(tmp_path / "others")
     others.make(["127.0.0.1"])
     folder = certificates(others, "n1", tmp_path / "n1")
@@ -99,8 +102,8 @@ async def test_a_certificate_of_another_authority_is_no_certificate(keys, tmp_pa
 
 
 @story
-async def test_an_agent_that_never_joined_is_told_to_join(keys, caplog):
-    """On the scheduler's own machine it may try without a certificate; the port hangs up, and the log says why."""
+async def test_an_agent_that_never_joined_logs_that_it_must_join(keys, caplog):
+    """On the scheduler's machine it may try without a certificate; the port hangs up, and every line says why."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         async with linked(scheduler.address, target=Target(address=scheduler.address)):
             await until(lambda: caplog.text.count("no link to the scheduler") >= 2)
@@ -110,8 +113,8 @@ async def test_an_agent_that_never_joined_is_told_to_join(keys, caplog):
 
 
 @story
-async def test_nobody_without_a_certificate_gets_through(keys):
-    """The port for agents asks for one before it listens to anything."""
+async def test_no_call_without_a_certificate_gets_through(keys):
+    """The agents' port asks for a certificate before it reads anything."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         credentials = grpc.ssl_channel_credentials(keys.ca_pem)
         async with aio.secure_channel(scheduler.address, credentials) as channel:
@@ -121,8 +124,10 @@ async def test_nobody_without_a_certificate_gets_through(keys):
 
 
 @story
-async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_certificate_only(keys, tmp_path):
-    """Its link ends, its next Hello is answered with why, its calls are refused; also after a restart of ours."""
+async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_certificate_only(
+    keys, tmp_path, wording
+):
+    """Its link ends, its next Hello is answered with the reason, its calls are refused; also after our restart."""
     access = Access(tmp_path / "access.db", lambda: 0.0)
     old = certificates(keys, "n1", tmp_path / "old")
     other = certificates(keys, "n2", tmp_path / "other")
@@ -138,8 +143,9 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
             await until(lambda: scheduler.links.linked("n1") and scheduler.links.linked("n2"))
             access.revoke_node("n1")
             assert scheduler.links.cut_off("n1", "it was revoked")
-            with pytest.raises(Dismissed, match="the certificate of n1 was revoked: have it join again"):
+            with pytest.raises(Dismissed, match="n1") as dismissed:
                 await asyncio.wait_for(running, 20.0)
+            wording(dismissed.value)
             assert scheduler.links.linked("n1") is None
             assert scheduler.links.linked("n2")
         access.close()
@@ -147,12 +153,13 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
         scheduler.service._revoked = again.is_revoked
         assert await refused(scheduler.address, keys, old)
         new = certificates(keys, "n1", tmp_path / "new")
-        assert await refused(scheduler.address, keys, new)  # whoever made it, it was not by joining again
+        # This certificate is from the authority, but the node did not join again.
+        assert await refused(scheduler.address, keys, new)
         again.consume_join(again.create_join("n1")[0], "n1", (new / "node.pem").read_bytes())
         async with linked(scheduler.address, target=Target(address=scheduler.address, certificates=new)):
             await until(lambda: scheduler.links.linked("n1"))
         assert await refused(scheduler.address, keys, old)
-        assert [(one.node, one.joined_again) for one in again.revoked_nodes()] == [("n1", True)]
+        assert [(entry.node, entry.joined_again) for entry in again.revoked_nodes()] == [("n1", True)]
         again.unrevoke_node("n1")
         again.close()
         later = Access(tmp_path / "access.db", lambda: 0.0)
@@ -162,11 +169,11 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
 
 
 async def refused(address: str, keys: Keys, folder) -> bool:
-    """Whether what this certificate calls is refused to it as revoked."""
+    """Whether the calls of this certificate are refused as revoked."""
     own = grpc.ssl_channel_credentials(
         keys.ca_pem, (folder / "node.key").read_bytes(), (folder / "node.pem").read_bytes()
     )
-    said = set()
+    codes = set()
     async with aio.secure_channel(address, own) as channel:
         stub = agents_pb2_grpc.AgentsStub(channel)
         for call in (
@@ -175,13 +182,13 @@ async def refused(address: str, keys: Keys, folder) -> bool:
         ):
             with pytest.raises(aio.AioRpcError) as error:
                 await call
-            said.add(error.value.code())
-    return said == {grpc.StatusCode.PERMISSION_DENIED}
+            codes.add(error.value.code())
+    return codes == {grpc.StatusCode.PERMISSION_DENIED}
 
 
 @story
-async def test_on_the_port_for_people_no_stream_is_taken(keys):
-    """With certificates in use, a token does not make a node of anybody."""
+async def test_the_users_port_takes_no_stream_of_an_agent(keys):
+    """Where certificates are in use, no token makes its caller a node."""
     people = grpc.ssl_server_credentials([keys.server()])
     async with Scheduler(credentials=people) as scheduler:
         credentials = grpc.ssl_channel_credentials(keys.ca_pem)
@@ -196,7 +203,7 @@ async def test_on_the_port_for_people_no_stream_is_taken(keys):
 
 @story
 async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
-    """On loopback with tokens: an agent's is let in; a user's and a wrong one are not."""
+    """On loopback with tokens, an agent's token is let in; a user's and a wrong one are not."""
     access = Access(tmp_path / "access.db", lambda: 0.0)
     secrets = {role: access.create("x", role, 60.0)[1] for role in (Role.AGENT, Role.USER)}
     guard = Guard(
@@ -221,64 +228,70 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
         assert "n9" not in scheduler.state.nodes
 
 
-@pytest.mark.parametrize("shown", ["", "gavel_0_wrong", "revoked"])
-def test_an_agent_that_is_refused_says_nothing_and_tells_why(shown, tmp_path, caplog, monkeypatch):
-    """Twenty times over its log has the scheduler's own words: a Hello to a refused call would drown them."""
+@pytest.mark.parametrize("presented", ["", "gavel_0_wrong", "revoked"])
+def test_an_agent_that_is_refused_sends_nothing_and_logs_why(
+    presented, tmp_path, caplog, monkeypatch, wording
+):
+    """The log has the scheduler's reason twenty times over; a Hello to a refused call would hide it."""
     monkeypatch.setattr("worker_agent.link.stream.REFUSED_BACKOFF_MAX_S", 0.001)
     access = Access(tmp_path / "access.db", lambda: 0.0)
     token, secret = access.create("x", Role.AGENT, 60.0)
     access.revoke(token.id)
-    long_between = itertools.count(0.0, 60.0).__next__  # so that none is one of too many
+    # A minute passes between attempts, so that none is one too many.
+    long_between = itertools.count(0.0, 60.0).__next__
     guard = Guard(
         ByToken(access, long_between),
         Audit(tmp_path / "audit.log", PeopleConfig()),
         CallPlaces(PeopleConfig()),
     )
-    said = []
+    hellos = []
 
     def lines() -> list[str]:
         return [record.getMessage() for record in caplog.records if "no link" in record.getMessage()]
 
-    async def told() -> None:
+    async def runs_link() -> None:
         async with Scheduler(interceptors=(guard,)) as scheduler:
-            target = Target(address=scheduler.address, token=secret if shown == "revoked" else shown)
-            link = GrpcLink(target, lambda: said.append("hello") or hello())
+            target = Target(address=scheduler.address, token=secret if presented == "revoked" else presented)
+            link = GrpcLink(target, lambda: hellos.append("hello") or hello())
             node = Remembering(lambda: link.send_hello(()))
             running = asyncio.create_task(link.run(node))
             await until(lambda: len(lines()) >= 20)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(told(), 60.0))
-    assert [line for line in lines() if "the token is refused: " not in line] == []
-    assert said == []
+    asyncio.run(asyncio.wait_for(runs_link(), 60.0))
+    (reason,) = {line.partition("; again")[0] for line in lines()}
+    wording(reason, address=re.compile(r"127\.0\.0\.1:\d+"), id=token.id)
+    assert hellos == []
 
 
 # ---------------------------------------------------------------------------------------------------- joining
 
 
 def joins(test):
-    """A scheduler that nodes can join, at the port of people."""
+    """Run this test against a scheduler that nodes can join at the users' port."""
 
     @functools.wraps(test)
-    def run(keys, tmp_path):
-        async def told() -> None:
+    def run(keys, tmp_path, **fixtures):
+        async def serve_and_test() -> None:
             access = Access(tmp_path / "access.db", lambda: 0.0)
             answers = joining(access, keys, lambda: "0.0.0.0:7071")
             credentials = grpc.ssl_server_credentials([keys.server()])
             async with Scheduler(credentials=credentials, joining=answers) as scheduler:
-                await asyncio.to_thread(test, scheduler.address, keys, access, tmp_path / "certificates")
+                folder = tmp_path / "certificates"
+                await asyncio.to_thread(test, scheduler.address, keys, access, folder, **fixtures)
 
-        asyncio.run(asyncio.wait_for(told(), 60))
+        asyncio.run(asyncio.wait_for(serve_and_test(), 60))
 
-    del run.__wrapped__
-    run.__doc__ = test.__doc__
+    names = ["keys", "tmp_path", *(name for name in inspect.signature(test).parameters if name == "wording")]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    run.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     return run
 
 
 @joins
 def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
-    """It has a key that only its owner reads, a certificate in its name, and the address where agents link."""
+    """It gets a key that only its owner can read, a certificate in its name, and the address where agents link."""
     token, _ = access.create_join("n1")
     joined = join(address, "n1", token, keys.fingerprint(), into)
     assert joined.agents_address == "127.0.0.1:7071"
@@ -292,20 +305,20 @@ def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
 
 
 @joins
-def test_what_a_node_has_got_so_far_can_be_revoked(address, keys, access, into):
-    """Its certificate and a token that was made for it; with another token it gets what counts, until the next time."""
+def test_all_certificates_of_a_node_so_far_are_revoked_together(address, keys, access, into):
+    """Its certificate and its open join token are revoked; with a new token it gets a good certificate."""
 
     def counts(folder) -> bool:
         return not access.is_revoked("n1", (folder / "node.pem").read_bytes())
 
     first, second = into, into.with_name("second")
     join(address, "n1", access.create_join("n1")[0], keys.fingerprint(), first)
-    made_before, _ = access.create_join("n1")
+    earlier_token, _ = access.create_join("n1")
     assert counts(first)
     access.revoke_node("n1")
     assert not counts(first)
     with pytest.raises(JoinError, match="not known"):
-        join(address, "n1", made_before, keys.fingerprint(), second)
+        join(address, "n1", earlier_token, keys.fingerprint(), second)
     join(address, "n1", access.create_join("n1")[0], keys.fingerprint(), second)
     assert (counts(first), counts(second)) == (False, True)
     access.revoke_node("n1")
@@ -313,19 +326,20 @@ def test_what_a_node_has_got_so_far_can_be_revoked(address, keys, access, into):
 
 
 @joins
-def test_a_scheduler_of_another_fingerprint_never_sees_the_token(address, keys, access, into):
-    """Somebody in between is noticed before anything is said; the token is still good afterwards."""
+def test_a_scheduler_of_another_fingerprint_never_sees_the_token(address, keys, access, into, wording):
+    """A man in the middle is noticed before anything is sent; the token is still good afterwards."""
     token, _ = access.create_join("n1")
-    wrong = hashlib.sha256(b"somebody else").hexdigest()
-    with pytest.raises(JoinError, match="is not the scheduler of this fingerprint"):
+    wrong = hashlib.sha256(b"another scheduler").hexdigest()
+    with pytest.raises(JoinError) as failed:
         join(address, "n1", token, f"sha256:{wrong}", into)
+    wording(failed.value, address=address, fingerprint=re.compile(r"[0-9a-f]{64}"))
     assert not into.exists()
     join(address, "n1", token, keys.fingerprint().upper().replace("SHA256", "sha256"), into)
 
 
 @joins
-def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access, into):
-    """One token, one node, once; nothing is left on the node that was refused."""
+def test_a_token_that_is_wrong_or_used_is_refused_with_the_reason(address, keys, access, into):
+    """A token is for one node, once; a refused node keeps no files."""
     token, _ = access.create_join("n1")
     for node, secret, words in (("n1", "gavel_1_no", "not known"), ("n2", token, "another node")):
         with pytest.raises(JoinError, match=words):
@@ -336,7 +350,7 @@ def test_a_token_that_is_wrong_or_used_is_refused_in_words(address, keys, access
     assert not into.with_name("second").exists()
 
 
-def test_a_certificate_that_was_bought_is_believed_as_this_machine_does(keys, tmp_path, monkeypatch):
+def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(keys, tmp_path, monkeypatch, wording):
     """The fingerprint is then checked on the authority in the answer; without the machine's trust nothing is sent."""
     bought = Keys(tmp_path / "bought")
     bought.make(["127.0.0.1"])
@@ -345,33 +359,35 @@ def test_a_certificate_that_was_bought_is_believed_as_this_machine_does(keys, tm
     leaf = (tmp_path / "bought" / "server.pem").read_bytes()
     credentials = grpc.ssl_server_credentials([(bought.server()[0], leaf)])
 
-    async def told() -> None:
+    async def joins_twice() -> None:
         answers = joining(access, keys, lambda: "127.0.0.1:7071")
         async with Scheduler(credentials=credentials, joining=answers) as scheduler:
             ask = functools.partial(join, scheduler.address, "n1", token)
-            with pytest.raises(JoinError, match="is not the scheduler of this fingerprint"):
+            with pytest.raises(JoinError) as failed:
                 await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
+            wording(failed.value, address=scheduler.address, fingerprint=re.compile(r"[0-9a-f]{64}"))
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bought" / "ca.pem"))
             joined = await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
             assert (joined.certificates / "ca.pem").read_bytes() == keys.ca_pem
 
-    asyncio.run(asyncio.wait_for(told(), 60))
+    asyncio.run(asyncio.wait_for(joins_twice(), 60))
 
 
-def test_a_scheduler_that_is_not_there_or_speaks_no_tls_is_named(tmp_path):
-    """A port nobody listens on: one line with the address."""
-    with pytest.raises(JoinError, match=r"127\.0\.0\.1:1 cannot be reached with TLS"):
+def test_a_scheduler_that_is_away_or_speaks_no_tls_is_named(tmp_path, wording):
+    """For a port on which nothing listens: one line with the address."""
+    with pytest.raises(JoinError, match=r"127\.0\.0\.1:1 ") as failed:
         join("127.0.0.1:1", "n1", "t", "sha256:" + "0" * 64, tmp_path / "c")
+    wording(failed.value)
 
 
 @pytest.mark.parametrize("text", ["", "sha256:", "ab" * 31, "sha1:" + "ab" * 32, "zz" * 32])
 def test_a_fingerprint_has_a_form(text):
-    """Anything but 64 hexadecimal digits is refused before anybody is spoken to."""
+    """Anything but 64 hexadecimal digits is refused before any connection."""
     with pytest.raises(JoinError, match="--ca-fingerprint"):
         fingerprint_of(text)
 
 
 def test_missing_certificates_are_named(tmp_path):
-    """The file that cannot be read, and what makes it."""
+    """The error names the file that cannot be read, and the command that creates it."""
     with pytest.raises(TargetError, match=r"ca\.pem.*gavel agent join"):
         Target(address="head:7071", certificates=tmp_path).channel()

@@ -1,4 +1,4 @@
-"""The scheduler's end of the stream when things go wrong: silence, sickness, deaf agents, restarts."""
+"""The scheduler's end of the stream in trouble: silence, sick GPUs, deaf agents, restarts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from scheduler.model.jobs import JobState
 from scheduler.model.launch import Launch
 from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
 
-POISON = "31"  # a lease by which the injected fault knows its message
-SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)  # in which a slow machine answers, too
+# The lease by which the injected fault recognizes its message.
+POISON = "31"
+# With a silence in which even a slow machine answers.
+SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)
 
 
 @story
 async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_is_back():
-    """Partition: silent, not dead; back in time with its processes, the job runs on under the same lease."""
+    """A partitioned node is silent, not dead; when it is back in time, the job runs on under the same lease."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
@@ -38,14 +40,14 @@ async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_
         assert order.lease in scheduler.state.leases
         async with scheduler.peer("n1") as peer:
             await peer.join(held=(order.lease,))
-            assert [one.lease for one in await peer.orders()] == [order.lease]
+            assert [each.lease for each in await peer.orders()] == [order.lease]
             assert scheduler.state.jobs[job].state == JobState.RUNNING
             assert scheduler.state.jobs[job].preemptions == 0
 
 
 @story
 async def test_an_agent_that_is_started_again_at_once_was_never_silent():
-    """A short absence is no fact: no lease is recalled, and another agent process carries on with it."""
+    """A short absence is no fact: no lease is recalled, and the next agent process carries on with it."""
     waits = msgspec.structs.replace(CALM, away_s=PATIENCE_S)
     async with Scheduler(pace=waits) as scheduler:
         async with scheduler.peer("n1") as peer:
@@ -57,14 +59,15 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
         await until(lambda: "n1" in scheduler.links._away)
         async with scheduler.peer("n1", incarnation="started again") as peer:
             await peer.join(held=(order.lease,))
-            await until(lambda: scheduler.links._away == {})  # forgotten: it is not told later, either
-            assert [one.lease for one in await peer.orders()] == [order.lease]
+            # The absence is forgotten, and is not reported later either.
+            await until(lambda: scheduler.links._away == {})
+            assert [each.lease for each in await peer.orders()] == [order.lease]
         facts = {type(fact).__name__ for _, fact in scheduler.journal.read()}
         assert not {"NodeMoved", "LeaseRecalled", "LeasesResumed"} & facts
 
 
 @story
-async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not():
+async def test_a_mute_node_is_given_up_and_one_that_answers_is_not():
     """After the silence the link of a mute agent is closed; signs of life keep the other one."""
     async with (
         Scheduler(pace=SLOWER) as scheduler,
@@ -87,8 +90,8 @@ async def test_a_node_that_says_nothing_is_given_up_and_one_that_answers_is_not(
 
 
 @story
-async def test_who_does_not_listen_calls_nobody_silent():
-    """A disk that held the scheduler up for longer than the silence costs no link: words of agents still wait."""
+async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
+    """A disk that held the scheduler up for longer than the silence costs no link, as agents' messages still wait."""
     async with Scheduler(pace=SLOWER) as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         await asyncio.sleep(SLOWER.away_s)
@@ -102,7 +105,7 @@ async def test_who_does_not_listen_calls_nobody_silent():
 
 @story
 async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
-    """Memory and temperature are news, no facts; a fatal error is one, once."""
+    """Memory and temperature are news, not facts; a fatal error becomes a fact, once."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2)
         sick = pb.GpuHealth(
@@ -117,21 +120,19 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
 
 
 @story
-async def test_a_withheld_gpu_is_out_until_its_agent_or_an_operator_says_otherwise():
-    """It comes back by itself; or the node is resumed, and its agent is told to let go."""
+async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_it(wording):
+    """The agent reports it free; or the node is resumed, and its agent must let go."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2)
-        held = pb.Health(
-            gpus=[pb.GpuHealth(index=1, withheld="job 7 may have left processes on it: 4711 (python)")]
-        )
+        why = "job 7 may have left processes on it: 4711 (python)"
+        held = pb.Health(gpus=[pb.GpuHealth(index=1, withheld=why)])
         node = scheduler.state.nodes["n1"]
         for _ in range(2):
             await peer.say(health=held)
             await until(lambda: node.withheld == {1})
             (warning,) = withheld_warnings(scheduler.state, scheduler.links)
-            assert warning.startswith(
-                "GPU n1:1 is withheld: job 7 may have left processes on it: 4711 (python)"
-            )
+            assert ("n1:1" in warning, why in warning) == (True, True)
+            wording(warning)
             await peer.say(health=pb.Health())
             await until(lambda: not node.withheld)
         await peer.say(health=held)
@@ -143,8 +144,8 @@ async def test_a_withheld_gpu_is_out_until_its_agent_or_an_operator_says_otherwi
 
 
 @story
-async def test_an_agent_that_does_not_read_holds_up_nobody_and_gets_the_newest_set():
-    """Thousands of sets for a deaf agent cost one place; when it reads on, it hears the last one."""
+async def test_an_agent_that_does_not_read_holds_up_no_other_and_gets_the_newest_set():
+    """Thousands of sets for a deaf agent take one place; when it reads on, it gets the last one."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("deaf") as deaf,
@@ -162,15 +163,15 @@ async def test_an_agent_that_does_not_read_holds_up_nobody_and_gets_the_newest_s
                 await asyncio.sleep(0)
         await other.report()
         await other.next("taken")
-        heard = 0
+        received = 0
         while (await deaf.next("desired")).desired.generation < 2099:
-            heard += 1
-        assert heard < 500
+            received += 1
+        assert received < 500
 
 
 @story
 async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
-    """100 MB are refused by size before anybody looks into them."""
+    """100 MB are refused by their size, unread."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("n1") as good,
@@ -208,8 +209,8 @@ async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
 
 
 @story
-async def test_a_scheduler_that_stops_calls_nobody_silent():
-    """Streams end because the scheduler goes: no fact says that a node was gone."""
+async def test_a_scheduler_that_stops_calls_no_node_silent():
+    """Streams end because the scheduler stops: no fact says that a node was gone."""
     scheduler = Scheduler()
     async with scheduler, scheduler.peer("n1") as peer:
         await peer.join()
@@ -222,7 +223,7 @@ async def test_a_scheduler_that_stops_calls_nobody_silent():
 
 @story
 async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
-    """Nobody waits for ever for a node that went away with the scheduler."""
+    """A node that went away while the scheduler was down is lost after the silence, as any other."""
     first = Scheduler()
     async with first, first.peer("n1") as peer:
         await peer.join()
@@ -233,7 +234,7 @@ async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
 
 @story
 async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
-    """Leaving drains the node; the Hello of its next agent makes up for it."""
+    """Leaving drains the node; the Hello of its next agent resumes it."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
@@ -245,8 +246,8 @@ async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
 
 
 @story
-async def test_what_an_operator_drained_stays_so_when_its_agent_stops_and_comes_back():
-    """The agent's own leaving does not undo what a person wanted."""
+async def test_a_node_that_an_operator_drained_stays_drained_when_its_agent_restarts():
+    """The agent's leaving and return do not undo an operator's drain."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
@@ -262,8 +263,8 @@ async def test_what_an_operator_drained_stays_so_when_its_agent_stops_and_comes_
 
 
 @story
-async def test_an_agent_whose_node_is_removed_is_told_and_does_not_come_back():
-    """Drained, removed: goodbye for good, and the node is not there again a moment later."""
+async def test_an_agent_whose_node_is_removed_is_dismissed_for_good():
+    """Drained, then removed: a final goodbye, and the node does not reappear a moment later."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         for action in ("drain", "remove"):
@@ -275,8 +276,8 @@ async def test_an_agent_whose_node_is_removed_is_told_and_does_not_come_back():
 
 
 @story
-async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_the_node_its_work():
-    """The agent is told why, and may link again; the third time the node is drained, and the report counts as taken."""
+async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_drains_the_node():
+    """The agent gets the error and may link again; the third time its node is drained, and the report is taken."""
     async with Scheduler(rescued=True) as scheduler:
         handlers = scheduler.core._on
         real = handlers[NodeReport]
@@ -308,7 +309,7 @@ async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_the
 
 @story
 async def test_a_hello_that_the_core_fails_on_is_refused():
-    """Goodbye, with the number of the error; others come in."""
+    """The agent gets goodbye with the number of the error; other agents come in."""
     async with Scheduler(rescued=True) as scheduler:
         real = scheduler.core._on[NodeHello]
 

@@ -17,13 +17,13 @@ Code, Node = grpc.StatusCode, pb.CommandNodeRequest
 
 
 async def submitted(live: Live, *specs: jobs_pb2.JobSpec) -> None:
-    """Jobs."""
+    """Submit these jobs."""
     await live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=specs))
 
 
 @with_daemon()
 async def test_the_status_counts_what_is_there(live: Live) -> None:
-    """Jobs by state, nodes, GPUs, the round; every state is named, also at zero."""
+    """Jobs by state, nodes, GPUs, the round; every state is named, even at zero."""
     await live.node("n1", gpus=2)
     await submitted(live, spec(), spec(gpus=2))
     await live.run_job("1")
@@ -36,8 +36,8 @@ async def test_the_status_counts_what_is_there(live: Live) -> None:
 
 
 @with_daemon()
-async def test_nodes_are_shown_with_what_their_agents_say(live: Live) -> None:
-    """The core's part and the agent's; who holds each GPU; a name that is not there is NOT_FOUND."""
+async def test_nodes_are_shown_with_their_agents_news(live: Live) -> None:
+    """The core's part and the agent's, and the jobs on each GPU; an unknown name is NOT_FOUND."""
     await live.node("n1", gpus=2, labels={"disk": "ssd"}, cpus=8.0, gpu_memory_gb=16.0)
     await live.node("n2", gpus=1, worker_type="t4")
     live.nodes.news["n1"] = NodeSeen(
@@ -84,7 +84,7 @@ async def test_nodes_are_drained_resumed_and_removed(live: Live) -> None:
 
 @with_daemon()
 async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
-    """With what else there is; a name that is none, or a parameter that is wrong, is refused by the field."""
+    """The answer lists all policies; an unknown name or a wrong parameter is refused by its field."""
     cluster = live.cluster()
     assert "water_filling" in (await cluster.GetPolicy(pb.GetPolicyRequest())).available
     assert (await cluster.SetPolicy(pb.SetPolicyRequest(policy="las+packing"))).policy == "las+packing"
@@ -107,7 +107,7 @@ async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
 
 
 @with_daemon()
-async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None:
+async def test_the_allocation_and_the_round_name_the_jobs(live: Live) -> None:
     """Shares as solved; the round as planned; with `follow` the next change of it, too."""
     cluster = live.cluster()
     assert (await cluster.GetAllocation(pb.GetAllocationRequest())).number == 0
@@ -119,7 +119,7 @@ async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None
     assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
     assert 0 < share.share <= 1
     assert share.rate == 5.0
-    (now,) = [one async for one in cluster.WatchRounds(pb.WatchRoundsRequest())]
+    (now,) = [each async for each in cluster.WatchRounds(pb.WatchRoundsRequest())]
     (run,) = now.runs
     assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)
     assert now.ends.seconds - now.starts.seconds in (359, 360)
@@ -130,7 +130,7 @@ async def test_the_allocation_and_the_round_say_who_has_what(live: Live) -> None
 
 @with_daemon()
 async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_missed(live: Live) -> None:
-    """Whoever follows is told of all that comes after the answer was made, not after it was read."""
+    """A follower gets every round that is planned after its answer was built, not after it was read."""
     await live.node("n1", gpus=2)
     ((_, _), (_, service), (_, _)) = live.people.services()
     watch = service.WatchRounds(pb.WatchRoundsRequest(follow=True), None)
@@ -143,11 +143,12 @@ async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_miss
 
 
 @with_daemon()
-async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: Live) -> None:
-    """ABORTED with a stable reason, rather than a gap that nobody notices."""
+async def test_a_reader_of_rounds_that_is_too_slow_must_begin_again(live: Live) -> None:
+    """ABORTED with a stable reason, rather than a gap that goes unnoticed."""
     watch = live.cluster().WatchRounds(pb.WatchRoundsRequest(follow=True))
     await watch.read()
-    for _ in range(feed.WAITING_MAX + 1):  # within one turn of the loop: nobody can read meanwhile
+    # All within one turn of the loop, so that the reader cannot read meanwhile.
+    for _ in range(feed.WAITING_MAX + 1):
         live.feed.append(live.world.now_s(), [])
     problem = await problem_of(watch.read())
     assert (problem.code, problem.reason) == (Code.ABORTED, "slow_reader")
@@ -155,25 +156,25 @@ async def test_a_reader_of_rounds_that_is_too_slow_is_told_to_begin_again(live: 
 
 @with_daemon()
 async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
-    """What is given is believed; a pair takes both rates; what is wrong is named."""
+    """Given figures are believed; a pair takes both rates; a wrong field is named."""
     cluster = live.cluster()
     prices = await cluster.SetPrices(pb.SetPricesRequest(price_per_gpu_hour={"v100": 2.5}))
     assert dict(prices.price_per_gpu_hour) == {"v100": 2.5}
 
     def rate(**fields: object) -> pb.Rate:
-        given = {"job_type": "cnn", "gpus": 1, "worker_type": "v100", "steps_per_s": 5.0}
-        return pb.Rate(**{**given, **fields})  # type: ignore[arg-type]
+        usual = {"job_type": "cnn", "gpus": 1, "worker_type": "v100", "steps_per_s": 5.0}
+        return pb.Rate(**{**usual, **fields})  # type: ignore[arg-type]
 
     pair = [
         rate(with_job_type="lm", steps_per_s=4.0),
         rate(job_type="lm", with_job_type="cnn", steps_per_s=3.0),
     ]
-    given = await cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), *pair]))
-    assert given.rates == 3
+    answer = await cluster.GiveRates(pb.GiveRatesRequest(rates=[rate(), *pair]))
+    assert answer.rates == 3
     facts = [fact for _, fact in live.journal.read() if isinstance(fact, PricesSet | RatesGiven)]
     assert [fact.by for fact in facts] == ["ann", "ann"]
     rates = (await cluster.ListRates(pb.ListRatesRequest(job_type="cnn"))).rates
-    assert [(one.with_job_type, one.steps_per_s, one.source) for one in rates] == [
+    assert [(row.with_job_type, row.steps_per_s, row.source) for row in rates] == [
         ("", 5.0, "table"),
         ("lm", 4.0, "table"),
     ]

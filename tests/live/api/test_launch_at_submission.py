@@ -1,4 +1,4 @@
-"""What no agent could start is refused at submission, with its field, before any retry is used up."""
+"""A launch that no agent could start is refused at submission, by its field, before any retry is used up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker_agent.runs.launch import launch_of
 RUN: dict[str, Any] = {"command": ["a"]}
 DIGEST = "sha256:" + "0" * 64
 
-# field of a launch → launches in which it is what an agent cannot start
+# Field of a launch → launches that an agent cannot start because of this field.
 WRONG: dict[str, list[dict[str, Any]]] = {
     "command": [{}, {"command": [""]}, {"command": ["a\0"]}, {"command": ["a", "x" * 120_001]}],
     "script": [{**RUN, "script": "b"}, {"script": "\0"}, {"script": "x" * 120_001}],
@@ -47,25 +47,25 @@ WRONG: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def submitted(said: dict[str, Any]) -> WireLaunch:
-    """As the scheduler sends it to an agent."""
-    return launch_to_wire(spec_from_wire(JobSpec(launch=WireLaunch(**said))).launch)
+def submitted(fields: dict[str, Any]) -> WireLaunch:
+    """Return this launch as the scheduler sends it to an agent."""
+    return launch_to_wire(spec_from_wire(JobSpec(launch=WireLaunch(**fields))).launch)
 
 
 @pytest.mark.parametrize("field", WireLaunch.DESCRIPTOR.fields_by_name)
-def test_every_field_of_a_launch_wrong_in_turn(field: str) -> None:
-    """A field that is added needs its cases; each cannot be started, and is refused by its name."""
-    for said in WRONG[field]:
+def test_every_field_of_a_launch_is_checked(field: str) -> None:
+    """Each launch here cannot be started, and is refused by the field's name; a field that is added needs its cases."""
+    for fields in WRONG[field]:
         with pytest.raises(InvalidSpec) as refused:
-            submitted(said)
-        assert refused.value.field.startswith(f"launch.{field}"), said
+            submitted(fields)
+        assert refused.value.field.startswith(f"launch.{field}"), fields
 
 
 WORDS = st.one_of(
     st.sampled_from(["", "/a", "a", "..", "/a/..", "~", ".", "\0", "x" * 120_001, DIGEST]), st.text()
 )
 NAMES = st.one_of(st.sampled_from([*sorted(SET_BY_GAVEL), "GAVEL_A", "A", "B", "a b"]), st.text(max_size=3))
-SAID = st.fixed_dictionaries(
+LAUNCHES = st.fixed_dictionaries(
     {},
     optional={
         "command": st.lists(WORDS, max_size=3),
@@ -80,11 +80,12 @@ SAID = st.fixed_dictionaries(
 
 
 @settings(max_examples=300, deadline=None)
-@given(SAID)
-def test_what_is_taken_can_be_started(said: dict[str, Any]) -> None:
-    """Whatever passes here passes on the node, too."""
+@given(LAUNCHES)
+def test_an_accepted_launch_can_be_started(fields: dict[str, Any]) -> None:
+    """A launch that passes at submission passes on the node, too."""
     try:
-        kept = submitted(said)
-    except (InvalidSpec, UnicodeEncodeError):  # half of a surrogate pair: the protocol has no such text
+        kept = submitted(fields)
+    # The protocol cannot carry half of a surrogate pair.
+    except (InvalidSpec, UnicodeEncodeError):
         return
     launch_of(Order("1", "1", 1, (0,), 1.0, launch=agents_launch(kept)))

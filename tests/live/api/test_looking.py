@@ -1,4 +1,4 @@
-"""Looking at jobs and commanding them: one job, lists in pages, watching, explanations, logs."""
+"""Jobs seen and commanded: one job, lists in pages, watching, explanations, logs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Code, Command = grpc.StatusCode, pb.CommandJobRequest
 
 
 async def submitted(live: Live, *specs: pb.JobSpec, user: str = "ann") -> list[str]:
-    """Jobs by their ids."""
+    """Submit these jobs, and return their ids."""
     return list((await live.jobs(user).SubmitJobs(pb.SubmitJobsRequest(specs=specs))).jobs)
 
 
-async def found(live: Live, **filter_: Any) -> list[str]:
-    """Ids of the jobs that match, as listed."""
+async def listed_ids(live: Live, **filter_: Any) -> list[str]:
+    """Return the ids of the jobs that match, as listed."""
     listed = await live.jobs().ListJobs(pb.ListJobsRequest(filter=pb.JobFilter(**filter_)))
     assert listed.total == len(listed.jobs)
     return [job.id for job in listed.jobs]
@@ -59,8 +59,8 @@ async def test_a_job_shows_where_it_runs_and_how_its_last_attempt_failed(live: L
 
 
 @with_daemon()
-async def test_what_is_not_there_is_not_found(live: Live) -> None:
-    """NOT_FOUND, by the name that was asked for, in every call that takes a job."""
+async def test_an_unknown_job_is_not_found(live: Live) -> None:
+    """Every call that takes a job answers NOT_FOUND with the name."""
     jobs = live.jobs()
     for call in (
         jobs.GetJob(pb.GetJobRequest(job="7")),
@@ -83,48 +83,50 @@ async def test_lists_are_filtered_by_everything_at_once(live: Live) -> None:
     await submitted(live, spec(name="train-2", tenant="org/ab", array=[0, 1]), user="bob")
     await submitted(live, spec(name="[x]", tenant="org/a/b"))
     await live.run_job("1")
-    assert await found(live) == ["3", "2_1", "2_0", "1"]
-    assert await found(live, states=[pb.JOB_STATE_RUNNING]) == ["1"]
-    assert await found(live, jobs=["2_1", "1", "99"]) == ["2_1", "1"]
-    assert await found(live, jobs=["2"]) == ["2_1", "2_0"]
-    assert await found(live, user="bob") == ["2_1", "2_0"]
-    assert await found(live, tenant="org/a") == ["3", "1"]
-    assert await found(live, name="train-?") == ["2_1", "2_0", "1"]
-    assert await found(live, name="[x]") == ["3"]
-    assert await found(live, name="TRAIN*") == []
-    assert await found(live, job_type="cnn") == ["1"]
-    assert await found(live, worker_type="v100") == ["1"]
-    assert await found(live, node="n1") == ["1"]
-    assert await found(live, node="n2") == []
-    assert await found(live, submitted_since=stamp(live.world.now_s() + 1.0)) == []
-    assert await found(live, submitted_since=stamp(live.world.state.jobs["3"].submitted_s - 1e-4)) == ["3"]
-    assert await found(live, user="bob", job_type="cnn") == []
+    assert await listed_ids(live) == ["3", "2_1", "2_0", "1"]
+    assert await listed_ids(live, states=[pb.JOB_STATE_RUNNING]) == ["1"]
+    assert await listed_ids(live, jobs=["2_1", "1", "99"]) == ["2_1", "1"]
+    assert await listed_ids(live, jobs=["2"]) == ["2_1", "2_0"]
+    assert await listed_ids(live, user="bob") == ["2_1", "2_0"]
+    assert await listed_ids(live, tenant="org/a") == ["3", "1"]
+    assert await listed_ids(live, name="train-?") == ["2_1", "2_0", "1"]
+    assert await listed_ids(live, name="[x]") == ["3"]
+    assert await listed_ids(live, name="TRAIN*") == []
+    assert await listed_ids(live, job_type="cnn") == ["1"]
+    assert await listed_ids(live, worker_type="v100") == ["1"]
+    assert await listed_ids(live, node="n1") == ["1"]
+    assert await listed_ids(live, node="n2") == []
+    assert await listed_ids(live, submitted_since=stamp(live.world.now_s() + 1.0)) == []
+    assert await listed_ids(live, submitted_since=stamp(live.world.state.jobs["3"].submitted_s - 1e-4)) == [
+        "3"
+    ]
+    assert await listed_ids(live, user="bob", job_type="cnn") == []
 
 
 @with_daemon()
 async def test_pages_are_stable_while_jobs_come(live: Live) -> None:
-    """Every job once, newest first, though others are submitted between two pages."""
+    """Every job comes once, newest first, though others are submitted between two pages."""
     await submitted(live, *[spec() for _ in range(7)])
-    seen, token = [], ""
+    listed, token = [], ""
     for _ in range(4):
         page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
-        seen += [job.id for job in page.jobs]
+        listed += [job.id for job in page.jobs]
         token = page.next_page_token
         await submitted(live, spec())
-    assert seen == ["7", "6", "5", "4", "3", "2", "1"]
+    assert listed == ["7", "6", "5", "4", "3", "2", "1"]
     assert token == ""
 
 
 @with_daemon()
 async def test_page_tokens_are_checked(live: Live) -> None:
-    """What was not given out, or belongs to another filter, is refused by its field; so is a page that is too large."""
+    """A foreign token, or one of another filter, is refused by its field; so is a page that is too large."""
     await submitted(live, spec(), spec())
-    given = (await live.jobs().ListJobs(pb.ListJobsRequest(page_size=1))).next_page_token
+    next_token = (await live.jobs().ListJobs(pb.ListJobsRequest(page_size=1))).next_page_token
     odd = [base64.urlsafe_b64encode(text).decode() for text in (b"[1]", b'["a", 1]', b"[" * 50_000, b"\xff")]
     for token in ("x", "é", "====", *odd):
         problem = await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_token=token)))
         assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "page_token"), token[:20]
-    other = pb.ListJobsRequest(page_token=given, filter=pb.JobFilter(user="bob"))
+    other = pb.ListJobsRequest(page_token=next_token, filter=pb.JobFilter(user="bob"))
     assert "another filter" in (await problem_of(live.jobs().ListJobs(other))).text
     assert (await problem_of(live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_001)))).field == "page_size"
     bad_state = pb.JobFilter(states=[99])  # type: ignore[list-item]
@@ -135,25 +137,25 @@ async def test_page_tokens_are_checked(live: Live) -> None:
 
 @with_daemon()
 async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -> None:
-    """Half a megabyte of arguments each: pages stay below the size of a message, and all are reached."""
+    """With half a megabyte of arguments each, pages stay below the size of a message, and all jobs are reached."""
     large = spec(launch=pb.Launch(command=["x" * 100_000] * 5))
     for _ in range(2):
         await submitted(live, *[large] * 12)
-    seen, token = 0, ""
+    listed, token = 0, ""
     while True:
         page = await live.jobs().ListJobs(pb.ListJobsRequest(page_token=token))
         assert page.ByteSize() < 9_000_000
-        seen, token = seen + len(page.jobs), page.next_page_token
+        listed, token = listed + len(page.jobs), page.next_page_token
         if not token:
             break
-    assert seen == 24
+    assert listed == 24
     brief = await live.jobs().ListJobs(pb.ListJobsRequest(brief=True))
     assert (len(brief.jobs), brief.jobs[0].spec.HasField("launch")) == (24, False)
 
 
 @with_daemon()
-async def test_watching_shows_what_is_there_and_then_every_change(live: Live) -> None:
-    """Present ones, a mark, then changes; a job that stops matching is shown once more."""
+async def test_a_watcher_gets_the_present_jobs_and_then_every_change(live: Live) -> None:
+    """Present jobs, a mark, then changes; a job that stops matching is shown once more."""
     await submitted(live, spec(name="a"), spec(name="b"))
     wanted = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=wanted))
@@ -164,7 +166,8 @@ async def test_watching_shows_what_is_there_and_then_every_change(live: Live) ->
     await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_HOLD))
     event = await watch.read()
     assert (event.job.id, event.job.state, event.present) == ("1", pb.JOB_STATE_HELD, False)
-    await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_CANCEL))  # not of interest any more
+    # This change no longer matches the filter.
+    await live.jobs().CommandJob(Command(job="1", action=Command.ACTION_CANCEL))
     await submitted(live, spec(name="a"))
     event = await watch.read()
     assert (event.job.id, event.job.state) == ("3", pb.JOB_STATE_QUEUED)
@@ -173,7 +176,7 @@ async def test_watching_shows_what_is_there_and_then_every_change(live: Live) ->
 
 @with_daemon()
 async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
-    """Queued, running, completed: the end is seen though the lease that told of it is gone."""
+    """Queued, running, completed: the watcher sees the end although the lease is gone by then."""
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(skip_present=True))
     assert (await watch.read()).all_present
     await submitted(live, spec(steps=10.0))
@@ -190,7 +193,7 @@ async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
 
 @with_daemon(config=PeopleConfig(watchers_max=2))
 async def test_there_are_only_so_many_watchers(live: Live) -> None:
-    """The third is told to come back; who leaves makes room."""
+    """The third is refused until another one leaves."""
     watches = [live.jobs().WatchJobs(pb.WatchJobsRequest()) for _ in range(2)]
     for watch in watches:
         await watch.read()
@@ -207,8 +210,8 @@ async def test_there_are_only_so_many_watchers(live: Live) -> None:
 
 
 @with_daemon()
-async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
-    """Held, released, requeued, cancelled; an array by its id; what cannot be is FAILED_PRECONDITION."""
+async def test_jobs_are_commanded_singly_or_as_an_array(live: Live) -> None:
+    """Held, released, requeued, cancelled; an array by its id; an impossible command is FAILED_PRECONDITION."""
     await live.node("n1", gpus=4)
     await submitted(live, spec(array=[0, 1]), spec())
     jobs = live.jobs()
@@ -217,7 +220,8 @@ async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
     await jobs.CommandJob(Command(job="1_0", action=Command.ACTION_RELEASE))
     await live.run_job("2")
     drain = cluster_pb2.CommandNodeRequest(node="n1", action=cluster_pb2.CommandNodeRequest.ACTION_DRAIN)
-    await live.cluster().CommandNode(drain)  # or it would run again before anybody can look
+    # On a drained node the requeued job stays queued.
+    await live.cluster().CommandNode(drain)
     assert live.world.state.jobs["2"].state.value == "running"
     await jobs.CommandJob(Command(job="2", action=Command.ACTION_REQUEUE))
     states = {job.id: job.state.value for job in live.world.state.jobs.values()}
@@ -231,17 +235,21 @@ async def test_jobs_are_commanded_one_or_a_whole_array(live: Live) -> None:
 
 
 @with_daemon()
-async def test_an_explanation_is_for_people_and_programs(live: Live) -> None:
-    """A stable reason, words, and all of it as data."""
+async def test_an_explanation_is_for_users_and_programs(live: Live) -> None:
+    """A stable reason, a sentence, and all of it as data."""
     await submitted(live, spec())
-    said = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
-    assert (said.reason, said.state, said.details["reason"]) == ("no_nodes", pb.JOB_STATE_QUEUED, "no_nodes")
-    assert said.text in said.rendered
+    explanation = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
+    assert (explanation.reason, explanation.state, explanation.details["reason"]) == (
+        "no_nodes",
+        pb.JOB_STATE_QUEUED,
+        "no_nodes",
+    )
+    assert explanation.text in explanation.rendered
 
 
 @with_daemon()
 async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: Live) -> None:
-    """What the reader asked for is passed on; a reader who leaves is noticed; trouble is told as such."""
+    """The reader's wishes are passed on; a reader who leaves is noticed; trouble is UNAVAILABLE."""
     await submitted(live, spec())
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
     assert (problem.code, problem.reason) == (Code.UNAVAILABLE, "unavailable")
@@ -264,7 +272,7 @@ async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: 
 
 
 @with_daemon()
-async def test_what_nobody_foresaw_is_a_number_and_nothing_else(live: Live) -> None:
+async def test_an_unforeseen_error_shows_a_number_and_nothing_else(live: Live) -> None:
     """INTERNAL without a word of what happened inside; the log has it under the number."""
     live.nodes.trouble = RuntimeError("the secret path /etc/x")
     await live.node("n1")
@@ -277,13 +285,14 @@ async def test_what_nobody_foresaw_is_a_number_and_nothing_else(live: Live) -> N
 
 @with_daemon()
 async def test_ten_thousand_jobs_do_not_stop_the_loop(live: Live) -> None:
-    """While a list of 10,000 is made, everybody else has a turn every few milliseconds of work."""
+    """While a list of 10,000 is built, other calls have a turn every few milliseconds of work."""
     await submitted(live, *[spec(name=f"job-{i}", array=range(100)) for i in range(100)])
     pauses: list[float] = []
 
     async def beat() -> None:
         while True:
-            before_s = time.thread_time()  # what others do on this machine is not counted
+            # The thread's own time: other processes on this machine do not count.
+            before_s = time.thread_time()
             await asyncio.sleep(0)
             pauses.append(time.thread_time() - before_s)
 
@@ -291,4 +300,5 @@ async def test_ten_thousand_jobs_do_not_stop_the_loop(live: Live) -> None:
     page = await live.jobs().ListJobs(pb.ListJobsRequest(page_size=10_000, brief=True), timeout=DEADLINE_S)
     beating.cancel()
     assert (len(page.jobs), page.total) == (10_000, 10_000)
-    assert sorted(pauses)[-3] < 0.5  # on a slow machine; what it takes on a quiet one is in the benchmark
+    # The limit for a slow machine; a benchmark has the time on a quiet one.
+    assert sorted(pauses)[-3] < 0.5

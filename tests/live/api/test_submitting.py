@@ -1,4 +1,4 @@
-"""Submission over a real connection: what is taken, which field is refused, keys, limits, previews."""
+"""Submission over a real connection: accepted jobs, refused fields, keys, limits, previews."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.wire.job_view import stamp
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
+from tests.support.wording import Wording
 
 Launch, Code = pb.Launch, grpc.StatusCode
 
 
 def submit(*specs: pb.JobSpec, key: str = "") -> pb.SubmitJobsRequest:
-    """A submission."""
+    """Build a submission."""
     return pb.SubmitJobsRequest(specs=specs, idempotency_key=key)
 
 
 @with_daemon()
-async def test_jobs_are_taken_in_order_with_arrays_and_dependencies(live: Live) -> None:
-    """Ids come back in the order of the specs; an array is a job for each index; what was asked can be read."""
+async def test_jobs_are_accepted_in_order_with_arrays_and_dependencies(live: Live) -> None:
+    """Ids come back in the order of the specs; an array is a job for each index; the spec can be read back."""
     jobs = live.jobs("ann")
-    asked = spec(
+    array = spec(
         name="train", gpus=2, steps=10.5, array=[0, 3], labels={"disk": "ssd"}, weight=2.0, preemptible=False
     )
-    assert list((await jobs.SubmitJobs(submit(spec(), asked))).jobs) == ["1", "2_0", "2_3"]
+    assert list((await jobs.SubmitJobs(submit(spec(), array))).jobs) == ["1", "2_0", "2_3"]
     later = spec(after=[pb.Dependency(job="2", when=pb.Dependency.WHEN_ENDED)])
     await jobs.SubmitJobs(submit(later))
     kept = (await jobs.GetJob(pb.GetJobRequest(job="2_3"))).spec
@@ -43,7 +44,7 @@ async def test_jobs_are_taken_in_order_with_arrays_and_dependencies(live: Live) 
 
 
 @with_daemon()
-async def test_how_a_job_starts_comes_back_as_it_was_given(live: Live) -> None:
+async def test_a_launch_comes_back_unchanged(live: Live) -> None:
     """Every field of Launch survives the scheduler, which does not look inside."""
     launch = Launch(
         script="echo a\necho b",
@@ -129,39 +130,39 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @with_daemon()
 async def test_every_wrong_field_is_named(live: Live) -> None:
-    """INVALID_ARGUMENT, the path of the field, one line; nothing is taken of a submission with one wrong job."""
+    """INVALID_ARGUMENT, the path of the field, one line; a submission with one wrong job submits nothing."""
     jobs = live.jobs()
     for fields, field in WRONG:
         for place, specs in ((0, [spec(**fields)]), (1, [spec(), spec(**fields), spec()])):
-            found = await problem_of(jobs.SubmitJobs(submit(*specs)))
-            told = (Code.INVALID_ARGUMENT, "invalid", f"specs[{place}].{field}")
-            assert told == (found.code, found.reason, found.field), fields
-            assert "\n" not in found.text
-            assert len(found.text) < 300
-    found = await problem_of(jobs.SubmitJobs(submit()))
-    assert (found.code, found.field) == (Code.INVALID_ARGUMENT, "specs")
+            problem = await problem_of(jobs.SubmitJobs(submit(*specs)))
+            expected = (Code.INVALID_ARGUMENT, "invalid", f"specs[{place}].{field}")
+            assert expected == (problem.code, problem.reason, problem.field), fields
+            assert "\n" not in problem.text
+            assert len(problem.text) < 300
+    problem = await problem_of(jobs.SubmitJobs(submit()))
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "specs")
     assert live.world.state.jobs == {}
 
 
 @with_daemon()
 async def test_an_impossible_job_is_refused_at_once(live: Live) -> None:
-    """More GPUs than any type has, a type that is not there: refused with the field, not left waiting."""
+    """More GPUs than any type has, or an unknown type: refused with the field, not left waiting."""
     await live.node("n1", gpus=2)
     for fields, field in (({"gpus": 3}, "gpus"), ({"worker_types": ["a100"]}, "worker_types")):
-        found = await problem_of(live.jobs().SubmitJobs(submit(spec(**fields))))
-        assert (Code.INVALID_ARGUMENT, f"specs[0].{field}") == (found.code, found.field)
+        problem = await problem_of(live.jobs().SubmitJobs(submit(spec(**fields))))
+        assert (Code.INVALID_ARGUMENT, f"specs[0].{field}") == (problem.code, problem.field)
 
 
 @with_daemon()
 async def test_the_same_key_is_the_same_job(live: Live) -> None:
-    """Sent again: the same ids. With other specs: a clear error. Another person's key is another key."""
+    """Sent again, a key gives the same ids; with other specs an error. Each user has keys of their own."""
     ann, bob = live.jobs("ann"), live.jobs("bob")
     first = await ann.SubmitJobs(submit(spec(name="a"), key="k"))
     assert first == await ann.SubmitJobs(submit(spec(name="a"), key="k"))
-    found = await problem_of(ann.SubmitJobs(submit(spec(name="b"), key="k")))
-    told = (Code.ALREADY_EXISTS, "key_reused", "idempotency_key")
-    assert told == (found.code, found.reason, found.field)
-    assert "'k'" in found.text
+    problem = await problem_of(ann.SubmitJobs(submit(spec(name="b"), key="k")))
+    expected = (Code.ALREADY_EXISTS, "key_reused", "idempotency_key")
+    assert expected == (problem.code, problem.reason, problem.field)
+    assert "'k'" in problem.text
     assert list((await bob.SubmitJobs(submit(spec(name="b"), key="k"))).jobs) == ["2"]
     for key in ("x" * 257, "a\nb"):
         assert (await problem_of(ann.SubmitJobs(submit(spec(), key=key)))).field == "idempotency_key"
@@ -169,7 +170,7 @@ async def test_the_same_key_is_the_same_job(live: Live) -> None:
 
 @with_daemon()
 async def test_fifty_clients_race_one_key(live: Live) -> None:
-    """P2: whoever comes first, one job comes of it, and everybody learns the same id."""
+    """P2: fifty submissions with one key create one job, and all get its id."""
     clients = [live.jobs() for _ in range(50)]
     answers = await asyncio.gather(*(jobs.SubmitJobs(submit(spec(), key="race")) for jobs in clients))
     assert {"1"} == {job for answer in answers for job in answer.jobs}
@@ -177,7 +178,7 @@ async def test_fifty_clients_race_one_key(live: Live) -> None:
 
 
 def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_path: Path) -> None:
-    """P1, P2: what was answered is in the journal; a client whose answer was lost asks again, and gets the same job."""
+    """P1, P2: an answered submission is in the journal; a client that lost the answer retries, and gets that job."""
 
     async def story() -> None:
         with SqliteJournal(tmp_path / "journal.db") as journal:
@@ -196,12 +197,13 @@ def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_p
 
 
 class Failing(SqliteJournal):
-    """A journal that stops the process when it is to write a submission: before that, or after."""
+    """A journal that fails when it is to write a submission: before the write, or after."""
 
-    fails = ""  # "before" or "after" the write
+    # Either "before" or "after" the write, or never.
+    fails = ""
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Write, or not, and fail."""
+        """Write the facts, and fail as asked."""
         fails = self.fails if any(isinstance(fact, JobSubmitted) for fact in facts) else ""
         if fails == "before":
             raise OSError("the disk is gone")
@@ -214,7 +216,7 @@ class Failing(SqliteJournal):
 def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
     tmp_path: Path, fails: str, kept: bool
 ) -> None:
-    """P1, P2: nobody was answered; what was written is there afterwards, and a retry leads to one job either way."""
+    """P1, P2: the client got no answer; a written job is there afterwards, and a retry leads to one job either way."""
 
     async def story() -> None:
         with Failing(tmp_path / "journal.db") as journal:
@@ -237,8 +239,8 @@ def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
 
 
 @with_daemon(config=PeopleConfig(submission_jobs_max=4))
-async def test_one_submission_may_have_so_many_jobs(live: Live) -> None:
-    """An array counts by its members, because so many jobs are one piece of work in which nobody else has a turn."""
+async def test_jobs_of_one_submission_are_limited(live: Live, wording: Wording) -> None:
+    """An array counts by its members, as other calls wait while one submission is handled."""
     jobs = live.jobs()
     for specs, field in (
         ([spec(array=range(5))], "specs[0].array"),
@@ -247,19 +249,20 @@ async def test_one_submission_may_have_so_many_jobs(live: Live) -> None:
     ):
         problem = await problem_of(jobs.SubmitJobs(pb.SubmitJobsRequest(specs=specs)))
         assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, field)
-        assert "has 5 jobs; the limit for one submission is 4: send them in parts" in problem.text
-    taken = await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(array=range(3)), spec()]))
-    assert len(taken.jobs) == 4
+        assert ("5 jobs" in problem.text, " 4" in problem.text) == (True, True)
+        wording(problem.text)
+    accepted = await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(array=range(3)), spec()]))
+    assert len(accepted.jobs) == 4
 
 
 @with_daemon(config=PeopleConfig(jobs_unfinished_max=3))
-async def test_nobody_has_more_unfinished_jobs_than_allowed(live: Live) -> None:
-    """RESOURCE_EXHAUSTED with RetryInfo; others and retries are not touched; what ends makes room."""
+async def test_unfinished_jobs_of_a_user_are_limited(live: Live) -> None:
+    """RESOURCE_EXHAUSTED with RetryInfo; other users and retries are not limited; an ended job makes room."""
     ann = live.jobs("ann")
     await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
-    found = await problem_of(ann.SubmitJobs(submit(spec())))
-    assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
-    assert found.retry_s
+    problem = await problem_of(ann.SubmitJobs(submit(spec())))
+    assert (problem.code, problem.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
+    assert problem.retry_s
     await ann.SubmitJobs(submit(spec(array=[0, 1, 2]), key="k"))
     await live.jobs("bob").SubmitJobs(submit(spec()))
     await ann.CommandJob(pb.CommandJobRequest(job="1_1", action=pb.CommandJobRequest.ACTION_CANCEL))
@@ -267,13 +270,13 @@ async def test_nobody_has_more_unfinished_jobs_than_allowed(live: Live) -> None:
 
 
 @with_daemon(config=PeopleConfig(submissions_per_s=0.5, submissions_burst=2), clock=SetClock(1e9))
-async def test_nobody_submits_faster_than_allowed(live: Live) -> None:
+async def test_submissions_of_a_user_are_limited_in_rate(live: Live) -> None:
     """A burst, then the rate; the answer says when to come again."""
     jobs = live.jobs()
     await jobs.SubmitJobs(submit(spec(), spec()))
-    found = await problem_of(jobs.SubmitJobs(submit(spec())))
-    assert found.code == Code.RESOURCE_EXHAUSTED
-    assert found.retry_s == 2.0
+    problem = await problem_of(jobs.SubmitJobs(submit(spec())))
+    assert problem.code == Code.RESOURCE_EXHAUSTED
+    assert problem.retry_s == 2.0
     assert isinstance(live.world.clock, SetClock)
     live.world.clock.at_s += 2.0
     await jobs.SubmitJobs(submit(spec()))
@@ -281,7 +284,7 @@ async def test_nobody_submits_faster_than_allowed(live: Live) -> None:
 
 @with_daemon()
 async def test_a_message_that_is_too_large_is_refused(live: Live) -> None:
-    """100 MB are not read; the next call is answered as ever."""
+    """100 MB are not read, and the next call is answered as usual."""
     jobs = live.jobs()
     with pytest.raises(grpc.RpcError) as caught:
         await jobs.SubmitJobs(submit(spec(launch=Launch(script="x" * 100_000_000))))
@@ -290,11 +293,11 @@ async def test_a_message_that_is_too_large_is_refused(live: Live) -> None:
 
 
 @with_daemon()
-async def test_a_preview_takes_nothing(live: Live) -> None:
-    """Refused and why; where it could run, on which nodes, at which rate, and when: as a submission would find it."""
+async def test_a_preview_submits_nothing(live: Live) -> None:
+    """Refused and why; where it could run, on which nodes, at which rate, and when: as a submission would be judged."""
     await live.node("n1", gpus=2, worker_type="v100", labels={"disk": "ssd"})
     await live.node("n2", gpus=4, worker_type="a100")
-    asked = [
+    specs = [
         spec(rates={"v100": 5.0}, worker_types=["v100"]),
         spec(gpus=9),
         spec(labels={"disk": "ssd"}),
@@ -302,7 +305,7 @@ async def test_a_preview_takes_nothing(live: Live) -> None:
         spec(after=[pb.Dependency(job="3")]),
     ]
     fits, wide, picky, empty, after = (
-        await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=asked))
+        await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=specs))
     ).previews
     (place,) = fits.places
     assert (
@@ -320,26 +323,27 @@ async def test_a_preview_takes_nothing(live: Live) -> None:
 
 
 @with_daemon()
-async def test_a_scheduler_that_stops_says_so(live: Live) -> None:
-    """UNAVAILABLE, with a time to come again; what was acknowledged stays."""
+async def test_a_scheduler_that_stops_answers_unavailable(live: Live) -> None:
+    """The answer has a time to come again; acknowledged jobs stay."""
     await live.jobs().SubmitJobs(submit(spec()))
     live.world.stop()
-    found = await problem_of(live.jobs().SubmitJobs(submit(spec())))
-    assert (found.code, found.reason) == (Code.UNAVAILABLE, "stopping")
-    assert found.retry_s
+    problem = await problem_of(live.jobs().SubmitJobs(submit(spec())))
+    assert (problem.code, problem.reason) == (Code.UNAVAILABLE, "stopping")
+    assert problem.retry_s
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_the_last_one() -> None:
-    """Estimates, and what old journals hold, may lie beyond any calendar; they are shown all the same."""
+    """Estimates and old journals may hold times beyond any calendar; they are shown all the same."""
     assert stamp(1e308).ToDatetime().year == 9999
 
 
 @with_daemon()
-async def test_figures_that_no_job_has_are_refused_with_their_limits(live: Live) -> None:
-    """At once and by their field, whether or not there is a node to compare with."""
+async def test_impossible_figures_are_refused_with_their_limits(live: Live, wording: Wording) -> None:
+    """They are refused at once and by their field, whether or not there is a node to compare with."""
     late = spec(earliest_start_s=1e308)
     (preview,) = (await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=[late]))).previews
     assert preview.refused_field == "earliest_start_s"
-    found = await problem_of(live.jobs().SubmitJobs(submit(spec(cpus=1e-308))))
-    assert (found.code, found.field) == (Code.INVALID_ARGUMENT, "specs[0].cpus")
-    assert "is 1e-308, must be 0 or between 0.001 and 1,000,000" in found.text
+    problem = await problem_of(live.jobs().SubmitJobs(submit(spec(cpus=1e-308))))
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "specs[0].cpus")
+    assert all(figure in problem.text for figure in ("1e-308", "0.001", "1,000,000"))
+    wording(problem.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tarfile
 import threading
 from pathlib import Path
@@ -17,50 +18,52 @@ from scheduler.journal.store import SqliteJournal
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.data.backup import RESTORED, BackupError, backup, restore
 from tests.journal.samples import held, told, write
+from tests.support.wording import Wording
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory whose journal nobody has open."""
-    made = tmp_path / "data"
-    (made / "tls").mkdir(parents=True)
-    (made / "tls" / "ca.key").write_text("secret")
-    (made / "settings.json").write_text("abc")
-    write(made / "journal.db", told(30)).close()
-    return made
+    """A data directory whose journal is closed."""
+    data = tmp_path / "data"
+    (data / "tls").mkdir(parents=True)
+    (data / "tls" / "ca.key").write_text("secret")
+    (data / "settings.json").write_text("abc")
+    write(data / "journal.db", told(30)).close()
+    return data
 
 
-def test_there_and_back(folder: Path, tmp_path: Path):
-    """Records, keys and settings are what they were, for their owner alone."""
-    made = backup(folder, tmp_path / "b.tar.gz", "1.0")
-    assert (made.records, (tmp_path / "b.tar.gz").stat().st_mode & 0o777) == (30, 0o600)
+def test_a_restored_directory_is_the_one_that_was_backed_up(folder: Path, tmp_path: Path):
+    """Records, keys and settings are the same, readable by their owner alone."""
+    manifest = backup(folder, tmp_path / "b.tar.gz", "1.0")
+    assert (manifest.records, (tmp_path / "b.tar.gz").stat().st_mode & 0o777) == (30, 0o600)
     again = restore(tmp_path / "b.tar.gz", tmp_path / "new")
-    assert again.files == made.files
+    assert again.files == manifest.files
     assert (tmp_path / "new/tls/ca.key").read_text() == "secret"
     assert (tmp_path / "new/tls/ca.key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-    assert json.loads((tmp_path / "new" / RESTORED).read_text())["made_s"] == made.made_s
+    assert json.loads((tmp_path / "new" / RESTORED).read_text())["made_s"] == manifest.made_s
     with SqliteJournal(tmp_path / "new/journal.db") as journal:
         assert held(journal) == told(30)
 
 
-def test_while_the_daemon_runs(folder: Path, tmp_path: Path):
-    """It makes the archive itself, as of one moment; anybody else is told so."""
+def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording: Wording):
+    """It writes the archive as of one moment; another process is refused while the journal is open."""
     with SqliteJournal(folder / "journal.db") as journal:
         for now_s, facts in told(40)[30:]:
             journal.append(now_s, facts)
         assert backup(folder, tmp_path / "b.tar.gz", "1.0", journal=journal).records == 40
         journal.append(99.0, told(1)[0][1])
         assert backup(folder, tmp_path / "b.tar.gz", "1.0", journal=journal).records == 41
-        with pytest.raises(BackupError, match="is in use by process"):
+        with pytest.raises(BackupError) as refused:
             backup(folder, tmp_path / "b.tar.gz", "1.0")
+        wording(refused.value, folder=folder, pid=os.getpid())
     restore(tmp_path / "b.tar.gz", tmp_path / "new")
     with SqliteJournal(tmp_path / "new/journal.db", strict=True) as journal:
         assert len(held(journal)) == 41
 
 
 def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Page by page in a thread, beside records, snapshots, and what they cover going: what is in it is in order."""
+    """Copied page by page in a thread, beside records, snapshots and compaction: the copy is in order."""
     turns = threading.Semaphore(0)
     monkeypatch.setattr(store, "COPY_PAGES", 1)
     monkeypatch.setattr(store, "time", SimpleNamespace(sleep=lambda _: turns.acquire(timeout=20.0)))
@@ -71,7 +74,8 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
         for seq, (now_s, facts) in enumerate(records[400:], 401):
             journal.append(now_s, facts)
             if seq % 4 == 0:
-                turns.release()  # fewer than there are pages: it is not done before we are
+                # Fewer turns than there are pages, so that the copy ends after our writes.
+                turns.release()
             if seq % 100 == 0:
                 journal.write_snapshot(seq, b"a state")
                 journal.compact()
@@ -81,17 +85,17 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
         assert held(journal) == records[500:]
     with SqliteJournal(tmp_path / "copy.db", strict=True) as copy:
         assert (copy.last_seq, held(copy)) == (600, records[500:])
-        assert [one.seq for one in copy.snapshots()] == [600, 500]  # type: ignore[union-attr]
+        assert [snapshot.seq for snapshot in copy.snapshots()] == [600, 500]  # type: ignore[union-attr]
 
 
-def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
+def test_other_calls_have_their_turn_while_the_journal_is_copied(folder: Path):
     """And a caller who leaves does not pull the files away under the thread that copies."""
-    began, heard, done = threading.Event(), threading.Event(), []
+    began, served, done = threading.Event(), threading.Event(), []
 
     class Slow:
         def copy_to(self, path: Path, is_wanted: object) -> None:
             began.set()
-            assert heard.wait(20.0), "nobody else had a turn"
+            assert served.wait(20.0), "no other call had a turn"
             path.write_bytes(b"")
             done.append(path)
 
@@ -101,7 +105,7 @@ def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
         await asyncio.to_thread(began.wait, 20.0)
         asking.cancel()
         await asyncio.sleep(0)
-        heard.set()
+        served.set()
         with pytest.raises(asyncio.CancelledError):
             await asking
 
@@ -110,23 +114,24 @@ def test_others_have_their_turn_while_the_journal_is_copied(folder: Path):
     assert not list(folder.glob("backup-*"))
 
 
-def test_a_backup_nobody_waits_for_ends_before_its_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """A caller may leave, and the scheduler stop, in the middle of it: the copying ends, then they take the rest."""
-    began, left, there = threading.Event(), threading.Event(), []
+def test_a_cancelled_backup_ends_before_its_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """The caller may leave, and the scheduler stop, in the middle: the copying ends first, then its files go."""
+    began, cancelled, copies = threading.Event(), threading.Event(), []
 
     def pause(_: float) -> None:
         began.set()
-        assert left.wait(20.0), "nobody left"
-        there.append(list(folder.glob("backup-*/journal.db")))
+        assert cancelled.wait(20.0), "the caller did not leave"
+        copies.append(list(folder.glob("backup-*/journal.db")))
 
     async def story() -> None:
         parts = UpkeepService(journal, folder, "1.0").Backup(pb.BackupRequest(), None)  # type: ignore[arg-type]
         asking = asyncio.ensure_future(anext(parts))
         await asyncio.to_thread(began.wait, 20.0)
-        for _ in range(2):  # by the caller, and by the port that closes
+        # Cancelled by the caller, and by the port that closes.
+        for _ in range(2):
             asking.cancel()
             await asyncio.sleep(0)
-        left.set()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await asking
         await asyncio.get_running_loop().shutdown_default_executor()
@@ -135,22 +140,26 @@ def test_a_backup_nobody_waits_for_ends_before_its_files_go(folder: Path, monkey
     monkeypatch.setattr(store, "time", SimpleNamespace(sleep=pause))
     with SqliteJournal(folder / "journal.db") as journal:
         asyncio.run(story())
-    assert [len(found) for found in there] == [1], "one more step at most, and its file was there"
+    assert [len(files) for files in copies] == [1], "one more step at most, and its file is still there"
     assert not list(folder.glob("backup-*"))
 
 
-def test_nothing_to_back_up(tmp_path: Path):
-    """A directory that is none of ours is named, and no archive is left."""
-    with pytest.raises(BackupError, match=r"no journal.db in .*: name the data directory"):
+def test_a_directory_without_a_journal_is_not_backed_up(tmp_path: Path, wording: Wording):
+    """The error names the directory, and no archive is left."""
+    with pytest.raises(BackupError, match=r"journal\.db") as refused:
         backup(tmp_path, tmp_path / "b.tar.gz", "1.0")
+    wording(refused.value, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_in_use_is_not_overwritten(folder: Path, tmp_path: Path):
-    """What is there stays there."""
+def test_a_directory_in_use_is_not_overwritten(folder: Path, tmp_path: Path, wording: Wording):
+    """Files that are there stay there."""
     backup(folder, tmp_path / "b.tar.gz", "1.0")
-    with pytest.raises(BackupError, match="is not empty: move it away first"):
+    before = sorted(path.name for path in folder.rglob("*"))
+    with pytest.raises(BackupError) as refused:
         restore(tmp_path / "b.tar.gz", folder)
+    wording(refused.value, folder=folder)
+    assert sorted(path.name for path in folder.rglob("*")) == before
 
 
 def test_an_older_archive_stays_when_the_new_one_fails(folder: Path, tmp_path: Path):
@@ -166,7 +175,7 @@ def test_an_older_archive_stays_when_the_new_one_fails(folder: Path, tmp_path: P
 
 
 def tampered(archive: Path, change: str) -> None:
-    """Rewrite an archive: flip a byte, drop or add a member."""
+    """Rewrite an archive: change a byte, drop or add a member."""
     with tarfile.open(archive, "r:gz") as tar:
         members = [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
     with tarfile.open(archive, "w:gz") as tar:
@@ -191,27 +200,30 @@ def tampered(archive: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "culprit"),
     [
-        ("drop", "settings.json is missing"),
-        ("flip", "settings.json is damaged"),
-        ("newer", "made by a newer Gavel"),
-        ("escape", r"holds '../evil', which its manifest does not"),
-        ("link", "which its manifest does not"),
+        ("drop", "settings.json"),
+        ("flip", "settings.json"),
+        ("newer", "newer"),
+        ("escape", "../evil"),
+        ("link", "settings.json"),
     ],
 )
-def test_an_altered_archive_restores_nothing(folder: Path, tmp_path: Path, change: str, message: str):
-    """Whatever was done to it, there is no half-restored directory."""
+def test_an_altered_archive_restores_nothing(
+    folder: Path, tmp_path: Path, change: str, culprit: str, wording: Wording
+):
+    """However it was altered, no half-restored directory is left."""
     backup(folder, tmp_path / "b.tar.gz", "1.0")
     tampered(tmp_path / "b.tar.gz", change)
-    with pytest.raises(BackupError, match=message):
+    with pytest.raises(BackupError, match=culprit) as refused:
         restore(tmp_path / "b.tar.gz", tmp_path / "new")
+    wording(refused.value, folder=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "data"]
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_a_file_that_is_no_archive(folder: Path, tmp_path: Path, content: bytes | None):
-    """Empty, something else, cut off."""
+def test_a_file_that_is_no_archive_is_not_restored(folder: Path, tmp_path: Path, content: bytes | None):
+    """An empty file, another file, and one that was cut off are refused."""
     archive = tmp_path / "b.tar.gz"
     backup(folder, archive, "1.0")
     archive.write_bytes(archive.read_bytes()[:-200] if content is None else content)

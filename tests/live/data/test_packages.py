@@ -1,4 +1,4 @@
-"""Packed work directories: sent whole, kept under their hash, read back, and removed when nobody needs them."""
+"""Packed work directories: sent whole, kept under their hash, read back, and removed when no job needs them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_ke
 
 
 def packed(name: bytes, size: int = 0) -> bytes:
-    """An archive of one file; a comment in its header makes it of exactly this size."""
+    """An archive of one file; with `size`, a comment in its header makes it exactly this large."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as file:
         file.addfile(tarfile.TarInfo(name.decode()))
@@ -40,7 +40,7 @@ def packed(name: bytes, size: int = 0) -> bytes:
 
 
 def digest_of(data: bytes) -> str:
-    """Its name."""
+    """The digest that names these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -57,14 +57,14 @@ def left_over(live: Live) -> list[str]:
 
 @with_daemon()
 async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
-    """Found after it was sent, readable, and then a job may name it; sending it again does no harm."""
+    """A sent package is found and readable, and a job may name it; sending it again does no harm."""
     data = packed(b"archive")
     digest, jobs = digest_of(data), live.jobs()
     assert list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present) == []
     for _ in range(2):
         assert len(data) == (await jobs.UploadPackage(pieces(data))).size_bytes
-    asked = pb.FindPackagesRequest(digests=[digest, "../x", ""])
-    assert [digest] == list((await jobs.FindPackages(asked)).present)
+    request = pb.FindPackagesRequest(digests=[digest, "../x", ""])
+    assert [digest] == list((await jobs.FindPackages(request)).present)
     assert data == b"".join([piece async for piece in live.people.packages.read(digest)])
     job = spec(launch=pb.Launch(command=["x"], upload=digest, workdir="src"))
     await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[job]))
@@ -75,8 +75,8 @@ async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
 
 
 @with_daemon(config=SMALL)
-async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
-    """Another content than the name says, no name, a bad one, too large, no space: refused, and no file is left."""
+async def test_a_refused_upload_leaves_nothing_behind(live: Live) -> None:
+    """Other content than the digest says, no digest, a bad one, too large, no space: refused, and no file is left."""
     jobs = live.jobs()
     for sent, field in (
         (pieces(packed(b"abc"), digest_of(b"abd")), "data"),
@@ -98,7 +98,7 @@ async def test_what_is_not_right_leaves_nothing_behind(live: Live) -> None:
 
 
 def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    """Anywhere: in the packed bytes, in their checksum, or before it was packed; and what is no archive."""
+    """Cut off anywhere: in the packed bytes, in their checksum, or before packing; or no archive at all."""
     packages = Packages(tmp_path, PeopleConfig())
     whole = packed(b"a", 900)
     tar = gzip.decompress(whole)
@@ -120,8 +120,8 @@ def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     packages.close()
 
 
-def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next piece has to come in time; otherwise the upload is over, and nothing is left of it."""
+def test_an_upload_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the next piece does not come in time, the upload ends, and no file of it is left."""
     monkeypatch.setattr(module, "PIECE_S", 0.01)
     packages = Packages(tmp_path, SMALL)
 
@@ -135,23 +135,24 @@ def test_who_stops_sending_gives_their_place_up(tmp_path: Path, monkeypatch: pyt
     packages.close()
 
 
-def test_an_upload_that_is_left_writes_into_no_other_file(
+def test_a_cancelled_upload_writes_into_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may come late: its file stays open until then, so that no other one has got its number."""
+    """Its thread may write late: its file stays open until then, so that no other file gets its descriptor."""
     began, left, write = threading.Event(), threading.Event(), module._write
     (tmp_path / "packages").mkdir()
     packages, journal = Packages(tmp_path / "packages", SMALL), tmp_path / "journal"
 
-    def late(*given: Any) -> None:
+    def late(*arguments: Any) -> None:
         began.set()
         assert left.wait(DEADLINE_S)
-        write(*given)
+        write(*arguments)
 
     async def story() -> None:
         sending = asyncio.create_task(packages.receive(pieces(b"some bytes")))
         assert await asyncio.to_thread(began.wait, DEADLINE_S)
-        for _ in range(2):  # by the caller, and by the port that closes
+        # Cancelled by the caller, and by the port that closes.
+        for _ in range(2):
             sending.cancel()
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -167,8 +168,8 @@ def test_an_upload_that_is_left_writes_into_no_other_file(
     packages.close()
 
 
-def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) -> None:
-    """What an unfinished job names stays; so does what is young; the rest goes."""
+def test_packages_that_no_job_names_are_removed_after_a_while(tmp_path: Path) -> None:
+    """A package that an unfinished job names stays, and so does a young one; others go."""
     packages = Packages(tmp_path, SMALL)
 
     async def story() -> None:
@@ -185,7 +186,7 @@ def test_packages_that_nobody_names_are_removed_after_a_while(tmp_path: Path) ->
 
 
 def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
-    """What is on its way counts: two that fit alone, and not together, do not both come in."""
+    """Bytes under way count: of two uploads that fit alone but not together, one is refused."""
     packages = Packages(tmp_path, SMALL)
 
     async def story() -> None:
@@ -208,8 +209,8 @@ def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
     packages.close()
 
 
-def test_a_package_that_is_about_to_be_named_is_kept(tmp_path: Path) -> None:
-    """Whoever found it has time to submit the job, however old it is."""
+def test_a_package_that_a_client_found_is_kept_for_a_while(tmp_path: Path) -> None:
+    """The client has time to submit its job, however old the package is."""
     packages = Packages(tmp_path, SMALL)
     asyncio.run(packages.receive(pieces(packed(b"old"))))
     (path,) = tmp_path.iterdir()
@@ -221,8 +222,8 @@ def test_a_package_that_is_about_to_be_named_is_kept(tmp_path: Path) -> None:
     packages.close()
 
 
-def test_links_are_not_followed_and_remains_are_removed(tmp_path: Path) -> None:
-    """A link in the directory is no package; a directory that is a link is refused; half an upload is thrown away."""
+def test_links_are_not_followed_and_partial_uploads_are_removed(tmp_path: Path) -> None:
+    """A link in the directory is no package; a directory that is a link is refused; half an upload is removed."""
     (tmp_path / "secret").write_text("x")
     folder = tmp_path / "packages"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The books of GPU time: exact over restarts, crashes and a lost file; by day; with what runs now."""
+"""The books of GPU time: exact over restarts, crashes and a lost file; by day; with running jobs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 MIDNIGHT_S = 20_000 * DAY_S
 
 
-async def used(live: Live, **asked: Any) -> dict[str, tuple[dict[str, float], float, int, int, int]]:
-    """Usage, by whom it is of."""
-    usage = await live.cluster().GetUsage(pb.GetUsageRequest(**asked))
+async def used(live: Live, **query: Any) -> dict[str, tuple[dict[str, float], float, int, int, int]]:
+    """Return the usage, by the name that it is grouped by."""
+    usage = await live.cluster().GetUsage(pb.GetUsageRequest(**query))
     return {row.who: (dict(row.gpu_s), row.cost, row.jobs, row.completed, row.failed) for row in usage.rows}
 
 
 async def lived(live: Live) -> None:
-    """Two jobs: one has completed after 100 s on two GPUs, one has failed after 50 s on one."""
+    """Let two jobs run: one completes after 100 s on two GPUs, one fails after 50 s on one."""
     await live.node("n1", gpus=3)
-    live.world.state.prices["v100"] = 36.0  # a hundredth per GPU second
-    asked = [
+    # One GPU second costs a hundredth.
+    live.world.state.prices["v100"] = 36.0
+    specs = [
         spec(gpus=2, tenant="org/a", job_type="cnn", steps=10.0),
         spec(user="bob", tenant="org/b", job_type="cnn", steps=10.0),
     ]
-    await live.jobs("ann").SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=asked))
+    await live.jobs("ann").SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=specs))
     first, second = await live.run_job("1"), await live.run_job("2")
     live.world.clock.at_s += 100.0  # type: ignore[attr-defined]
     await live.report("n1", exits=(Exit(first, "finished", 10.0, 10.0, 90.0, 100.0),))
@@ -67,7 +68,7 @@ def test_usage_is_counted_by_user_tenant_and_job_type(tmp_path: Path) -> None:
 
 
 def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path) -> None:
-    """Booked before, in between or not at all: each GPU second once. A lost file is made again from the jobs."""
+    """Whenever it was booked, each GPU second counts once. A lost file is built again from the jobs."""
     journal = MemoryJournal()
 
     async def run() -> None:
@@ -89,10 +90,10 @@ def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path)
 def test_a_full_disk_at_the_end_costs_no_time_and_hides_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that ends then ends as it would; the next one books what could not be booked."""
+    """A daemon that stops then stops as usual; the next one books the rest."""
     journal = MemoryJournal()
 
-    def full(self: Usage, found: Any) -> None:
+    def full(self: Usage, rows: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async def run() -> None:
@@ -107,7 +108,7 @@ def test_a_full_disk_at_the_end_costs_no_time_and_hides_no_reason(
 
 
 def test_time_over_midnight_is_booked_on_both_days(tmp_path: Path) -> None:
-    """100 s that end 40 s after midnight: 60 on the one day, 40 on the other."""
+    """100 s that end 40 s after midnight: 60 on one day, 40 on the next."""
 
     async def run() -> None:
         async with story(tmp_path, MIDNIGHT_S - 60.0) as live:
@@ -122,8 +123,8 @@ def test_time_over_midnight_is_booked_on_both_days(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_runs_is_counted_up_to_now(tmp_path: Path) -> None:
-    """A lease that is not over yet counts with what it has had."""
+def test_a_running_job_is_counted_up_to_now(tmp_path: Path) -> None:
+    """A lease that is not over counts with the time that it has had."""
 
     async def run() -> None:
         async with story(tmp_path) as live:
@@ -138,7 +139,7 @@ def test_what_runs_is_counted_up_to_now(tmp_path: Path) -> None:
 
 @with_daemon()
 async def test_times_that_make_no_sense_are_refused(live: Live) -> None:
-    """The end is after the beginning; a question by nothing known is named."""
+    """An end before its beginning and an unknown grouping are refused by their field."""
     wrong = pb.GetUsageRequest(since=stamp(10.0), until=stamp(5.0))
     assert (await problem_of(live.cluster().GetUsage(wrong))).field == "until"
     problem = await problem_of(live.cluster().GetUsage(pb.GetUsageRequest(by=9)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Logs for programs: what a line is about can be asked for without reading its sentence."""
+"""Logs for programs: a program finds a line's subject without parsing its sentence."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from scheduler.live.log.format import JsonLines, log_to
 from scheduler.solving import answer
 from tests.support.desk import Desk, exited, job, node
 from tests.support.linked import Scheduler, story
+from tests.support.wording import Wording
 from worker_agent.core.messages import Order
 from worker_agent.log import JsonLines as AgentJsonLines
 from worker_agent.log import log_to_stderr
@@ -40,7 +41,7 @@ from worker_agent.shim.deadlines import Deadlines
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """The root logger, as it was before."""
+    """The root logger, restored afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield root
@@ -49,19 +50,21 @@ def root() -> Iterator[logging.Logger]:
 
 
 def of_daemon(stream: io.StringIO) -> None:
-    """The daemon's log goes there."""
+    """Send the daemon's log to this stream."""
     log_to(stream, "info", True)
 
 
 def of_agent(stream: io.StringIO) -> None:
-    """The agent's log goes there."""
+    """Send the agent's log to this stream."""
     log_to_stderr("info", True)
     logging.getLogger().handlers[0].setStream(stream)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("begin", [of_daemon, of_agent])
-def test_what_a_line_names_is_a_field(root: logging.Logger, begin: Callable[[io.StringIO], None]) -> None:
-    """In the sentence and beside it; nothing that is named takes the place of what every line has."""
+def test_a_value_in_a_line_is_also_a_field(
+    root: logging.Logger, begin: Callable[[io.StringIO], None]
+) -> None:
+    """The value is in the sentence and beside it; no value replaces a field that every line has."""
     stream = io.StringIO()
     begin(stream)
     logging.getLogger("x").warning("job %(job)s: %(error)s", {"job": "7", "error": OSError("no"), "level": 3})
@@ -71,12 +74,12 @@ def test_what_a_line_names_is_a_field(root: logging.Logger, begin: Callable[[io.
 
 
 def test_the_daemon_names_nodes(root: logging.Logger) -> None:
-    """One that has joined, and one that is sent away."""
+    """For a node that has joined, and for one that is dismissed."""
     stream = io.StringIO()
     of_daemon(stream)
 
     @story
-    async def told() -> None:
+    async def link_two() -> None:
         async with Scheduler() as scheduler:
             async with scheduler.peer("n1") as peer:
                 await peer.join()
@@ -86,7 +89,7 @@ def test_the_daemon_names_nodes(root: logging.Logger) -> None:
                 )
                 await peer.next("goodbye")
 
-    told()
+    link_two()
     lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
     joined = next(line for line in lines if "is linked from" in line["message"])
     away = next(line for line in lines if "is sent away" in line["message"])
@@ -111,8 +114,10 @@ def test_agent_and_scheduler_write_the_same_lines() -> None:
     assert len({tuple(format.format(line) for line in lines) for format in formats}) == 1
 
 
-def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run whose directory cannot be written to."""
+def test_the_agent_names_job_and_lease(
+    root: logging.Logger, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """For a run whose directory cannot be written to."""
 
     def full(*_: object) -> None:
         raise OSError("no space left")
@@ -124,12 +129,12 @@ def test_the_agent_names_job_and_lease(root: logging.Logger, monkeypatch: pytest
     run.directory = object()  # type: ignore[assignment]
     assert not run.write_lease()
     line = json.loads(stream.getvalue())
-    assert line["message"] == "job 7, lease 9: lease.json cannot be written: no space left"
+    wording(line["message"])
     assert (line["job"], line["lease"], line["attempt"]) == ("7", "9", 2)
 
 
-def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
-    """A line with fields for each end of a job, each change by a person, each answer that came too late."""
+def test_changes_and_late_answers_are_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A line with fields for each end of a job, each change by a user, each answer of the solver that came too late."""
     desk, questions = Desk(node("n1")), list[Solve]()
     lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
     changes.on_end = lines.job_ended
@@ -164,7 +169,7 @@ def test_what_happened_is_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -
 
 
 def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """One that completed, too; and one that is cancelled while it runs, with the time of that attempt."""
+    """For a job that completed, and for one that was cancelled while it ran, with the time of that attempt."""
     desk = Desk(node("n1"))
     first, second = desk.run(job(name="chat"), job(name="vision"))
     lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
@@ -181,14 +186,14 @@ def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> No
     happen(desk.report(exits=(done,)))
     happen(desk.tell(desk.now_s + 20.0, JobCommand(job="2", action="cancel", user="ada")))
     happen(desk.report(exits=(exited(second, ran_s=ran_s),)))
-    told: list[Any] = [record.args for record in caplog.records]
-    assert [(line["job"], line["state"], line["run_s"]) for line in told] == [
+    ends: list[Any] = [record.args for record in caplog.records]
+    assert [(line["job"], line["state"], line["run_s"]) for line in ends] == [
         ("1", "completed", 7.0),
         ("2", "cancelled", ran_s),
     ]
 
 
-def test_an_answer_in_time_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_in_time_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The round was planned with it."""
     desk = Desk(node("n1"))
     lines = EventLines(desk.core.state)

@@ -1,4 +1,4 @@
-"""What gRPC says: in our words and our form, few lines of it, and with the address where that can be known."""
+"""gRPC's own log: in our words and our form, few lines of it, and with the address where that can be known."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ CORE = "I1122 11:32:44.753823   14405 ssl_transport_security.cc:2563] Handshake 
         ("error:1:something new", "something new"),
     ],
 )
-def test_a_failed_handshake_is_said_in_words(reason, words) -> None:
-    """What is missing on the other side; what we do not know as the core says it."""
+def test_a_failed_handshake_is_explained(reason, words) -> None:
+    """The line says what the other side lacks; an unknown error keeps the words of gRPC's core."""
     level, text = record_of(CORE.format(reason)) or (0, "")
     assert (level, words in text, "ssl_transport" in text) == (logging.WARNING, True, False)
 
 
 def test_other_lines_keep_their_level_and_place() -> None:
-    """An error of the core is an error; what is not of the core is nobody's record."""
+    """An error of the core is an error; a line that is not the core's becomes no record."""
     assert record_of("E1122 11:32:44.753823   14405 tcp.cc:12] Too many files") == (
         logging.ERROR,
         "Too many files (tcp.cc:12)",
@@ -54,7 +54,7 @@ def test_other_lines_keep_their_level_and_place() -> None:
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
 def test_hosts_come_from_the_table_of_the_kernel() -> None:
-    """Those whose connections to our ports we have ended, once each; those that ended theirs are no suspects."""
+    """Hosts whose connections to our ports we have closed, once each; those that closed theirs are no suspects."""
     row = "   1: 0100007F:{} {}:{} {} 00000000:00000000 00:00000000 00000000     0        0 12345"
     rows = [
         row.format("1B9E", "0500000A", "C350", "06"),
@@ -88,7 +88,7 @@ def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
 
 
 def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
-    """The next one says how many were left out; ours are all written; texts that are no UTF-8 have no traceback."""
+    """The next one counts those left out; our own lines are all written; bytes that are no UTF-8 cause no traceback."""
     clock = [0.0]
     sparing = Sparing(lambda: clock[0])
 
@@ -117,7 +117,7 @@ def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
 
 
 def test_a_plain_client_at_a_port_with_tls_is_one_line_of_our_log(tmp_path: Path) -> None:
-    """However often it tries: one JSON object with what is missing and where it came from, and none of the core's."""
+    """However often it tries: one JSON object with the remedy and the client's address, and no line of the core."""
     with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
         for _ in range(3):
             _refused(served.address)

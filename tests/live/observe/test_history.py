@@ -1,4 +1,4 @@
-"""Ended jobs are kept in history.db, and the scheduler forgets them: people see, wait for and build on them."""
+"""The scheduler forgets ended jobs and history.db keeps them: users see them, wait for them and depend on them."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def story(folder: Path, **options: Any) -> Live:
 
 
 async def passes(live: Live, time_s: float) -> None:
-    """Time passes, and what is old is forgotten."""
+    """Let time pass, and old jobs be forgotten."""
     live.world.clock.at_s += time_s  # type: ignore[attr-defined]
     await live.people.historian.forget()
 
 
 async def submitted(live: Live, *specs: pb.JobSpec, key: str = "", user: str = "ann") -> list[str]:
-    """Jobs by their ids."""
-    asked = pb.SubmitJobsRequest(specs=specs, idempotency_key=key)
-    return list((await live.jobs(user).SubmitJobs(asked)).jobs)
+    """Submit these jobs, and return their ids."""
+    request = pb.SubmitJobsRequest(specs=specs, idempotency_key=key)
+    return list((await live.jobs(user).SubmitJobs(request)).jobs)
 
 
 async def cancelled(live: Live, *jobs: str) -> None:
-    """Ended by a person, one after the other, a second apart."""
+    """Cancel these jobs as a user, one after the other, a second apart."""
     for job in jobs:
         live.world.clock.at_s += 1.0  # type: ignore[attr-defined]
         await live.jobs().CommandJob(Command(job=job, action=Command.ACTION_CANCEL))
 
 
 async def lived(live: Live) -> None:
-    """Job 1 has completed on n1, job 2 was cancelled, and an array of two, 3, too; job 4 waits."""
+    """Let job 1 complete on n1, job 2 and the array 3 of two be cancelled; jobs 4 and 5 wait."""
     await live.node("n1", gpus=1)
     await submitted(live, spec(name="done", job_type="cnn", steps=10.0), key="k")
     lease = await live.run_job("1")
@@ -64,18 +64,19 @@ async def lived(live: Live) -> None:
     await cancelled(live, "2", "3")
     await submitted(live, spec(name="next", job_type="cnn", steps=10.0))
     live.world.clock.at_s += 400.0  # type: ignore[attr-defined]
-    live.world.tell(Woke(what="tick"))  # the next allocation lets go of job 1
+    # The next allocation drops job 1.
+    live.world.tell(Woke(what="tick"))
     await live.until(lambda: "1" not in live.world.state.shares.job_row)
 
 
-async def ended(live: Live, **asked: Any) -> list[str]:
-    """Ids of ended jobs, as listed."""
-    filter_ = pb.JobFilter(**{"ended": True, **asked})
+async def ended(live: Live, **filters: Any) -> list[str]:
+    """Return the ids of ended jobs, as listed."""
+    filter_ = pb.JobFilter(**{"ended": True, **filters})
     return [job.id for job in (await live.jobs().ListJobs(pb.ListJobsRequest(filter=filter_))).jobs]
 
 
-def told(test: Any, folder: Path, **options: Any) -> None:
-    """Run a test beside a daemon on which all that has happened."""
+def after_all_that(test: Any, folder: Path, **options: Any) -> None:
+    """Run a test on a daemon on which all of this has happened."""
 
     async def run() -> None:
         async with story(folder, **options) as live:
@@ -85,13 +86,13 @@ def told(test: Any, folder: Path, **options: Any) -> None:
     asyncio.run(run())
 
 
-def test_what_is_forgotten_is_shown_as_before(tmp_path: Path) -> None:
-    """P14: the state lets go of what ended a day ago; show, list, explain and commands answer as before it did."""
+def test_a_forgotten_job_is_shown_as_before(tmp_path: Path) -> None:
+    """P14: the state drops jobs a day after their end; show, list, explain and commands answer as before."""
 
     async def test(live: Live) -> None:
         jobs, state = live.jobs(), live.world.state
         before = {name: await jobs.GetJob(pb.GetJobRequest(job=name)) for name in ("1", "2", "3_0", "3_1")}
-        said = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
+        explained = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
         assert (list(before["1"].nodes), dict(before["1"].gpu_s)) == (["n1"], {"v100": 100.0})
         await passes(live, DAY_S / 2)
         assert len(state.jobs) == 6
@@ -101,7 +102,10 @@ def test_what_is_forgotten_is_shown_as_before(tmp_path: Path) -> None:
         for name, job in before.items():
             assert await jobs.GetJob(pb.GetJobRequest(job=name)) == job
         now = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
-        assert (now.reason, now.text.partition(",")[2]) == (said.reason, said.text.partition(",")[2])
+        assert (now.reason, now.text.partition(",")[2]) == (
+            explained.reason,
+            explained.text.partition(",")[2],
+        )
         problem = await problem_of(jobs.CommandJob(Command(job="3", action=Command.ACTION_HOLD)))
         assert (problem.code, problem.reason) == (Code.FAILED_PRECONDITION, "refused")
         listed = await jobs.ListJobs(pb.ListJobsRequest(filter=pb.JobFilter(jobs=["3", "1", "4"])))
@@ -110,11 +114,11 @@ def test_what_is_forgotten_is_shown_as_before(tmp_path: Path) -> None:
         problem = await problem_of(jobs.GetJob(pb.GetJobRequest(job="77")))
         assert problem.code == Code.NOT_FOUND
 
-    told(test, tmp_path)
+    after_all_that(test, tmp_path)
 
 
 def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
-    """Forgotten or not, latest end first, in pages, by whatever they are filtered."""
+    """Forgotten or not, latest end first, in pages, under every filter."""
 
     async def test(live: Live) -> None:
         for _ in range(2):
@@ -128,8 +132,8 @@ def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
             await passes(live, 2 * DAY_S)
         filter_, pages, token = pb.JobFilter(ended=True), [], ""
         for _ in range(4):
-            asked = pb.ListJobsRequest(filter=filter_, page_size=1, page_token=token, brief=True)
-            page = await live.jobs().ListJobs(asked)
+            request = pb.ListJobsRequest(filter=filter_, page_size=1, page_token=token, brief=True)
+            page = await live.jobs().ListJobs(request)
             pages += [job.id for job in page.jobs]
             token = page.next_page_token
         assert (pages, token) == (["3_1", "3_0", "2", "1"], "")
@@ -138,11 +142,11 @@ def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
         )
         assert problem.code == Code.INVALID_ARGUMENT
 
-    told(test, tmp_path)
+    after_all_that(test, tmp_path)
 
 
-def test_jobs_can_come_after_what_is_forgotten(tmp_path: Path) -> None:
-    """What completed long ago is no obstacle; what was cancelled is refused in words; who watches sees the end."""
+def test_jobs_can_depend_on_forgotten_ones(tmp_path: Path) -> None:
+    """A completed job is no obstacle, a cancelled one is refused with its state, and a watcher sees the end."""
 
     async def test(live: Live) -> None:
         await passes(live, 2 * DAY_S)
@@ -159,11 +163,11 @@ def test_jobs_can_come_after_what_is_forgotten(tmp_path: Path) -> None:
             assert event.job.state == pb.JOB_STATE_COMPLETED
             break
 
-    told(test, tmp_path)
+    after_all_that(test, tmp_path)
 
 
 def test_a_key_outlives_its_jobs_for_a_while(tmp_path: Path) -> None:
-    """P2: the same submission again has the same ids, until its key is older than `keep_keys_s`."""
+    """P2: the same submission again gets the same ids, until its key is older than `keep_keys_s`."""
 
     async def test(live: Live) -> None:
         again = spec(name="done", job_type="cnn", steps=10.0)
@@ -174,11 +178,11 @@ def test_a_key_outlives_its_jobs_for_a_while(tmp_path: Path) -> None:
         assert live.world.state.requests == {}
         assert await submitted(live, again, key="k") == ["6"]
 
-    told(test, tmp_path)
+    after_all_that(test, tmp_path)
 
 
-def test_nothing_is_forgotten_that_is_not_written(tmp_path: Path) -> None:
-    """A full disk, say: the state keeps all of it, the scheduler goes on, and later it is made up for."""
+def test_a_job_is_forgotten_only_when_it_is_written(tmp_path: Path) -> None:
+    """When the disk is full, the state keeps all jobs and the scheduler goes on; later the book catches up."""
 
     async def test(live: Live) -> None:
         book = live.people.book
@@ -191,21 +195,21 @@ def test_nothing_is_forgotten_that_is_not_written(tmp_path: Path) -> None:
         await passes(live, 0.0)
         assert sorted(live.world.state.jobs) == ["4", "5"]
 
-    told(test, tmp_path)
+    after_all_that(test, tmp_path)
 
 
 def _fails(rows: Any) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_a_lost_book_is_made_again_of_what_the_state_has(tmp_path: Path) -> None:
-    """Deleted or damaged, it is complete again with the jobs that are not forgotten; a warning names what is lost."""
+def test_a_lost_book_is_built_again_from_the_state(tmp_path: Path) -> None:
+    """Deleted or damaged, it gets all jobs that are not forgotten; a warning names the file."""
     journal = MemoryJournal()
 
     async def test(live: Live) -> None:
         assert await ended(live) == ["3_1", "3_0", "2", "1"]
 
-    told(test, tmp_path, journal=journal)
+    after_all_that(test, tmp_path, journal=journal)
     for path in tmp_path.glob("history.db*"):
         path.unlink()
     (tmp_path / "history.db").write_bytes(b"no database" * 1000)

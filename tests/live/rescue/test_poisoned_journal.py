@@ -1,10 +1,11 @@
-"""P13 in recovery: what a journal holds cannot keep the daemon from starting, and users can do away with it.
+"""P13 in recovery: no journal keeps the daemon from starting, and users can remove what fails.
 
 The poison is put into the journal as facts, and the fault into the code that meets it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,10 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.launch import Launch
 from tests.support.daemon_thread import DaemonThread
+from tests.support.wording import Wording
 
-POISON = 0.125  # CPUs by which the injected fault knows the job
+# The CPUs by which the injected fault recognizes the job.
+POISON = 0.125
 
 
 def directory(folder: Path, *more: f.Fact) -> Path:
@@ -45,7 +48,7 @@ def directory(folder: Path, *more: f.Fact) -> Path:
 
 @pytest.fixture
 def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stating the problem raises where the poison is in it."""
+    """Stating the problem raises where it contains the poison."""
     real = kinds.gpus_for
 
     def gpus_for(node: Any, spec: JobSpec) -> int:
@@ -58,7 +61,7 @@ def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Client]:
-    """A client of a daemon that has come up on this directory."""
+    """A client of a daemon that has started on this directory."""
     with DaemonThread(folder) as running, Client(running.address) as client:
         yield client
 
@@ -69,28 +72,32 @@ def in_state(client: Client, state: str) -> set[str]:
 
 
 def findings(folder: Path, level: str) -> list[Finding]:
-    """What fsck finds."""
-    return [one for one in look_at(folder) if one.level == level]
+    """The findings of fsck at this level."""
+    return [finding for finding in look_at(folder) if finding.level == level]
 
 
-def test_a_job_that_cannot_be_planned_is_held_at_the_start(tmp_path: Path, cannot_plan: None) -> None:
-    """The daemon comes up, holds that job alone, says so in the status, starts again, and the job can be cancelled."""
+def test_a_job_that_cannot_be_planned_is_held_at_the_start(
+    tmp_path: Path, cannot_plan: None, wording: Wording
+) -> None:
+    """The daemon starts, holds that job alone, warns in the status, starts again, and the job can be cancelled."""
     folder = directory(tmp_path / "data")
     (bad,) = findings(folder, "bad")
     assert "because of job 2" in bad.what
     for _ in range(2):
         with daemon(folder) as client:
             assert in_state(client, "held") == {"2"}
-            warnings = client.status().warnings
-            assert any("job 2 is held by the scheduler" in line for line in warnings), warnings
-    assert "a round can be planned" in [one.what for one in findings(folder, "ok")]
+            (warning,) = [line for line in client.status().warnings if "job 2" in line]
+            wording(warning, number=re.compile(r"(?<=error )\d+"))
+    wording(findings(folder, "ok")[-1].what)
     with daemon(folder) as client:
         client.cancel("2")
         assert not any("job 2" in line for line in client.status().warnings)
 
 
-def test_a_fact_that_cannot_be_applied_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported, the job it is about is held, and every other job is as it was."""
+def test_a_fact_that_cannot_be_applied_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """It is reported, its job is held, and every other job is unchanged."""
     folder = directory(tmp_path / "data", f.JobMoved(job="1", move=Move.HOLD), f.ProgressMade(progress=()))
     real = applying._APPLY[f.JobMoved]
 
@@ -101,18 +108,18 @@ def test_a_fact_that_cannot_be_applied_is_set_aside(tmp_path: Path, monkeypatch:
 
     monkeypatch.setitem(applying._APPLY, f.JobMoved, moved)
     before = findings(folder, "bad")
-    assert any("puts out job 1" in one.remedy for one in before)
+    (remedy,) = [finding.remedy for finding in before if "job 1" in finding.remedy]
+    wording(remedy)
     for turn in range(2):
         with daemon(folder) as client:
             assert in_state(client, "held") == {"1"}
             lines = client.status().warnings
-            assert any(
-                "job 1 is held by the scheduler: a fact about it cannot be applied" in one for one in lines
-            )
-            assert any("JobMoved does not fit" in one for one in lines) == (turn == 0)
+            (held,) = [line for line in lines if line.startswith("job 1")]
+            wording(held)
+            assert any("JobMoved" in line for line in lines) == (turn == 0)
 
 
-def test_whatever_raises_at_the_start_the_daemon_comes_up(
+def test_the_daemon_comes_up_whatever_raises_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no job is to blame, it starts with its timers alone."""

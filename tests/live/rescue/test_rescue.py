@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ from scheduler.model.jobs import JobState
 from scheduler.model.launch import Launch
 from scheduler.model.settings import Settings
 from tests.support.rescued import Boom, Service, hello, poisonous, submit
+from tests.support.wording import Wording
 
 EMPTY_SHARES = Shares(jobs=(), worker_types=(), first=[], second=[], worker_type=[], gpus=[], share=[])
 
@@ -52,9 +54,9 @@ EMPTY_SHARES = Shares(jobs=(), worker_types=(), first=[], second=[], worker_type
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_call_that_raises_is_refused_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, late: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, late: bool, wording: Wording
 ) -> None:
-    """In one batch with others, before or in the middle of its change: those are done, it is refused with a number."""
+    """Whether it raises before its change or within, the rest of its batch is done; it is refused with a number."""
     service = Service(hello())
 
     def is_poison(state: SchedulerState, now_s: float, fact: Fact) -> bool:
@@ -63,22 +65,23 @@ def test_a_call_that_raises_is_refused_alone(
     monkeypatch.setattr(outcome, "apply", poisonous(outcome.apply, is_poison, late))
     with caplog.at_level(logging.ERROR):
         service.tell(1.0, submit("a"), submit("b", "poison", "c"), submit("d"))
-    assert [one.spec.name for one in service.state.jobs.values()] == ["a", "d"]
+    assert [job.spec.name for job in service.state.jobs.values()] == ["a", "d"]
     assert service.world.replies["a"].result == {"jobs": ["1"]}
     service.refusal("b")
     assert [record.levelname for record in caplog.records if "Boom" in record.getMessage()] == ["ERROR"]
     assert "Traceback" in caplog.text
-    assert any("error 1: a submission by" in line for line in service.rescue.warnings())
+    (warning,) = [line for line in service.rescue.warnings() if "error 1" in line]
+    wording(warning, ago=re.compile(r"\d+ s ago"))
     service.until(20.0)
     assert service.running() == {"a", "d"}
 
 
 @pytest.mark.parametrize("nth", range(1, 40, 3))
 @pytest.mark.parametrize("lasting", [False, True])
-def test_wherever_a_change_raises_nothing_is_half_done(
+def test_no_change_is_half_done_wherever_it_raises(
     monkeypatch: pytest.MonkeyPatch, nth: int, lasting: bool
 ) -> None:
-    """The n-th fact of a story raises, once or from then on for its kind: the journal always adds up to the state."""
+    """The n-th fact raises, once or from then on for its kind: the journal always adds up to the state."""
     service = Service()
     calls, bad, real = 0, set[type[Fact]](), outcome.apply
 
@@ -97,12 +100,13 @@ def test_wherever_a_change_raises_nothing_is_half_done(
     service.tell(15.0, submit("c", "d"), JobCommand(call="hold", job="1", action="hold"))
     service.until(30.0)
     service.tell(30.0, JobCommand(call="cancel", job="2", action="cancel"), submit("e"))
-    service.until(800.0)  # two rounds
+    # Two rounds pass.
+    service.until(800.0)
     waiting = service.world.timers or service.world.again
     assert waiting or not (service.state.nodes and service.state.active), "the pulse has stopped"
 
 
-def test_a_flood_is_not_tried_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_flood_that_raises_only_a_few_messages_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one sender's messages that raise only a few are tried in a batch; others' are all done."""
     service, tried = Service(), list[str]()
 
@@ -121,7 +125,7 @@ def test_a_flood_is_not_tried_to_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
-    """Every error has its line and its number; tracebacks of the same one are logged a few times."""
+    """Every error has its line and its number; tracebacks of the same error are logged a few times."""
     troubles = Troubles()
     with caplog.at_level(logging.ERROR):
         for _ in range(100):
@@ -133,8 +137,8 @@ def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
     assert ["error 100" in line for line in troubles.warnings()] == [True]
 
 
-def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones are refused to its link; then it gets no more work, and the reason says why."""
+def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """The first ones are refused to its link; then its node gets no more work, and the reason says why."""
     service = Service(hello(), hello("n2"))
     is_poison = lambda out, message: message.node == "n1"  # noqa: E731
     monkeypatch.setitem(service.core._on, NodeReport, poisonous(on_nodes.on_report, is_poison))
@@ -143,30 +147,32 @@ def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch) 
         service.tell(turn, NodeReport(node="n1", generation=0), NodeReport(node="n2", generation=0))
         assert [f"error {turn + 1}" in why for why in service.failed] == [True]
     assert service.state.nodes["n1"].state is NodeState.DRAINING
-    assert f"its reports cannot be handled (error {NODE_FAILURES_MAX})" in service.state.nodes["n1"].why
-    assert any("node n1 is drained by the scheduler" in line for line in service.rescue.warnings())
+    assert f"error {NODE_FAILURES_MAX}" in service.state.nodes["n1"].why
+    wording(service.state.nodes["n1"].why)
+    assert any(line.startswith("node n1 ") for line in service.rescue.warnings())
 
 
-def test_limits_that_cannot_be_checked_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking for limits follows every message: where that raises, messages are handled without it."""
+def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking limits follows every message: where that raises, messages are handled without it."""
     service = Service(hello(), submit("a"))
     real = on_jobs._next_s
-    monkeypatch.setattr(on_jobs, "_hopeless", poisonous(on_jobs._hopeless, lambda state, one: True))
-    service.tell(1.0, submit("b", earliest_start_s=50.0))  # nobody is watched before
+    monkeypatch.setattr(on_jobs, "_hopeless", poisonous(on_jobs._hopeless, lambda state, job: True))
+    # Before this submission no limit is watched.
+    service.tell(1.0, submit("b", earliest_start_s=50.0))
     service.refusal("b")
-    monkeypatch.setattr(on_jobs, "_hopeless", lambda state, one: "")
+    monkeypatch.setattr(on_jobs, "_hopeless", lambda state, job: "")
     service.tell(1.0, submit("c", earliest_start_s=50.0))
     monkeypatch.setattr(on_jobs, "_next_s", poisonous(real, lambda *_: True))
     service.tell(2.0, JobCommand(call="cancel", job="1", action="cancel"), submit("d"))
     assert service.state.jobs["1"].state is JobState.CANCELLED
     assert not service.world.replies["cancel"].error
-    assert [one.spec.name for one in service.state.jobs.values()] == ["a", "c", "d"]
+    assert [job.spec.name for job in service.state.jobs.values()] == ["a", "c", "d"]
     service.tell(3.0, Woke(what="review"))
     assert service.world.again == [Woke(what="review")]
 
 
-def test_operators_read_no_names_of_the_code() -> None:
-    """Every message that can fail is named in words, with its sender where it has one."""
+def test_errors_name_messages_in_plain_words() -> None:
+    """Every message that can fail has a phrase for operators, with its sender where it has one."""
     sent: list[Message] = [
         submit("a", user="ada"),
         JobCommand(job="1", action="hold", user="ada"),
@@ -196,41 +202,43 @@ def test_operators_read_no_names_of_the_code() -> None:
 # ---------------------------------------------------------------------------------------------- around the core
 
 
-def test_effects_and_listeners_that_raise_stop_nothing() -> None:
+def test_effects_and_listeners_that_raise_stop_nothing(wording: Wording) -> None:
     """A set that cannot be sent and a listener that fails are logged; everything after them is done."""
     service = Service(hello())
-    heard: list[int] = []
+    counts: list[int] = []
     real = service.world.perform
 
     def listener(now_s: float, facts: Sequence[Fact]) -> None:
         raise Boom
 
     service.feed.listen(listener)
-    service.feed.listen(lambda now_s, facts: heard.append(len(facts)))
+    service.feed.listen(lambda now_s, facts: counts.append(len(facts)))
     service.world.perform = poisonous(real, lambda effect: isinstance(effect, SendLeases))  # type: ignore[method-assign]
     service.tell(0.0, submit("a"))
     service.until(20.0)
     assert service.running() == {"a"}
-    assert heard
-    assert any("sending leases to node n1" in line for line in service.troubles.warnings())
-    with pytest.raises(Boom):  # without a rescue, as in simulations, it is raised
+    assert counts
+    (warning,) = [line for line in service.troubles.warnings() if "node n1" in line]
+    wording(warning, number=re.compile(r"(?<=error )\d+"), ago=re.compile(r"\d+ s ago"))
+    # Without a rescue, as in simulations, the error is raised.
+    with pytest.raises(Boom):
         perform(service.world, [SendLeases("n1", 1, 1, ())], None)
 
 
 def test_a_fact_that_cannot_be_written_is_refused(tmp_path: Any) -> None:
-    """The format of the journal cannot hold it: nothing was written, and the state knows nothing of it either."""
+    """The journal's format cannot hold it: nothing was written, and the state does not have it either."""
     from scheduler.journal.store import SqliteJournal
 
     with SqliteJournal(tmp_path / "journal.db") as journal:
         service = Service(hello(), journal=journal)
         bad = submit("inf", launch=Launch(setup_limit_s=math.inf))
         service.tell(1.0, submit("a"), bad, submit("b"))
-        assert [one.spec.name for one in service.state.jobs.values()] == ["a", "b"]
+        assert [job.spec.name for job in service.state.jobs.values()] == ["a", "b"]
         service.refusal("inf")
 
 
 def test_a_write_that_fails_still_ends_the_loop() -> None:
-    """The next process starts from what is on disk: there is nothing to go back to in this one."""
+    """The next process starts from the records on disk: this one has nothing to go back to."""
     service = Service()
 
     def append(now_s: float, facts: Sequence[Fact]) -> None:

@@ -1,4 +1,4 @@
-"""The solver in its own process: it answers as it would here, and its troubles stop nothing."""
+"""The solver in its own process: it answers as it would in ours, and its failures stop nothing."""
 
 from __future__ import annotations
 
@@ -41,84 +41,87 @@ def question(policy: str = "las", number: int = 1) -> Solve:
 
 
 def ask(questions: list[Solve], command: list[str] | None = None, time_limit_s: float = 20.0) -> list[Solved]:
-    """What the solver says to these, one after the other."""
+    """Put these questions to the solver one after the other, and return its answers."""
 
-    async def told() -> list[Solved]:
+    async def ask_all() -> list[Solved]:
         answers: asyncio.Queue[Solved] = asyncio.Queue()
-        given = {} if command is None else {"command": command}
-        solver = SolverProcess(answers.put_nowait, time_limit_s, **given)
+        options = {} if command is None else {"command": command}
+        solver = SolverProcess(answers.put_nowait, time_limit_s, **options)
         running = asyncio.create_task(solver.run())
-        said = []
-        for one in questions:
-            solver.ask(one)
-            said.append(await asyncio.wait_for(answers.get(), 60))
+        solved = []
+        for each in questions:
+            solver.ask(each)
+            solved.append(await asyncio.wait_for(answers.get(), 60))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return said
+        return solved
 
-    return asyncio.run(told())
+    return asyncio.run(ask_all())
 
 
 def test_a_question_survives_the_way_to_the_solver():
     """Every array, name and tenant of a problem is the same at the other end."""
-    given = question()
+    plain = question()
     problem = Problem(
-        jobs=replace(given.problem.jobs, tenant=("a", "a", "a")),
-        columns=given.problem.columns,
-        worker_types=given.problem.worker_types,
-        capacity=given.problem.capacity,
+        jobs=replace(plain.problem.jobs, tenant=("a", "a", "a")),
+        columns=plain.problem.columns,
+        worker_types=plain.problem.worker_types,
+        capacity=plain.problem.capacity,
         tenants=(Tenant("a", 2.0, "fifo"),),
         now_s=7.0,
         seed=3,
     )
-    sent = Solve(9, "hierarchical", problem, given.pairs, np.arange(len(problem.jobs)) - 1)
-    got, limit_s = decode_question(encode_question(sent, 2.5))
-    assert (got.number, got.policy, limit_s) == (9, "hierarchical", 2.5)
-    assert got.at is not None
-    assert got.at.tolist() == (np.arange(len(problem.jobs)) - 1).tolist()
-    assert (got.problem.tenants, got.problem.now_s, got.problem.seed) == (problem.tenants, 7.0, 3)
-    assert encode_question(got, 2.5) == encode_question(sent, 2.5)
+    sent = Solve(9, "hierarchical", problem, plain.pairs, np.arange(len(problem.jobs)) - 1)
+    decoded, limit_s = decode_question(encode_question(sent, 2.5))
+    assert (decoded.number, decoded.policy, limit_s) == (9, "hierarchical", 2.5)
+    assert decoded.at is not None
+    assert decoded.at.tolist() == (np.arange(len(problem.jobs)) - 1).tolist()
+    assert (decoded.problem.tenants, decoded.problem.now_s, decoded.problem.seed) == (problem.tenants, 7.0, 3)
+    assert encode_question(decoded, 2.5) == encode_question(sent, 2.5)
 
 
 def test_an_answer_survives_the_way_back():
-    """Shares, prices that are not known, and notes."""
+    """Shares, unknown prices, and notes."""
     solved = answer(question())
     assert decode_answer(encode_answer(solved)) == solved
 
 
-def test_the_process_answers_as_we_would():
+def test_the_process_answers_as_this_process_would():
     """The same shares as a call in this process, question after question."""
     questions = [question("las", 1), question("las+packing", 2), question("fifo", 3)]
-    assert ask(questions) == [answer(one) for one in questions]
+    assert ask(questions) == [answer(each) for each in questions]
 
 
 @pytest.mark.parametrize(
     "child",
     [
-        "import sys; sys.exit(3)",  # dies at once
-        "import sys; sys.stdin.buffer.read(10); sys.stdout.buffer.write(b'\\0' * 7 + b'\\3abc')",  # talks nonsense
-        "import sys; sys.stdout.buffer.write(b'\\xff' * 8); sys.stdout.flush(); sys.stdin.read()",  # endless answer
-        "import os; os.close(0); os.close(1)",  # closes its ears
+        "import sys; sys.exit(3)",
+        "import sys; sys.stdin.buffer.read(10); sys.stdout.buffer.write(b'\\0' * 7 + b'\\3abc')",
+        "import sys; sys.stdout.buffer.write(b'\\xff' * 8); sys.stdout.flush(); sys.stdin.read()",
+        "import os; os.close(0); os.close(1)",
     ],
+    ids=["dies at once", "answers nonsense", "answers without end", "closes its pipes"],
 )
-def test_a_broken_process_is_replaced_by_first_come_first_served(child):
-    """Whatever the process does, there is an answer, it says why it is another one, and so does the next."""
+def test_a_broken_process_is_replaced_by_first_come_first_served(child, wording):
+    """Whatever the process does, each question gets a substitute answer that says why."""
     first, second = ask([question(number=1), question(number=2)], [sys.executable, "-c", child])
     assert [first.number, second.number] == [1, 2]
     for solved in (first, second):
-        assert solved.failed.startswith("las: the solver's process ended without an answer")
+        assert solved.failed.startswith("las: ")
+        wording(solved.failed.partition(" (")[0])
         assert solved.shares == answer(question("fifo")).shares
 
 
-def test_a_process_that_hangs_is_killed(monkeypatch):
+def test_a_process_that_hangs_is_killed(monkeypatch, wording):
     """No answer within twice the limit: first come, first served, and a new process for the next question."""
     monkeypatch.setattr("scheduler.live.solver.process.START_S", 0.0)
     (solved,) = ask([question()], [sys.executable, "-c", "import time; time.sleep(600)"], time_limit_s=0.2)
-    assert solved.failed == "las: the solver gave no answer within 0.4 s"
+    assert (solved.failed[:5], "0.4 s" in solved.failed) == ("las: ", True)
+    wording(solved.failed)
 
 
-def test_a_policy_that_cannot_answer_says_so():
-    """An error of the policy is an answer like any other: first come, first served, and why."""
+def test_an_error_of_the_policy_is_an_answer():
+    """The answer is first come, first served, and names the error."""
     (solved,) = ask([question("no_such_policy")])
     assert "no_such_policy" in solved.failed
 
@@ -126,7 +129,7 @@ def test_a_policy_that_cannot_answer_says_so():
 def test_a_newer_question_makes_the_waiting_one_void():
     """While the process is busy, only the newest question waits."""
 
-    async def told() -> list[int]:
+    async def answered() -> list[int]:
         answers: asyncio.Queue[Solved] = asyncio.Queue()
         solver = SolverProcess(answers.put_nowait, 20.0)
         for number in (1, 2, 3):
@@ -138,24 +141,25 @@ def test_a_newer_question_makes_the_waiting_one_void():
         await asyncio.gather(running, return_exceptions=True)
         return [first.number] + [answers.get_nowait().number for _ in range(answers.qsize())]
 
-    assert asyncio.run(told()) == [3]
+    assert asyncio.run(answered()) == [3]
 
 
-def test_a_solver_that_cannot_be_started_stops_nothing(tmp_path):
+def test_a_solver_that_cannot_be_started_stops_nothing(tmp_path, wording):
     """No memory, no file descriptors, no program: each question is answered first come, first served (P10)."""
-    said = ask([question(), question(number=2)], [str(tmp_path / "nothing")])
-    assert [one.number for one in said] == [1, 2]
-    assert all("ended without an answer" in one.failed for one in said)
+    answers = ask([question(), question(number=2)], [str(tmp_path / "nothing")])
+    assert [solved.number for solved in answers] == [1, 2]
+    (failed,) = {solved.failed for solved in answers}
+    wording(failed, folder=tmp_path)
 
 
-def test_a_question_that_cannot_be_put_leaves_the_next_its_answer(monkeypatch):
-    """Whatever goes wrong with one of them, nobody has to start the solver again."""
+def test_a_question_that_cannot_be_sent_does_not_cost_the_next_its_answer(monkeypatch):
+    """The solver goes on by itself after any failure."""
     put = solver_module.encode_question
 
-    def once(given: Solve, time_limit_s: float) -> bytes:
-        if given.number == 1:
+    def once(unsent: Solve, time_limit_s: float) -> bytes:
+        if unsent.number == 1:
             raise TypeError("no such thing")
-        return put(given, time_limit_s)
+        return put(unsent, time_limit_s)
 
     monkeypatch.setattr(solver_module, "encode_question", once)
     first, second = ask([question(), question(number=2)])
@@ -163,7 +167,7 @@ def test_a_question_that_cannot_be_put_leaves_the_next_its_answer(monkeypatch):
     assert not second.failed
 
 
-# starts a solver whose input stays open when this process dies, asks it once, and says its pid
+# Starts a solver whose input stays open when this process dies, asks it once, and prints its pid.
 ASKS = (
     "import os, subprocess, sys\n"
     "from tests.live.solver.test_solver import question, encode_question\n"
@@ -177,15 +181,15 @@ ASKS = (
 
 
 def test_a_solver_dies_with_its_scheduler():
-    """Also one that waits for no input: the scheduler is killed, and the solver's input does not end."""
-    heard, said = os.pipe()
-    command = [sys.executable, "-c", ASKS, str(said), *solver_module.COMMAND]
-    with subprocess.Popen(command, stdin=heard, stdout=subprocess.PIPE, pass_fds=[said]) as parent:
+    """Even one that waits for no input: the scheduler is killed, and the solver's input does not end."""
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-c", ASKS, str(write_end), *solver_module.COMMAND]
+    with subprocess.Popen(command, stdin=read_end, stdout=subprocess.PIPE, pass_fds=[write_end]) as parent:
         assert parent.stdout is not None
         solver = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
     try:
         assert select.select([solver], [], [], 60.0)[0] == [solver], "the solver outlives its scheduler"
     finally:
-        for fd in (solver, heard, said):
+        for fd in (solver, read_end, write_end):
             os.close(fd)

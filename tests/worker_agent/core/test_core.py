@@ -1,4 +1,4 @@
-"""What an agent decides, as a specification: which orders start, which renew, which stop."""
+"""The agent's decisions as a specification: which orders start, which are renewed, which stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker_agent.core.messages import (
 
 
 def test_an_order_starts_and_the_start_is_reported() -> None:
-    """The set says what to run; the scheduler hears when it runs."""
+    """The set lists what must run; the scheduler gets a report when it runs."""
     agent = Agent()
     assert agent.desire(0, A) == [StartProcess(A)]
     assert agent.tell(1, ProcessStarted("a/1")) == [Report(1, 1, started=("a/1",))]
@@ -32,15 +32,15 @@ def test_an_order_starts_and_the_start_is_reported() -> None:
 
 
 def test_the_same_set_again_changes_nothing() -> None:
-    """Twice the same message, or the same orders under a newer generation: nothing starts twice."""
+    """The same message twice, or the same orders under a newer generation: nothing starts twice."""
     agent = Agent()
     agent.run(0, A)
     assert agent.tell(1, Desired(1, 1, (A,))) == []
     assert agent.desire(2, A) == []
 
 
-def test_what_is_not_in_the_set_is_asked_to_stop() -> None:
-    """Asked once, through the lease, and the exit is reported when it comes."""
+def test_a_lease_that_is_not_in_the_set_is_asked_to_stop() -> None:
+    """It is asked once, through its lease, and its exit is reported when it comes."""
     agent = Agent()
     agent.run(0, A, order("b", 1))
     assert agent.desire(10, A) == [AskToStop("b/1")]
@@ -49,7 +49,7 @@ def test_what_is_not_in_the_set_is_asked_to_stop() -> None:
 
 
 def test_an_older_set_is_refused() -> None:
-    """By generation, and by epoch before that."""
+    """Older by epoch, or by generation within one."""
     agent = Agent()
     agent.desire(0)
     agent.run(0, A)
@@ -77,7 +77,7 @@ def test_a_packed_pair_runs_side_by_side() -> None:
 
 
 def test_orders_that_overlap_without_being_a_pair_do_not_run_together() -> None:
-    """Partners name the same GPUs; anything else is one after the other."""
+    """Partners name the same GPUs; other overlapping orders run one after another."""
     agent = Agent()
     agent.run(0, order("a", 0, 1))
     assert agent.desire(1, order("a", 0, 1), order("b", 1)) == []
@@ -94,7 +94,7 @@ def test_two_attempts_of_a_job_never_run_together() -> None:
 
 
 def test_an_order_that_never_ran_is_over_at_once() -> None:
-    """It waited for a GPU and was taken back: there is an exit all the same, or the scheduler would wait."""
+    """It waited for a GPU and was taken back: its exit is reported all the same, or the scheduler would wait."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(1, B)
@@ -106,7 +106,7 @@ def test_an_order_that_never_ran_is_over_at_once() -> None:
 
 
 def test_an_order_that_has_ended_does_not_start_again() -> None:
-    """The scheduler has not heard of the exit yet: it hears it again."""
+    """The scheduler did not have the exit yet, and gets it again."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1", "finished"))
@@ -115,7 +115,7 @@ def test_an_order_that_has_ended_does_not_start_again() -> None:
 
 
 def test_a_stale_attempt_is_refused() -> None:
-    """A lower attempt than one seen here never starts; the answer carries the job's newest figures."""
+    """An attempt lower than one seen here never starts; the answer carries the job's newest figures."""
     agent = Agent()
     agent.run(0, order("a", attempt=3))
     agent.tell(1, exited("a/3"))
@@ -126,7 +126,7 @@ def test_a_stale_attempt_is_refused() -> None:
 
 
 def test_a_newer_epoch_counts_attempts_anew() -> None:
-    """The scheduler was restored from a backup: its epoch is what makes its tokens the newer ones."""
+    """The scheduler was restored from a backup: its epoch makes its tokens newer."""
     agent = Agent()
     agent.run(0, order("a", attempt=3))
     agent.tell(1, exited("a/3"))
@@ -143,8 +143,8 @@ def test_an_order_that_comes_too_late_does_not_start() -> None:
 # --------------------------------------------------------------------------------------------------- renewals
 
 
-def test_a_renewal_moves_the_end_and_wakes_nobody() -> None:
-    """No action at all; the armed wake comes early and is armed again."""
+def test_a_renewal_moves_the_end_without_an_action() -> None:
+    """The armed wake comes early and is armed again."""
     agent = Agent()
     assert (agent.tell(0, Desired(1, 1, (A,))), agent.core.tick_s) == ([StartProcess(A)], 361.0)
     agent.tell(0, ProcessStarted("a/1"))
@@ -154,8 +154,8 @@ def test_a_renewal_moves_the_end_and_wakes_nobody() -> None:
     assert (agent.tell(361, Tick()), agent.core.tick_s) == ([], 721.0)
 
 
-def test_a_renewal_of_another_set_makes_it_ask() -> None:
-    """It renews nothing, and its report shows which set it has."""
+def test_a_renewal_of_another_set_makes_the_agent_report() -> None:
+    """It renews nothing, and the report shows which set the agent has."""
     agent = Agent()
     agent.run(0, A)
     assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Report(2, 1)]
@@ -164,7 +164,7 @@ def test_a_renewal_of_another_set_makes_it_ask() -> None:
 
 
 def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
-    """It is no reason to ask."""
+    """It is no reason to report."""
     agent = Agent()
     agent.desire(0)
     agent.run(0, A)
@@ -172,8 +172,8 @@ def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
     assert agent.core.ends_s("a/1") == 360.0
 
 
-def test_a_renewal_does_not_carry_on_what_ends_with_its_round() -> None:
-    """The set of round 5 says that a ends at 360; the renewal of round 5 is for others, that of round 6 too late."""
+def test_a_renewal_does_not_extend_a_lease_that_ends_with_its_round() -> None:
+    """In the set of round 5 lease a ends at 360; the renewal of round 5 is for others, that of round 6 too late."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(358, Desired(1, 2, (A, order("b", 1, ends_s=720.0)), 5))
@@ -199,7 +199,7 @@ def test_the_end_of_a_lease_only_moves_forward() -> None:
 
 
 def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
-    """At its end, without being told, link or not."""
+    """At its end, without a message, with the link up or down."""
     for linked in (True, False):
         agent = Agent()
         agent.run(0, A)
@@ -211,8 +211,8 @@ def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
         assert agent.core.runs["a/1"].phase is Phase.ASKED
 
 
-def test_a_lease_that_was_said_to_be_the_last_ends_at_its_end() -> None:
-    """No late renewal is waited for, and the renewal of the others in its set does not carry it on."""
+def test_a_lease_that_will_not_be_renewed_ends_at_its_end() -> None:
+    """The agent waits for no late renewal, and a renewal of others in its set does not extend it."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(350, order("a", last=True), order("b", 1, ends_s=720.0))
@@ -223,7 +223,7 @@ def test_a_lease_that_was_said_to_be_the_last_ends_at_its_end() -> None:
     assert agent.core.ends_s("b/1") == 720.0
 
 
-def test_a_newer_set_may_say_that_a_lease_goes_on_after_all() -> None:
+def test_a_newer_set_may_renew_such_a_lease_after_all() -> None:
     """As long as it has not ended: then it is renewed like any other."""
     agent = Agent()
     agent.run(0, A)
@@ -243,8 +243,8 @@ def test_a_lease_that_stops_cannot_be_called_back() -> None:
     assert agent.tell(363, exited("a/1")) == [Report(2, 2, exits=(exited("a/1"),))]
 
 
-def test_asked_then_signalled_then_killed() -> None:
-    """A process that ignores everything: each step after its time, and killing is tried again."""
+def test_a_process_is_asked_then_signalled_then_killed() -> None:
+    """A process that ignores everything gets each step after its time, and is killed again and again."""
     agent = Agent()
     agent.run(0, A)
     assert (agent.tell(10, Desired(1, 2, ())), agent.core.tick_s) == ([AskToStop("a/1")], 30.0)
@@ -262,13 +262,13 @@ def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
     agent.desire(10)
     for tick_s in range(11, int(at_s)):
         agent.tell(tick_s, Tick())
-    (said,) = agent.tell(at_s, exited("a/1", "failed", 143))
-    assert isinstance(said, Report)
-    assert (said.exits[0].outcome, said.exits[0].code) == (outcome, 143)
+    (report,) = agent.tell(at_s, exited("a/1", "failed", 143))
+    assert isinstance(report, Report)
+    assert (report.exits[0].outcome, report.exits[0].code) == (outcome, 143)
 
 
 def test_a_start_that_fails_is_an_exit() -> None:
-    """No ProcessStarted ever comes; the GPU is free again."""
+    """ProcessStarted never comes; the GPU is free again."""
     agent = Agent()
     agent.desire(0, A)
     assert agent.tell(1, exited("a/1", "failed", 127)) == [

@@ -1,4 +1,4 @@
-"""Whatever happens to an agent, in whatever order: its promises hold."""
+"""The agent's promises hold whatever happens, in whatever order."""
 
 from __future__ import annotations
 
@@ -50,22 +50,24 @@ class AnyDay(RuleBasedStateMachine):
         self.alive: dict[str, Order] = {}
         self.ever: set[str] = set()
         self.ended: dict[str, ProcessExited] = {}
-        self.told: set[str] = set()
-        self.said: dict[str, ProcessExited] = {}  # the scheduler may not know of these
+        self.reported: set[str] = set()
+        # Exits that the scheduler may not have yet.
+        self.unconfirmed: dict[str, ProcessExited] = {}
         self.asked: dict[str, float] = {}
         self.killed: set[str] = set()
         self.sets: list[Desired] = []
         self.places: dict[str, tuple[int, ...]] = {}
 
     def tell(self, event: Any) -> None:
-        """Something happens; what the agent wants is done, and looked at."""
-        self.said = {lease: one for lease, one in self.said.items() if lease in self.core.exits.kept}
+        """Hand over an event, and check everything that the agent does."""
+        kept = self.core.exits.kept
+        self.unconfirmed = {lease: exit for lease, exit in self.unconfirmed.items() if lease in kept}
         self.see(self.core.handle(self.now_s, event))
         if self.core.news:
             self.see_report(self.core.take_report())
 
     def see(self, actions: Sequence[Action]) -> None:
-        """Every action is checked against the promises as it comes."""
+        """Check every action against the promises."""
         for action in actions:
             match action:
                 case StartProcess():
@@ -84,28 +86,29 @@ class AnyDay(RuleBasedStateMachine):
                     assert set(self.alive) <= answered <= set(self.alive) | set(self.core.exits.kept)
 
     def see_report(self, report: Report) -> None:
-        """What a report says of exits is true, and stays the same."""
+        """Check that the report's exits are true, and always the same."""
         assert self.linked, "nothing is sent without a link"
         for exit in report.exits:
-            before = self.said.setdefault(exit.lease, exit)
-            assert before == exit, "until the scheduler knows, an exit always says the same"
-            self.told.add(exit.lease)
+            before = self.unconfirmed.setdefault(exit.lease, exit)
+            assert before == exit, "until the scheduler confirms an exit, every report of it is the same"
+            self.reported.add(exit.lease)
             assert exit.lease not in self.alive, "what runs has not ended"
 
     def see_start(self, order: Order) -> None:
-        """A process may start only where nobody is, and only once."""
+        """Check that a process starts once, on GPUs that are free or on its partner's."""
         assert order.lease not in self.ever, "a lease starts once"
-        on_its_gpus = [one for one in self.alive.values() if not set(one.gpus).isdisjoint(order.gpus)]
+        alive = list(self.alive.values())
+        on_its_gpus = [other for other in alive if not set(other.gpus).isdisjoint(order.gpus)]
         assert len(on_its_gpus) <= 1, "two jobs to a GPU at most"
-        assert all(one.gpus == order.gpus for one in on_its_gpus), "and only a pair on the same GPUs"
-        assert all(one.lease not in self.asked for one in on_its_gpus), "not beside one that is leaving"
-        assert all(one.job != order.job for one in self.alive.values()), "one attempt of a job at a time"
+        assert all(other.gpus == order.gpus for other in on_its_gpus), "and only a pair on the same GPUs"
+        assert all(other.lease not in self.asked for other in on_its_gpus), "not beside one that is leaving"
+        assert all(other.job != order.job for other in alive), "one attempt of a job at a time"
         self.ever.add(order.lease)
         self.alive[order.lease] = order
 
     @rule(rows=ORDERS, step=st.integers(-1, 2), epoch=st.integers(0, 1))
     def desired(self, rows: list[tuple[str, int, tuple[int, ...], float]], step: int, epoch: int) -> None:
-        """Some set, newer, the same, or old."""
+        """Send a set: newer, the same, or old."""
         orders = []
         for job, attempt, place, span_s in rows:
             lease = f"{job}/{attempt}"
@@ -119,17 +122,17 @@ class AnyDay(RuleBasedStateMachine):
     @precondition(lambda self: self.sets)
     @rule(data=st.data())
     def again(self, data: st.DataObject) -> None:
-        """A set that was sent before arrives late, or twice."""
+        """Send an earlier set late, or twice."""
         self.tell(data.draw(st.sampled_from(self.sets)))
 
     @rule(step=st.integers(-1, 1), span_s=st.floats(0.0, 100.0), number=st.integers(0, 10))
     def renewed(self, step: int, span_s: float, number: int) -> None:
-        """A renewal of this set, or of another."""
+        """Renew this set, or another."""
         self.tell(Renewed(self.core.epoch, self.core.generation + step, number, self.now_s + span_s))
 
     @rule(data=st.data(), steps=st.floats(0.0, 100.0))
     def process_event(self, data: st.DataObject, steps: float) -> None:
-        """A process starts or gets on."""
+        """Let a process start or make progress."""
         if self.alive:
             lease = data.draw(st.sampled_from(sorted(self.alive)))
             self.tell(ProcessStarted(lease))
@@ -137,7 +140,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @rule(data=st.data(), outcome=st.sampled_from(("finished", "yielded", "failed")))
     def ends(self, data: st.DataObject, outcome: Any) -> None:
-        """A process ends, asked or not; sometimes that is said twice."""
+        """End a process, asked or not; sometimes the exit comes twice."""
         if self.alive:
             lease = data.draw(st.sampled_from(sorted(self.alive)))
             event = ProcessExited(lease, outcome, 1.0, 1.0, 1.0, 1.0)
@@ -149,13 +152,13 @@ class AnyDay(RuleBasedStateMachine):
 
     @rule(up=st.booleans())
     def link(self, up: bool) -> None:
-        """The link comes and goes."""
+        """Let the link come or go."""
         self.linked = up
         self.tell(LinkUp() if up else LinkDown())
 
     @rule(span_s=st.floats(0.0, 60.0))
     def time_passes(self, span_s: float) -> None:
-        """Time goes on, and every Tick comes when it is wanted."""
+        """Let time pass; every Tick comes when it is wanted."""
         until_s = self.now_s + span_s
         for _ in range(1000):
             if self.core.tick_s > until_s:
@@ -167,8 +170,8 @@ class AnyDay(RuleBasedStateMachine):
         self.now_s = until_s
 
     @invariant()
-    def what_runs_is_what_the_core_thinks(self) -> None:
-        """The core knows of every process, and of no other."""
+    def the_core_knows_what_runs(self) -> None:
+        """The core knows every process, and no other."""
         assert set(self.core.running) == set(self.alive)
 
     @invariant()
@@ -178,7 +181,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def leases_that_ran_out_are_stopped(self) -> None:
-        """Past its end nothing runs that has not been asked to stop."""
+        """After a lease's end nothing runs that has not been asked to stop."""
         for lease in self.alive:
             if self.core.ends_s(lease) + LIMITS.late_s < self.now_s:
                 assert lease in self.asked
@@ -187,15 +190,15 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_ended_is_lost(self) -> None:
-        """An exit was told, or will be."""
+        """Every exit was reported, or will be."""
         for lease in self.ended:
-            assert lease in self.told or lease in self.core.exits.kept
+            assert lease in self.reported or lease in self.core.exits.kept
 
     def teardown(self) -> None:
-        """With the link up, everything that ended gets told."""
+        """With the link up, every exit is reported."""
         self.linked = True
         self.tell(LinkUp())
-        assert set(self.ended) <= self.told
+        assert set(self.ended) <= self.reported
 
 
 AnyDay.TestCase.settings = settings(max_examples=200, stateful_step_count=40)

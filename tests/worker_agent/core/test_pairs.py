@@ -1,8 +1,7 @@
-"""Two jobs on the same GPUs, one of which came later: who is told what, and what becomes of the MPS daemon."""
+"""Two jobs on the same GPUs: what their logs say, and how long the MPS daemon lives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,23 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.worker_agent.live_agents import SLEEP, LiveAgent, end_all, job, live, until
+from tests.worker_agent.live_agents import SLEEP, LiveAgent, job, live, until
 from tests.worker_agent.node.test_mps import Control
 from worker_agent.core.messages import Order
 from worker_agent.node.mps import MpsDaemons
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
 ECHO = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'no daemon'), flush=True); " + SLEEP
 SLICES = (
     "[gavel: another job is on the same GPUs, in time slices: CUDA MPS is for jobs that both start under it]"
 )
 MPS = "[gavel: another job is on the same GPUs, side by side through CUDA MPS]"
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """Whatever happens, no process of a test outlives it."""
-    yield
-    end_all(tmp_path)
 
 
 class Node(LiveAgent):
@@ -42,13 +35,13 @@ class Node(LiveAgent):
 
 
 def packed(order: Order, is_packed: bool = True) -> Order:
-    """The same order, with another job beside it."""
+    """The same order, with another job on its GPUs."""
     return msgspec.structs.replace(order, packed=is_packed)
 
 
 @live
-async def test_who_joins_a_running_job_takes_turns_with_it(tmp_path: Path) -> None:
-    """It runs without MPS and cannot change that: both logs say so, once, also over a restart of the agent."""
+async def test_a_job_that_joins_a_running_one_takes_turns_with_it(tmp_path: Path) -> None:
+    """The first runs without MPS and cannot change that: both logs say so, once, even over a restart of the agent."""
     with TemporaryDirectory(dir="/tmp") as root:
         old, new = job(ECHO, "old"), job(ECHO, "new")
         async with Node(tmp_path, Path(root)) as node:
@@ -69,26 +62,26 @@ async def test_who_joins_a_running_job_takes_turns_with_it(tmp_path: Path) -> No
 
 
 @live
-async def test_who_starts_together_runs_under_mps_until_both_have_ended(tmp_path: Path) -> None:
-    """The next agent knows it: its daemon serves who stays and who comes, and quits with the last of them."""
+async def test_jobs_that_start_together_run_under_mps_until_both_have_ended(tmp_path: Path) -> None:
+    """The next agent finds the daemon: it serves the job that stays and a new one, and quits with the last."""
     with TemporaryDirectory(dir="/tmp") as root:
-        one, two, three = packed(job(ECHO, "one")), packed(job(ECHO, "two")), packed(job(ECHO, "three"))
+        first, second, third = packed(job(ECHO, "one")), packed(job(ECHO, "two")), packed(job(ECHO, "three"))
         async with Node(tmp_path, Path(root)) as node:
-            node.desire(one, two)
+            node.desire(first, second)
             for lease in ("one", "two"):
                 await node.says("here", lease)
                 assert node.log(lease).splitlines()[:2] == [MPS, f"{root}/GPU-1.own"]
-            assert node.control.said() == [("start", f"{root}/GPU-1.own")]
+            assert node.control.commands() == [("start", f"{root}/GPU-1.own")]
         async with Node(tmp_path, Path(root)) as node:
-            node.desire(one, two)
-            node.desire(one)
+            node.desire(first, second)
+            node.desire(first)
             await node.exit("two")
-            node.desire(one, three)
+            node.desire(first, third)
             await node.says("here", "three")
             assert MPS in node.log("three")
-            node.desire(one)
+            node.desire(first)
             await node.exit("three")
-            assert node.control.said() == []
+            assert node.control.commands() == []
             node.desire()
             await node.exit("one")
-            await until(lambda: node.control.said() == [("quit", f"{root}/GPU-1.own")])
+            await until(lambda: node.control.commands() == [("quit", f"{root}/GPU-1.own")])

@@ -1,4 +1,4 @@
-"""What an agent reports and when, and what it remembers until the scheduler knows."""
+"""What an agent reports and when, and what it remembers until the scheduler has it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker_agent.core.messages import (
 
 
 def test_progress_comes_at_the_interval_if_there_is_any() -> None:
-    """So long after the start and after each report, absolute, and only for leases that made some."""
+    """An interval after the start and after each report, absolute, and only for leases that made some."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
     assert agent.tell(10, Progressed("a/1", 7.0, 5.0, 9.0)) == []
@@ -37,11 +37,12 @@ def test_progress_comes_at_the_interval_if_there_is_any() -> None:
     assert agent.tell(2000, Tick()) == []
 
 
-def test_that_a_slow_start_is_over_is_said_at_once() -> None:
-    """Its first step goes out by itself; the steps after it come at the interval, as ever."""
+def test_the_first_step_after_a_slow_start_is_reported_at_once() -> None:
+    """The first step is reported by itself; the steps after it come at the interval, as usual."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
-    assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []  # loaded, and no step begun
+    # Its checkpoint is loaded, and no step begun.
+    assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []
     first = Progressed("a/1", 7.0, 6.0, 0.4)
     assert agent.tell(41, first) == [Report(2, 1, progress=(first,))]
     assert agent.tell(42, Progressed("a/1", 8.0, 6.0, 1.4)) == []
@@ -49,14 +50,15 @@ def test_that_a_slow_start_is_over_is_said_at_once() -> None:
 
 
 def test_the_first_step_of_a_job_that_starts_fast_waits_for_the_interval() -> None:
-    """Nobody wonders about a start of a few seconds, and a thousand nodes would say it in every round."""
+    """A start of a few seconds is no news, and a thousand nodes would report it in every round."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     assert agent.tell(30, Progressed("a/1", 7.0, 5.0, 30.1 - LIMITS.first_step_s)) == []
-    assert agent.tell(60, Progressed("a/1", 8.0, 5.0, 50.0)) == []  # that was not the first one
+    # This step was not the first one.
+    assert agent.tell(60, Progressed("a/1", 8.0, 5.0, 50.0)) == []
 
 
-def test_a_first_step_that_nobody_could_be_told_of_is_told_at_the_interval() -> None:
+def test_a_first_step_without_a_link_is_reported_at_the_interval() -> None:
     """Without a link it is remembered, not lost."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
@@ -67,7 +69,7 @@ def test_a_first_step_that_nobody_could_be_told_of_is_told_at_the_interval() -> 
 
 
 def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
-    """Only one that was still starting then is told of at once."""
+    """Only a job that was still starting then is reported at once."""
     agent = Agent()
     agent.tell(100, ProcessFound(order("a", ends_s=9e9), 60.0, 7.0, 5.0, 20.0))
     agent.tell(100, ProcessFound(order("b", 1, ends_s=9e9), 60.0))
@@ -76,8 +78,8 @@ def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
     assert agent.tell(101, first) == [Report(1, 0, progress=(first,))]
 
 
-def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
-    """Each counts from its own start; who is told of before its time is told of with the others from then on."""
+def test_no_job_goes_unreported_for_longer_than_the_interval() -> None:
+    """Each counts from its own start; a job reported before its time is reported with the others from then on."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     agent.run(400, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
@@ -86,11 +88,11 @@ def test_no_job_goes_without_a_word_for_longer_than_the_interval() -> None:
         agent.tell(at_s, Progressed("b/1", steps, 5.0, at_s - 400))
         (report,) = agent.tell(at_s + 100, Tick())
         assert isinstance(report, Report)
-        assert [one.lease for one in report.progress] == ["a/1", "b/1"]
+        assert [part.lease for part in report.progress] == ["a/1", "b/1"]
     assert agent.core.report_s == 3000
 
 
-def test_later_exits_do_not_put_off_saying_an_earlier_one_again() -> None:
+def test_later_exits_do_not_put_off_repeating_an_earlier_one() -> None:
     """The interval counts from the first exit that is kept, however many follow."""
     agent = Agent()
     agent.run(0, A, order("b", 1))
@@ -101,7 +103,7 @@ def test_later_exits_do_not_put_off_saying_an_earlier_one_again() -> None:
 
 
 def test_progress_never_goes_back() -> None:
-    """Messages of several ranks may overtake each other; of leases that are gone they are ignored."""
+    """Messages of several ranks may overtake each other; those of leases that are gone are ignored."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, Progressed("a/1", 7.0, 5.0, 9.0))
@@ -111,8 +113,8 @@ def test_progress_never_goes_back() -> None:
     assert (run.steps, run.saved, run.stepping_s) == (7.0, 5.0, 9.0)
 
 
-def test_an_exit_is_said_again_until_it_is_known() -> None:
-    """At every interval; a set that gives its GPU to a new lease proves that the scheduler knows."""
+def test_an_exit_is_repeated_until_the_scheduler_has_it() -> None:
+    """At every interval; a set that gives its GPU to a new lease proves that the scheduler has it."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
@@ -141,8 +143,8 @@ def test_the_other_half_of_a_pair_proves_nothing() -> None:
     assert agent.exits_kept() == {"a/1"}
 
 
-def test_a_receipt_is_the_shortest_way() -> None:
-    """The link says that the scheduler has the report for good; a receipt for another report does not count."""
+def test_a_receipt_ends_the_repetition() -> None:
+    """The scheduler has made the report durable; a receipt for another report does not count."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
@@ -153,7 +155,7 @@ def test_a_receipt_is_the_shortest_way() -> None:
 
 
 def test_without_a_link_nothing_is_sent_and_nothing_lost() -> None:
-    """Exits wait; the hello says what is still answered for, and the exits follow it."""
+    """Exits wait; the hello lists the leases still answered for, and the exits follow it."""
     agent = Agent()
     agent.run(0, A, order("b", 1, ends_s=9e9))
     agent.tell(10, LinkDown())
@@ -169,14 +171,14 @@ def test_without_a_link_nothing_is_sent_and_nothing_lost() -> None:
     )
 
 
-def test_nothing_is_asked_for_without_a_link() -> None:
-    """A renewal cannot come without one; if it does, there is nobody to ask."""
+def test_nothing_is_reported_without_a_link() -> None:
+    """A renewal cannot come without a link; if it does, no report can be sent."""
     agent = Agent(linked=False)
     assert agent.tell(0, Renewed(1, 7, 1, 720.0)) == []
 
 
 def test_one_wake_is_enough() -> None:
-    """A Tick moves only to something earlier, and none is wanted when nothing is due."""
+    """A Tick moves only to an earlier time, and none is wanted when nothing is due."""
     agent = Agent()
     assert agent.core.due_s == math.inf
     agent.tell(0, Desired(1, 1, (A,)))
@@ -191,7 +193,7 @@ def test_one_wake_is_enough() -> None:
 
 
 def test_processes_that_outlived_the_agent_are_taken_back() -> None:
-    """They are not started again, they are said in the hello, and they still end with their lease."""
+    """They are not started again, the hello lists them, and they still end with their lease."""
     agent = Agent(linked=False)
     assert (agent.tell(100, ProcessFound(A, ran_s=60.0, steps=5.0)), agent.core.tick_s) == ([], 361.0)
     assert agent.tell(101, LinkUp()) == [SendHello((Held("a/1", 5.0, 61.0),))]
@@ -199,8 +201,8 @@ def test_processes_that_outlived_the_agent_are_taken_back() -> None:
     assert agent.tell(361, Tick()) == [AskToStop("a/1")]
 
 
-def test_events_of_nobody_are_ignored() -> None:
-    """Exits and starts of leases that are not here, or not any more, or not yet."""
+def test_events_of_unknown_leases_are_ignored() -> None:
+    """Exits and starts of leases that are not here, not any more, or not yet."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(1, A, B, C)
@@ -211,7 +213,7 @@ def test_events_of_nobody_are_ignored() -> None:
 
 
 def test_jobs_of_long_ago_are_forgotten() -> None:
-    """What is remembered against stale orders does not grow without bound."""
+    """The memory against stale orders does not grow without bound."""
     core = AgentCore(Limits(jobs_kept_max=10))
     for number in range(100):
         core.handle(0, Desired(1, number, (order(f"j{number}", number),)))

@@ -10,7 +10,7 @@ from worker_agent.link.messages import launch_of, order_of
 # Fields of the protocol that an agent calls by another name.
 RENAMED = {"ends_in_s": "ends_s", "gpus_total": "world_size", "master_address": "rendezvous"}
 
-# What the scheduler also says of a job, and an agent makes no use of.
+# Fields of the protocol that an agent does not use.
 UNUSED = {"worker_type", "cpus", "memory_gb"}
 
 
@@ -95,14 +95,14 @@ def test_an_order_arrives_whole() -> None:
     )
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_an_absent_field_has_its_default() -> None:
     """An absent limit is no limit, and not 0."""
     order = order_of(pb.Order(lease="17"), 0.0)
     assert (order.steps_max, order.array_index, order.packed) == (None, None, False)
     assert launch_of(jobs_pb2.Launch()) == Launch()
 
 
-def test_the_record_of_an_order_is_what_older_agents_read() -> None:
+def test_older_agents_can_read_the_record_of_an_order() -> None:
     """The files of a run keep these fields; the launch, which may be large, is not repeated there."""
     assert list(Order("17", "12", 1, (0,), 9.0, launch=Launch(command=("a",))).record()) == [
         *("lease", "job", "attempt", "gpus", "ends_s", "epoch", "node_rank", "nodes", "world_size"),

@@ -1,4 +1,4 @@
-"""A link on which nothing is heard: given up by both ends, unless it was oneself who did not listen."""
+"""A link on which nothing arrives: both ends give it up, unless it was their own process that stood still."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_agent.core.messages import Desired, LinkDown, LinkUp
 
 @story
 async def test_a_partition_is_noticed_from_both_ends_and_healed():
-    """The stream hangs without an error: silence ends it, and the next connection carries on."""
+    """The stream hangs without an error: the silence ends it, and the next connection carries on."""
     async with (
         Scheduler(pace=QUICK) as scheduler,
         Wall(scheduler.port) as wall,
@@ -30,7 +30,7 @@ async def test_a_partition_is_noticed_from_both_ends_and_healed():
 
 @story
 async def test_an_idle_link_stays_up():
-    """Nothing to say for many times the silence: signs of life go both ways, and nobody gives up."""
+    """Nothing is sent for many times the silence: signs of life go both ways, and neither end gives up."""
     async with Scheduler(pace=QUICK) as scheduler, linked(scheduler.address) as (_, node):
         await until(lambda: node.of(Desired))
         await asyncio.sleep(2.5 * QUICK.silence_s)
@@ -40,7 +40,7 @@ async def test_an_idle_link_stays_up():
 
 @story
 async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
-    """Its clock has gone on without it, again and again: the link stays, as what was said meanwhile can be read."""
+    """Its clock jumps ahead again and again: the link stays, as messages that came meanwhile can be read."""
     shift_s = 0.0
     async with Scheduler(pace=QUICK) as scheduler:
         clock = lambda: time.monotonic() + shift_s  # noqa: E731
@@ -53,7 +53,7 @@ async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
 
 
 class Wall:
-    """Between both ends: lets everything through, or holds it back without a word."""
+    """A proxy between both ends: it lets everything through, or holds everything back."""
 
     def __init__(self, port: int) -> None:
         self._port, self.hold = port, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,11 +38,12 @@ from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target, TargetError
 from worker_agent.runs.rendezvous import Rendezvous
 
-LOOSE_S = 20.0  # for moments that are looked at later, on a machine that may stand still in between
+# How far a time may be off that is read later, on a machine that may stand still in between.
+LOOSE_S = 20.0
 
 
 def hello(name: str = "n1", **fields: Any) -> pb.Hello:
-    """A node of one GPU."""
+    """The hello of a node with one GPU."""
     more = {"protocol": 1, "incarnation": f"{name}-1", "worker_type": "v100", **fields}
     return pb.Hello(node=name, gpus=[pb.InventoryGpu(index=0, name="V100")], **more)
 
@@ -50,7 +52,7 @@ def hello(name: str = "n1", **fields: Any) -> pb.Hello:
 async def linked(
     address: str, name: str = "n1", held: tuple[Held, ...] = (), **more: Any
 ) -> AsyncIterator[tuple[GrpcLink, Remembering]]:
-    """A link that runs, and what it tells; without waiting to be welcome."""
+    """A running link and its node, without waiting for the welcome."""
     target = more.pop("target", None) or Target(address=address)
     fields = more.pop("hello", {})
     link = GrpcLink(target, lambda: hello(name, **fields), chance=random.Random(7), **more)
@@ -65,8 +67,8 @@ async def linked(
 
 
 @story
-async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
-    """LinkUp, then the sets: what to run, how to start it, and until when by the agent's clock."""
+async def test_a_link_sends_hello_and_delivers_orders_on_the_agents_clock():
+    """LinkUp, then the sets: what to run, how to start it, and until when on the agent's clock."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
         await scheduler.submit(
             name="resnet", user="ann", launch=SubmittedLaunch(command=("a",), env_from={"K": "key"})
@@ -84,7 +86,7 @@ async def test_a_link_says_hello_and_brings_orders_on_our_own_clock():
 
 
 @story
-async def test_everything_that_is_reported_is_taken():
+async def test_every_report_is_acknowledged():
     """Starts, progress and exits arrive; every number of the core's reports comes back as Taken."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (link, node):
         (job,) = await scheduler.submit(steps=10.0)
@@ -94,15 +96,15 @@ async def test_everything_that_is_reported_is_taken():
         link.send_report(Report(2, generation, (), (Progressed("1", 4.0, 2.0, 1.0),)))
         exit = ProcessExited("1", "failed", 4.0, 2.0, 1.0, 2.0, 3)
         link.send_report(Report(3, generation, (), (), (exit,)))
-        await until(lambda: {taken.number for taken in node.of(Taken)} == {1, 2, 3})
-        found = scheduler.state.jobs[job]
-        assert (found.state, found.steps_saved, found.last_exit) == (JobState.FAILED, 2.0, 3)
-        assert found.last_lines == "the end of 1"
+        await until(lambda: {receipt.number for receipt in node.of(Taken)} == {1, 2, 3})
+        kept = scheduler.state.jobs[job]
+        assert (kept.state, kept.steps_saved, kept.last_exit) == (JobState.FAILED, 2.0, 3)
+        assert kept.last_lines == "the end of 1"
 
 
 @story
 async def test_reports_before_the_welcome_wait_for_it():
-    """The core speaks as soon as the link is up; the scheduler hears it after the Hello was taken."""
+    """The core reports as soon as the link is up; the scheduler gets the report after it has taken the Hello."""
     async with Scheduler() as scheduler:
         scheduler.held_back.clear()
         async with linked(scheduler.address) as (link, node):
@@ -116,7 +118,7 @@ async def test_reports_before_the_welcome_wait_for_it():
 
 @story
 async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
-    """Hundreds of exits with long last words: several messages, all taken, and the core's number once."""
+    """Hundreds of exits with long last lines: several messages, all taken, and the core's number once."""
 
     class Wordy(Remembering):
         def last_lines(self, lease: str) -> str:
@@ -137,8 +139,8 @@ async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
 
 
 @story
-async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
-    """The link breaks, is tried again, and the lease goes on in the new epoch; nobody tells the agent to stop."""
+async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
+    """The link breaks and is tried again, and the lease goes on in the new epoch without a stop."""
     first = Scheduler()
     await first.__aenter__()
     held = (Held("1", 3.0, 2.0),)
@@ -160,10 +162,10 @@ async def test_a_scheduler_that_was_away_is_found_again_with_what_is_held():
     ("fields", "reason"), [({"protocol": 9}, "version"), ({"lease_grace_s": 1e6}, "refused")]
 )
 def test_goodbye_ends_the_link_for_good(fields, reason):
-    """An agent that is sent away does not come back by itself; the scheduler's words are in the error."""
+    """A dismissed agent does not come back by itself; the error has the scheduler's reason."""
 
     @story
-    async def told():
+    async def dismissed_for_good():
         async with Scheduler() as scheduler:
             link = GrpcLink(Target(address=scheduler.address), lambda: hello(**fields))
             node = Remembering(lambda: link.send_hello(()))
@@ -172,12 +174,12 @@ def test_goodbye_ends_the_link_for_good(fields, reason):
             assert dismissed.value.reason == reason
             assert node.events[-1] == LinkDown()
 
-    told()
+    dismissed_for_good()
 
 
 @story
-async def test_a_renewal_moves_the_end_on_our_clock():
-    """Renewed says the scheduler's end in the agent's time."""
+async def test_a_renewal_moves_the_end_on_the_agents_clock():
+    """Renewed has the scheduler's end in the agent's time."""
     from scheduler.core.effects import RenewLeases
 
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
@@ -190,8 +192,8 @@ async def test_a_renewal_moves_the_end_on_our_clock():
 
 
 @story
-async def test_what_was_read_late_lasts_no_longer_for_it():
-    """P4: an agent that was stopped reads a renewal from a buffer; its lease still ends when the scheduler thinks."""
+async def test_a_renewal_that_was_read_late_lasts_no_longer_for_it():
+    """P4: an agent that was stopped reads a renewal late; its lease still ends when the scheduler expects it."""
     from scheduler.core.effects import RenewLeases
 
     shift_s = 0.0
@@ -201,7 +203,8 @@ async def test_what_was_read_late_lasts_no_longer_for_it():
             await until(lambda: node.of(Desired))
             sent_s = time.monotonic()
             scheduler.links.renew_leases(RenewLeases(1, 9, scheduler.world.now_s() + 50.0, {"n1": 2}))
-            shift_s = 300.0  # as if 300 s had gone by before it was read
+            # As if 300 s had passed before the agent read it.
+            shift_s = 300.0
             await until(lambda: node.of(Renewed))
             assert node.of(Renewed)[0].ends_s == pytest.approx(sent_s + 50.0, abs=LOOSE_S)
             del link
@@ -210,7 +213,7 @@ async def test_what_was_read_late_lasts_no_longer_for_it():
 # ------------------------------------------------------------------------------------------------------- gangs
 
 
-# no part is given up because it was slow to speak
+# No part is given up because it reports late.
 PATIENT = msgspec.structs.replace(CALM, gang_s=60.0)
 
 
@@ -220,19 +223,19 @@ def order(rank: int, lease: str = "1") -> Order:
 
 
 @story
-async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
-    """Both get the same place to meet, although the scheduler was killed after the first had spoken."""
+async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
+    """Both get the same place to meet, although the scheduler was killed after the first had reported."""
     first = Scheduler(pace=PATIENT)
     await first.__aenter__()
     async with (
-        linked(first.address, "n1", hello={"address": "10.0.0.1"}) as (one, node_one),
-        linked(first.address, "n2", hello={"address": "10.0.0.2"}) as (two, node_two),
+        linked(first.address, "n1", hello={"address": "10.0.0.1"}) as (first_link, node_one),
+        linked(first.address, "n2", hello={"address": "10.0.0.2"}) as (second_link, node_two),
     ):
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await first.submit(gpus=2)
         await until(lambda: node_one.orders and node_two.orders)
         rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
-        lead, other = (one, two) if rank_of["n1"] == 0 else (two, one)
+        lead, other = (first_link, second_link) if rank_of["n1"] == 0 else (second_link, first_link)
         other.preparing(order(1))
         lead.ready(order(0), (2001, 2002))
         await asyncio.sleep(0.1)
@@ -246,36 +249,38 @@ async def test_the_parts_of_a_gang_meet_and_a_lost_go_is_made_up_for():
 
 
 @story
-async def test_one_part_that_cannot_start_stops_the_others():
-    """The reason of the one is what the other is told, ready or not."""
+async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
+    """The other part gets its reason, ready or not."""
     async with (
         Scheduler(pace=PATIENT) as scheduler,
-        linked(scheduler.address, "n1") as (one, node_one),
-        linked(scheduler.address, "n2") as (two, node_two),
+        linked(scheduler.address, "n1") as (first_link, node_one),
+        linked(scheduler.address, "n2") as (second_link, node_two),
     ):
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await scheduler.submit(gpus=2)
         await until(lambda: node_one.orders and node_two.orders)
-        one.preparing(order(0))
-        two.cannot_meet(order(1), "user 'eve' does not exist on this node")
+        first_link.preparing(order(0))
+        reason = "user 'eve' does not exist on this node"
+        second_link.cannot_meet(order(1), reason)
         await until(lambda: node_one.gangs)
-        assert node_one.gangs["1"] == "n2: user 'eve' does not exist on this node"
+        assert node_one.gangs["1"] == f"n2: {reason}"
 
 
 # ---------------------------------------------------------------------------------------------------- packages
 
 
 @story
-async def test_a_package_is_fetched_and_a_missing_one_is_an_error():
-    """The bytes in order; NotFound and no link at all are OSErrors that say what happened."""
+async def test_a_package_is_fetched_and_a_missing_one_is_an_error(wording):
+    """The bytes come in order; NotFound and a missing link are OSErrors that say what happened."""
     async with Scheduler() as scheduler:
         content = bytes(range(256)) * 100
         scheduler.packages.content["sha256:aa"] = content
         async with linked(scheduler.address) as (link, node):
             await until(lambda: node.of(Desired))
             assert b"".join([part async for part in link.fetch("sha256:aa")]) == content
-            with pytest.raises(OSError, match="there is no package sha256:bb"):
+            with pytest.raises(OSError, match="sha256:bb") as missing:
                 [part async for part in link.fetch("sha256:bb")]
+            wording(missing.value)
     with pytest.raises(OSError, match="cannot be reached"):
         [part async for part in GrpcLink(Target(address="127.0.0.1:1"), hello).fetch("sha256:aa")]
 
@@ -284,7 +289,7 @@ async def test_a_package_is_fetched_and_a_missing_one_is_an_error():
 
 
 @story
-async def test_another_machine_is_not_spoken_to_in_the_clear():
+async def test_no_link_to_another_machine_is_unencrypted():
     """Beyond loopback there is no link without a certificate, and the error says how to get one."""
     with pytest.raises(TargetError, match="gavel agent join"):
         Target(address="head-node:7071").channel()
@@ -293,8 +298,8 @@ async def test_another_machine_is_not_spoken_to_in_the_clear():
 
 
 @story
-async def test_a_wrong_token_is_tried_again_and_said(caplog):
-    """The scheduler refuses; the log says which option to look at, and the agent does not give up."""
+async def test_a_wrong_token_is_tried_again_and_logged(caplog, wording):
+    """The scheduler refuses; the log names the option to check, and the agent does not give up."""
 
     class Refusing(agents_pb2_grpc.AgentsServicer):
         tried = 0
@@ -310,18 +315,20 @@ async def test_a_wrong_token_is_tried_again_and_said(caplog):
     async with linked(f"127.0.0.1:{port}", target=Target(address=f"127.0.0.1:{port}", token="wrong")):
         await until(lambda: Refusing.tried >= 2)
     await server.stop(None)
-    assert "the token is refused: this token is not known here; see --token-file" in caplog.text
+    refused = [record.getMessage() for record in caplog.records if "--token-file" in record.getMessage()]
+    assert refused
+    wording(refused[0], address=f"127.0.0.1:{port}", wait=re.compile(r"[\d.]+ s\b"))
 
 
 @story
-async def test_a_scheduler_that_speaks_second_is_spoken_to(monkeypatch: pytest.MonkeyPatch):
-    """One of before, or behind a proxy that holds back what it says first: an upgrade may begin with the agents."""
+async def test_an_agent_speaks_first_to_a_scheduler_that_waits(monkeypatch: pytest.MonkeyPatch):
+    """An older scheduler, or one behind a proxy that holds back its first message: agents may be upgraded first."""
 
     class Earlier(agents_pb2_grpc.AgentsServicer):
-        heard: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()
+        received: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()
 
         async def Link(self, requests: Any, context: Any) -> None:
-            self.heard.set_result(await context.read())
+            self.received.set_result(await context.read())
 
     monkeypatch.setattr("worker_agent.link.stream.FIRST_SIGN_S", 0.05, raising=False)
     server = aio.server()
@@ -329,5 +336,5 @@ async def test_a_scheduler_that_speaks_second_is_spoken_to(monkeypatch: pytest.M
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with linked(f"127.0.0.1:{port}"), asyncio.timeout(30.0):
-        assert (await Earlier.heard).hello.node == "n1"
+        assert (await Earlier.received).hello.node == "n1"
     await server.stop(None)

@@ -1,4 +1,4 @@
-"""Two jobs on the same GPUs: MPS where it can be, turns where not, and what is installed for jobs."""
+"""Two jobs on the same GPUs: MPS where it can be, time slices where not; and the library that jobs get."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.wording import Wording
 from worker_agent.node.job_library import LibraryMissing, install
 from worker_agent.node.mps import PIPES, MpsDaemons, decide
 from worker_agent.node.users import Account
@@ -19,25 +20,26 @@ OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
 
 
 @pytest.mark.parametrize(
-    ("facts", "mps", "why"),
+    ("facts", "mps"),
     [
-        ({"packed": False}, False, ""),
-        ({}, True, "side by side through CUDA MPS"),
-        ({"devices": []}, False, "which are only declared"),
-        ({"daemon": None}, False, "in time slices: nvidia-cuda-mps-control is not installed"),
-        ({"apart": True}, False, "in time slices: CUDA MPS is for jobs that both start under it"),
+        ({"packed": False}, False),
+        ({}, True),
+        ({"devices": []}, False),
+        ({"daemon": None}, False),
+        ({"apart": True}, False),
     ],
+    ids=["alone", "together", "declared", "no program", "apart"],
 )
-def test_how_gpus_are_shared(facts: dict[str, Any], mps: bool, why: str) -> None:
-    """Decided from facts alone, with the reason in the words that the job's log gets."""
+def test_packed_jobs_share_by_mps_where_they_can(facts: dict[str, Any], mps: bool, wording: Wording) -> None:
+    """Decided from facts alone, with the reason for the job's log."""
     sharing = decide(**{"packed": True, "devices": ["GPU-a"], "daemon": "/bin/mps"} | facts)
     assert sharing.mps == mps
-    assert why in sharing.why
     assert bool(sharing.why) == facts.get("packed", True)
+    wording(sharing.why)
 
 
 class Control:
-    """Stands in for nvidia-cuda-mps-control; remembers how it was called."""
+    """A stand-in for nvidia-cuda-mps-control that remembers its calls."""
 
     def __init__(self, code: int = 0, stderr: str = "") -> None:
         self.code, self.stderr = code, stderr
@@ -50,23 +52,23 @@ class Control:
         self.calls.append((argv, more["env"].get("CUDA_VISIBLE_DEVICES"), more.get("input")))
         return subprocess.CompletedProcess(argv, self.code, "", self.stderr)
 
-    def said(self) -> list[tuple[str, str]]:
-        """What it was asked to do, and of which daemon."""
+    def commands(self) -> list[tuple[str, str]]:
+        """The commands that it got, and for which daemon."""
         return [
-            ((said or "start").strip(), pipes)
-            for (_, _, said), pipes in zip(self.calls, self.pipes, strict=True)
+            ((command or "start").strip(), pipes)
+            for (_, _, command), pipes in zip(self.calls, self.pipes, strict=True)
         ]
 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder in which a socket's name fits, wherever the tests run."""
+    """A folder in which a socket's path fits, wherever the tests run."""
     with TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
-def test_a_daemon_for_each_set_of_gpus(short_path: Path) -> None:
-    """Started with the first job on it, told to quit when the last is gone."""
+def test_each_set_of_gpus_has_a_daemon(short_path: Path) -> None:
+    """It starts with the first job on them, and quits when the last is gone."""
     control = Control()
     mps = MpsDaemons(short_path, "/bin/mps", control)
     first = mps.join("a", ["GPU-1", "GPU-2"], OWN)
@@ -84,7 +86,7 @@ def test_a_daemon_for_each_set_of_gpus(short_path: Path) -> None:
 
 
 def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
-    """The next agent does not stop it under a job that still runs, and does stop it in the end."""
+    """The next agent does not stop it under a running job, but stops it in the end."""
     first = MpsDaemons(short_path, "/bin/mps", Control())
     pipes = {"old": first.join("old", ["GPU-1"], OWN)[PIPES]}
     first.join("gone", ["GPU-2"], OWN)
@@ -92,33 +94,37 @@ def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
     mps = MpsDaemons(short_path, "/bin/mps", control)
     mps.take_up(pipes | {"alone": ""})
     mps.quit_unused()
-    assert control.said() == [("quit", f"{short_path}/GPU-2.own")]
+    assert control.commands() == [("quit", f"{short_path}/GPU-2.own")]
     assert (mps.serves("old"), mps.serves("alone")) == (True, False)
     mps.join("new", ["GPU-1"], OWN)
     mps.leave("new")
-    assert control.said()[1:] == []
+    assert control.commands()[1:] == []
     mps.leave("old")
-    assert control.said()[1:] == [("quit", pipes["old"])]
+    assert control.commands()[1:] == [("quit", pipes["old"])]
 
 
-def test_a_directory_that_cannot_be_read_ends_no_agent(caplog: pytest.LogCaptureFixture) -> None:
-    """Unused daemons are left where they are, and that is said."""
+def test_a_directory_that_cannot_be_read_ends_no_agent(
+    caplog: pytest.LogCaptureFixture, wording: Wording
+) -> None:
+    """Unused daemons are left where they are, and the log says so."""
     MpsDaemons(Path("/tmp", "x" * 300), "/bin/mps", Control()).quit_unused()
-    assert "cannot look for unused MPS daemons" in caplog.text
+    (record,) = caplog.records
+    wording(record.getMessage(), folder="x" * 300)
 
 
-def test_a_daemon_that_does_not_start(short_path: Path) -> None:
-    """Is an error with its words; one that runs already is not."""
-    with pytest.raises(OSError, match="ended with 1: no driver"):
+def test_a_daemon_that_does_not_start_is_an_error(short_path: Path) -> None:
+    """The error has its output; one that runs already is no error."""
+    with pytest.raises(OSError, match=r"1\b.*no driver"):
         MpsDaemons(short_path, "/bin/mps", Control(1, "no driver\n")).join("a", ["GPU-1"], OWN)
     running = Control(1, "An instance of this daemon is already running")
     assert MpsDaemons(short_path, "/bin/mps", running).join("a", ["GPU-1"], OWN)
 
 
-def test_a_socket_needs_a_short_path(tmp_path: Path) -> None:
-    """Said beforehand, instead of a daemon that fails in its own words."""
-    with pytest.raises(OSError, match="too long for a socket"):
+def test_a_socket_needs_a_short_path(tmp_path: Path, wording: Wording) -> None:
+    """The agent says so beforehand, instead of a daemon that fails obscurely."""
+    with pytest.raises(OSError, match="x" * 100) as refused:
         MpsDaemons(tmp_path / ("x" * 100), "/bin/mps", Control()).join("a", ["GPU-1"], OWN)
+    wording(refused.value, folder=tmp_path)
 
 
 # --------------------------------------------------------------------------------------------- gavel.training
@@ -135,7 +141,7 @@ def package(tmp_path: Path, text: str = "answer = 42\n") -> Path:
 
 
 def test_jobs_get_the_training_library_and_nothing_else(tmp_path: Path) -> None:
-    """First on PYTHONPATH; what else a job has of Gavel by itself stays importable."""
+    """It is first on PYTHONPATH; the rest of the job's own Gavel stays importable."""
     source = package(tmp_path / "agent")
     (source.parent / "theirs" / "gavel").mkdir(parents=True)
     (source.parent / "theirs" / "gavel" / "__init__.py").write_text("")
@@ -146,14 +152,14 @@ def test_jobs_get_the_training_library_and_nothing_else(tmp_path: Path) -> None:
     }
     code = "import gavel.training, gavel.client; print(gavel.training.answer, gavel.client.name)"
     path = f"{library}:{source.parent / 'theirs'}"
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-S", "-B", "-c", code],
         cwd="/",
         env={"PYTHONPATH": path},
         capture_output=True,
         check=True,
     )
-    assert said.stdout == b"42 client\n"
+    assert printed.stdout == b"42 client\n"
 
 
 def test_a_new_release_does_not_change_the_library_of_a_running_job(tmp_path: Path) -> None:
@@ -164,8 +170,8 @@ def test_a_new_release_does_not_change_the_library_of_a_running_job(tmp_path: Pa
     assert len(list((tmp_path / "library").iterdir())) == 2
 
 
-def test_an_installation_without_the_library(tmp_path: Path) -> None:
-    """Is said, not found out by the first job."""
+def test_an_installation_without_the_library_is_refused(tmp_path: Path) -> None:
+    """The agent's start fails, instead of the first job."""
     (tmp_path / "gavel").mkdir()
     with pytest.raises(LibraryMissing, match="installation is incomplete"):
         install(tmp_path / "library", tmp_path / "gavel")

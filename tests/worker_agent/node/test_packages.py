@@ -1,4 +1,4 @@
-"""Uploads: what comes from a stranger is unpacked inside, within limits, whole or not at all."""
+"""Uploads: a foreign archive is unpacked inside its folder, within limits, whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wording import Wording
 from worker_agent.node.packages import PackageError, PackageLimits, Packages
 
 SMALL = PackageLimits(
@@ -22,7 +24,7 @@ SMALL = PackageLimits(
 
 
 def entry(name: str, data: bytes = b"", **more: object) -> tuple[tarfile.TarInfo, bytes]:
-    """One entry of an archive; a file unless said otherwise."""
+    """One entry of an archive, usually a file."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     for key, value in more.items():
@@ -36,7 +38,7 @@ def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
 
 
 def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """An archive of these."""
+    """An archive of these entries."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for info, data in entries:
@@ -45,23 +47,23 @@ def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """Its name."""
+    """The digest that names these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def add(packages: Packages, data: bytes) -> str:
-    """Take an archive in; its name."""
+    """Add an archive, and return its digest."""
     packages.add(digest(data), [data[:100], data[100:]])
     return digest(data)
 
 
 def everything(folder: Path) -> set[str]:
-    """All that lies in a folder."""
+    """The paths of all that lies in a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def test_a_package_is_unpacked_once_and_copied_for_each_run(tmp_path: Path) -> None:
-    """What one run does with its copy is no concern of the next."""
+    """A run that changes its copy does not change the next one's."""
     packages = Packages(tmp_path / "packages")
     data = archive(
         entry("./train.py", b"print()", mode=0o755, mtime=1e9),
@@ -100,10 +102,10 @@ def test_a_package_is_unpacked_once_and_copied_for_each_run(tmp_path: Path) -> N
         ([entry("a", b"x" * 50_001)], "larger than 50000 bytes"),
     ],
 )
-def test_what_a_package_must_not_hold(
+def test_a_dangerous_package_is_refused(
     tmp_path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], word: str
 ) -> None:
-    """Refused in words; nothing is left of it, inside or outside."""
+    """The error names what is wrong; nothing of the package is left, inside or outside."""
     packages = Packages(tmp_path / "packages", SMALL)
     with pytest.raises(PackageError, match=word):
         add(packages, archive(*entries))
@@ -134,15 +136,15 @@ def test_a_bomb_is_noticed_while_it_goes_off(tmp_path: Path) -> None:
         (b"x" * 100_001, "is larger than 100000 bytes"),
     ],
 )
-def test_what_is_no_package(tmp_path: Path, data: bytes, word: str) -> None:
-    """Rubbish, half an archive, too much: said, and not kept."""
+def test_a_file_that_is_no_package_is_refused(tmp_path: Path, data: bytes, word: str) -> None:
+    """Rubbish, half an archive, too much: refused, and not kept."""
     with pytest.raises(PackageError, match=word):
         add(Packages(tmp_path / "packages", SMALL), data)
     assert everything(tmp_path) == {"packages"}
 
 
-def test_no_part_of_an_archive_is_taken_for_the_whole(tmp_path: Path) -> None:
-    """Cut off anywhere, also between two files or in the checksum, or with rubbish for a header: refused."""
+def test_no_part_of_an_archive_passes_for_the_whole(tmp_path: Path) -> None:
+    """Cut off anywhere, even between two files or in the checksum, or with rubbish for a header: refused."""
     packages = Packages(tmp_path / "packages")
     whole = archive(entry("a", os.urandom(600)), entry("b", os.urandom(600)))
     tar = gzip.decompress(whole)
@@ -150,23 +152,24 @@ def test_no_part_of_an_archive_is_taken_for_the_whole(tmp_path: Path) -> None:
     cut += [gzip.compress(tar[:size], mtime=0) for size in range(0, 4 * 512 + 1024, 512)]
     cut += [gzip.compress(tar[:1536] + b"x" * 512 + tar[2048:], mtime=0)]
     cut += [whole[:-8] + b"\0\0\0\0" + whole[-4:]]
-    taken = []
+    accepted = []
     for number, data in enumerate(cut):
         try:
             add(packages, data)
-            taken.append(number)
+            accepted.append(number)
         except PackageError:
             continue
-    assert taken == []
+    assert accepted == []
     packages.check_out(add(packages, whole), tmp_path / "out")
     assert everything(tmp_path / "out") == {"a", "b"}
 
 
-def test_a_package_is_what_its_name_says(tmp_path: Path) -> None:
+def test_a_package_must_match_its_digest(tmp_path: Path, wording: Wording) -> None:
     """Damaged on its way, or named for a path: refused."""
     packages = Packages(tmp_path / "packages")
-    with pytest.raises(PackageError, match="it was damaged on its way"):
+    with pytest.raises(PackageError) as refused:
         packages.add("sha256:" + "0" * 64, [archive(entry("a"))])
+    wording(refused.value, digest=re.compile(r"[0-9a-f]{64}"))
     for name in ("sha256:../../x", "md5:" + "0" * 32, "sha256:" + "A" * 64, ""):
         with pytest.raises(PackageError, match="is no digest"):
             packages.has(name)
@@ -174,8 +177,8 @@ def test_a_package_is_what_its_name_says(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd to pack with")
 @pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, reason="no zstandard to unpack with")
-def test_packed_with_zstd(tmp_path: Path) -> None:
-    """The other format."""
+def test_a_zstd_archive_is_unpacked(tmp_path: Path) -> None:
+    """And one that was cut off is refused."""
     tar = gzip.decompress(archive(entry("a", b"x")))
     data = subprocess.run(["zstd", "-c"], input=tar, capture_output=True, check=True).stdout
     packages = Packages(tmp_path / "packages")
@@ -186,26 +189,28 @@ def test_packed_with_zstd(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("zstandard") is not None, reason="zstandard is here")
-def test_packed_with_zstd_where_it_is_missing(tmp_path: Path) -> None:
-    """Said with the remedy."""
-    with pytest.raises(PackageError, match="zstandard is missing here: use gzip"):
+def test_a_zstd_archive_needs_zstandard(tmp_path: Path, wording: Wording) -> None:
+    """The error names the remedy."""
+    with pytest.raises(PackageError, match=r"zstandard.*gzip") as refused:
         add(Packages(tmp_path / "packages"), b"\x28\xb5\x2f\xfd" + b"x" * 50)
+    wording(refused.value)
 
 
-def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
-    """When there is too much; the newest always stays."""
+def test_the_least_recently_used_package_goes_first(tmp_path: Path) -> None:
+    """When the cache is too large; the newest always stays."""
     packages = Packages(tmp_path / "packages", PackageLimits(cache_bytes_max=2500))
     names = []
     for number in range(3):
         names.append(add(packages, archive(entry("a", bytes([number]) * 1000))))
         os.utime(packages._path(names[-1]), (number, number))
         if number == 1:
-            packages.check_out(names[0], tmp_path / "out")  # used again
+            # The first one is used again.
+            packages.check_out(names[0], tmp_path / "out")
     assert [packages.has(name) for name in names] == [True, False, True]
 
 
-def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
-    """Half a package is none."""
+def test_a_half_unpacked_package_is_removed_at_the_start(tmp_path: Path) -> None:
+    """A killed agent left it, and half a package is none."""
     (tmp_path / "packages" / "new-abc" / "tree").mkdir(parents=True)
     Packages(tmp_path / "packages")
     assert everything(tmp_path) == {"packages"}
@@ -213,7 +218,7 @@ def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_copy_belongs_to_the_user(tmp_path: Path) -> None:
-    """All of it, links included, and never what a link leads to."""
+    """All of it, links included, and never the target of a link."""
     packages = Packages(tmp_path / "packages")
     name = add(packages, archive(entry("a/b", b"x"), link("c", "a")))
     packages.check_out(name, tmp_path / "out", 54321, 54322)

@@ -1,4 +1,4 @@
-"""A state directory that cannot be written: noticed, reported once, and no flood of lines about it."""
+"""A state directory that cannot be written: the agent notices and reports it once, and does not flood its log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.agents import order
 from tests.worker_agent.live_agents import LiveAgent, job, live, until
 from worker_agent.log import EVERY_S, RepeatedLines
@@ -21,7 +22,7 @@ def test_a_directory_that_can_be_written_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_trouble_names_the_directory_and_the_reason(tmp_path: Path) -> None:
-    """One that is gone, one that is a file; a full disk is the same to the caller."""
+    """For one that is gone, and one that is a file; a full disk is no different to the caller."""
     (tmp_path / "file").touch()
     for path, reason in ((tmp_path / "gone", "No such file"), (tmp_path / "file", "Not a directory")):
         trouble = trouble_with(path)
@@ -29,54 +30,56 @@ def test_trouble_names_the_directory_and_the_reason(tmp_path: Path) -> None:
         assert reason in trouble
 
 
-def test_changes_are_reported_and_nothing_else(tmp_path: Path) -> None:
-    """Out and in again, each once, however often it is looked at."""
-    folder, told = tmp_path / "runs", []
+def test_only_changes_are_reported(tmp_path: Path) -> None:
+    """Bad and good again, each once, however often it is checked."""
+    folder, reports = tmp_path / "runs", []
 
     async def story() -> None:
-        check = StateCheck(folder, told.append, interval_s=3600.0)
+        check = StateCheck(folder, reports.append, interval_s=3600.0)
         task = asyncio.create_task(check.run())
-        await until(lambda: len(told) == 1)
+        await until(lambda: len(reports) == 1)
         folder.mkdir()
         check.soon()
-        await until(lambda: len(told) == 2)
+        await until(lambda: len(reports) == 2)
         check.soon()
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(story())
-    assert ["cannot be written" in told[0], *told[1:]] == [True, ""]
+    assert ["cannot be written" in reports[0], *reports[1:]] == [True, ""]
 
 
 @live
 async def test_a_start_that_fails_has_the_directory_checked(tmp_path: Path) -> None:
-    """The runs cannot be kept: the exit is the node's failure, and the check is asked for."""
-    asked: list[str] = []
-    async with LiveAgent(tmp_path, on_failed_start=lambda: asked.append("check")) as node:
+    """The run cannot be kept: the exit is the node's failure, and the check runs at once."""
+    checks: list[str] = []
+    async with LiveAgent(tmp_path, on_failed_start=lambda: checks.append("check")) as node:
         runs = node.agent.processes.runs_path
         runs.rename(tmp_path / "away")
         runs.touch()
         node.desire(job("print('never')"))
         exit = await node.exit()
-        assert (exit.outcome, exit.ran_s, asked) == ("node_failed", 0.0, ["check"])
+        assert (exit.outcome, exit.ran_s, checks) == ("node_failed", 0.0, ["check"])
         runs.unlink()
         runs.mkdir()
 
 
 @live
-async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path) -> None:
-    """Who ended the lease, as the scheduler gives it with the set that does without it."""
+async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path, wording: Wording) -> None:
+    """Who ended the lease, as the scheduler gives it with the set that lacks it."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import time; print('here', flush=True); time.sleep(600)"))
         await node.says("here")
         node.desire(why_ended={"17": "cancelled by ann"})
         await node.exit()
-        assert "[gavel: SIGTERM: the lease is over (cancelled by ann)]" in node.log()
+        line = next(line for line in node.log().splitlines() if "SIGTERM" in line)
+        assert "(cancelled by ann)" in line
+        wording(line)
 
 
 def test_the_same_failure_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Then a line a minute that counts the others; another failure is new."""
+    """Then one line a minute counts the others; another failure is logged in full again."""
     now_s = 0.0
     lines = RepeatedLines(lambda: now_s)
     error = OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""As whom jobs run: never as root by accident, and never as more than their user."""
+"""The user of a job: never root by accident, and never with more rights than the submitting user's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.live_agents import LiveAgent, job
 from tests.worker_agent.shim_runs import in_time, shim_run
 from worker_agent.node.users import Account, UserError, Users, refuse_to_be_root
@@ -24,55 +25,59 @@ def entry(
     return pwd.struct_passwd((name, "x", uid, gid, "", f"/homes/{name}", login_shell))
 
 
-def users(found: pwd.struct_passwd | None) -> Users:
-    """An agent that is root, on a node that knows one user."""
+def users(known: pwd.struct_passwd | None) -> Users:
+    """A root agent on a node that has one user, or none."""
 
     def look_up(name: str) -> pwd.struct_passwd:
-        if found is None:
+        if known is None:
             raise KeyError(name)
-        return found
+        return known
 
     return Users(look_up=look_up, euid=0)
 
 
-def test_an_agent_that_is_root_switches() -> None:
-    """To the submitting user, with its groups; root's are not among them."""
+def test_a_root_agent_switches_to_the_submitting_user() -> None:
+    """With that user's groups; root's are not among them."""
     assert users(entry()).account("ada") == Account(
         name="ada", home=Path("/homes/ada"), login_shell="/bin/bash", uid=1001, gid=1001, groups=(1001,)
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "user", "word"),
+    ("known", "user", "word"),
     [
         (entry(), "", "has no submitting user"),
-        (None, "eve", "'eve' does not exist on this node"),
+        (None, "eve", "'eve' does not exist"),
         (entry("toor", 0), "toor", "is root here"),
         (entry("wheel", 1001, 0), "wheel", "is root here"),
         (entry("daemon", 999), "daemon", "is a system user"),
         (entry("bob", login_shell="/usr/sbin/nologin"), "bob", "may not log in here"),
     ],
 )
-def test_who_must_not_run_jobs(found: pwd.struct_passwd | None, user: str, word: str) -> None:
-    """Root under any name, users of the system, those who are locked out, and nobody."""
-    with pytest.raises(UserError, match=word):
-        users(found).account(user)
+def test_a_user_who_must_not_run_jobs_is_refused(
+    known: pwd.struct_passwd | None, user: str, word: str, wording: Wording
+) -> None:
+    """Root under any name, system users, locked users, unknown users, and a job without a user."""
+    with pytest.raises(UserError, match=word) as refused:
+        users(known).account(user)
+    wording(refused.value)
 
 
-def test_a_single_user_is_the_agents_own() -> None:
-    """Whoever submitted, and the agent says so."""
+def test_in_single_user_mode_jobs_run_as_the_agents_user(wording: Wording) -> None:
+    """Whichever user submitted them, and the agent says so."""
     single = Users(single_user=True)
     assert single.account("anybody").uid is None
-    assert "single-user mode: every job runs as" in single.mode
+    wording(single.mode, user=pwd.getpwuid(os.geteuid()).pw_name)
     assert Users(euid=1001).switching is False
 
 
-def test_nobody_is_root_by_accident() -> None:
-    """A root agent wants to be told how it is meant; another one cannot switch."""
+def test_no_agent_is_root_by_accident(wording: Wording) -> None:
+    """A root agent needs to be configured for it; another agent cannot switch users."""
     with pytest.raises(UserError, match=r"--switch-users.*--single-user"):
         refuse_to_be_root(single_user=False, switch_users=False, euid=0)
-    with pytest.raises(UserError, match="only root can start jobs as their submitting users"):
+    with pytest.raises(UserError, match="root") as refused:
         refuse_to_be_root(single_user=False, switch_users=True, euid=1001)
+    wording(refused.value)
     with pytest.raises(UserError, match="choose one"):
         refuse_to_be_root(single_user=True, switch_users=True, euid=0)
     refuse_to_be_root(single_user=True, switch_users=False, euid=0)
@@ -82,7 +87,7 @@ def test_nobody_is_root_by_accident() -> None:
 
 @pytest.fixture
 def runs() -> Iterator[Path]:
-    """A directory of runs that other users may go through, as the agent's is."""
+    """A directory of runs that other users may pass through, as the agent's is."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o711)
@@ -91,11 +96,11 @@ def runs() -> Iterator[Path]:
 
 SHOW = (
     "grep -E '^(Uid|Gid|Groups|CapEff|NoNewPrivs):' /proc/self/status | tr -s '\\t ' ' ';"
-    "cat ../secret || echo refused; touch mine && echo 'can write'"
+    "cat ../secret || echo refused; touch own && echo 'can write'"
 )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_job_is_its_user_and_no_more(runs: Path) -> None:
     """Real, effective and saved ids, exactly its groups, no capability, and no way to gain one."""
     (runs / "secret").write_text("for root alone")
@@ -113,34 +118,34 @@ def test_a_job_is_its_user_and_no_more(runs: Path) -> None:
         assert "can write" in lines
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_job_cannot_prolong_its_own_lease(runs: Path) -> None:
-    """Its directory is its own, but a lease.json that the agent did not write says nothing."""
+    """It owns its directory, but a lease.json that the agent did not write is ignored."""
     forge = (
-        """echo '{"lease": "17", "ask_s": 1e9, "signal_s": 1e9, "kill_s": 1e9}' > mine;"""
-        "mv -f mine lease.json && echo forged; trap '' TERM; sleep 600"
+        """echo '{"lease": "17", "ask_s": 1e9, "signal_s": 1e9, "kill_s": 1e9}' > own;"""
+        "mv -f own lease.json && echo forged; trap '' TERM; sleep 600"
     )
 
     def story(within_s: float) -> bool:
         moments = (within_s, within_s, within_s)
         own = {"lease": f"{within_s}", "moments": moments, "uid": 54321, "gid": 54322}
         with shim_run(runs, ["/bin/sh", "-c", forge.replace("17", f"{within_s}")], **own) as run:
-            said = run.ended()
-            assert said["killed"] or "forged" not in run.log()
+            exit = run.ended()
+            assert exit["killed"] or "forged" not in run.log()
             return "forged" in run.log()
 
     in_time(story, first_s=1.0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_agent_that_is_root_runs_jobs_as_their_users(runs: Path) -> None:
-    """From the order to the exit: its directories are the user's, its secrets are its own, other users are refused."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_root_agent_runs_jobs_as_their_users(runs: Path, wording: Wording) -> None:
+    """From order to exit: its directories are the user's, its secrets its own, refused users get nothing."""
     for user in ("ada", "bob"):
         (runs / "secrets" / user).mkdir(parents=True)
         (runs / "secrets" / user / "token").write_text(f"of {user}")
     script = (
         'id -u; echo "${TOKEN#of }";'
-        'echo 1 > "$GAVEL_CHECKPOINT_DIR/saved" && echo 1 > mine && stat -c %u . saved mine;'
+        'echo 1 > "$GAVEL_CHECKPOINT_DIR/saved" && echo 1 > own && stat -c %u . saved own;'
         'cat "$GAVEL_RUN_DIR/start.json" || echo no secrets of others;'
         'echo \'{"epoch": 1, "attempt": 1, "steps": 7, "saved": 7}\' > "$GAVEL_RUN_DIR/progress-0.json"'
     )
@@ -165,6 +170,7 @@ def test_an_agent_that_is_root_runs_jobs_as_their_users(runs: Path) -> None:
             assert lines[2:5] == ["54321"] * 3
             assert "no secrets of others" in lines
             assert (await node.exit("18")).outcome == "failed"
-            assert "user 'toor' is root here" in node.log("18")
+            assert "'toor'" in node.log("18")
+            wording(node.log("18"))
 
     asyncio.run(story())

@@ -1,8 +1,9 @@
-"""A run directory as it is written today, kept as text: an agent after an upgrade has to know those of before it.
+"""A run directory as it is written today, kept as text: a newer agent must understand those of older releases.
 
-    python -m tests.worker_agent.runs.golden_run        # write golden_run.json anew from a living job
+    # Write golden_run.json anew from a living job.
+    python -m tests.worker_agent.runs.golden_run
 
-What differs from machine to machine is replaced by a word in braces; times count from the moment of writing.
+Values that differ from machine to machine are words in braces; times count from the moment of writing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOMENTS = {"ask_s", "signal_s", "kill_s", "ends_s", "started_s", "ended_s"}
 
 
 async def written(folder: Path) -> dict[str, Any]:
-    """The files of a living job, and what its shim leaves at the end."""
+    """Return the files of a living job, and those that its shim leaves at the end."""
     async with LiveAgent(folder) as node:
         about: dict[str, Any] = {"name": "golden", "user": "ada", "array_index": 3, "steps_max": 1e6}
         launch = {"env": {"GREETING": "hello"}, "setup": "true"}
@@ -47,18 +48,19 @@ async def written(folder: Path) -> dict[str, Any]:
         files["exit.json"] = json.loads((run / "exit.json").read_text())
     return {
         "shim_words": list(SHIM_WORDS),
-        "files": {name: _portable(what, folder, now_s) for name, what in files.items()},
+        "files": {name: _portable(content, folder, now_s) for name, content in files.items()},
     }
 
 
 def _portable(value: Any, folder: Path, now_s: float, key: str = "") -> Any:
-    """The same without what is this machine's, or this moment's."""
+    """Replace what belongs to this machine or this moment."""
     if isinstance(value, dict):
         kept = {name: part for name, part in value.items() if key != "env" or _OURS.fullmatch(name)}
         return {name: _portable(part, folder, now_s, name) for name, part in kept.items()}
     if isinstance(value, list):
         return [_portable(part, folder, now_s, key) for part in value]
-    if key == "group":  # a control group is made for one run of one machine
+    # A control group exists for one run on one machine.
+    if key == "group":
         return None
     if key in _MOMENTS:
         return round(value - now_s, 1)
@@ -78,21 +80,21 @@ def _words(folder: Path) -> dict[str, str]:
 
 
 def put(golden: Mapping[str, Any], folder: Path, *names: str) -> Path:
-    """Write these files of the golden run below a folder, as if it had been here and now; the run's directory."""
+    """Write these files of the golden run below a folder, as if it had run here and now; return the run's directory."""
     run = folder / "state" / "runs" / "17"
     (run / "logs").mkdir(parents=True, mode=0o700)
     run.chmod(0o700)
     now_s = time.monotonic()
     for name in names:
-        there = run.parents[1] if name == "agent.json" else run
+        place = run.parents[1] if name == "agent.json" else run
         text = json.dumps(_here(golden["files"][name], folder, now_s))
-        (there / name).write_text(text)
-        (there / name).chmod(0o600)
+        (place / name).write_text(text)
+        (place / name).chmod(0o600)
     return run
 
 
 def _here(value: Any, folder: Path, now_s: float, key: str = "") -> Any:
-    """The opposite of `_portable`."""
+    """The inverse of `_portable`."""
     if isinstance(value, dict):
         return {name: _here(part, folder, now_s, name) for name, part in value.items()}
     if isinstance(value, list):
@@ -106,7 +108,7 @@ def _here(value: Any, folder: Path, now_s: float, key: str = "") -> Any:
 
 
 def start_shim(golden: Mapping[str, Any], run: Path) -> subprocess.Popen[bytes]:
-    """The shim of that run, started with the words by which it was known then."""
+    """Start the shim of that run with the command line of its release."""
     return subprocess.Popen(
         [sys.executable, "-S", *golden["shim_words"], str(run)],
         env={"PYTHONPATH": str(ROOT)},
@@ -119,7 +121,7 @@ def start_shim(golden: Mapping[str, Any], run: Path) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write golden_run.json."""
     with tempfile.TemporaryDirectory() as folder:
         golden = asyncio.run(written(Path(folder)))
     PATH.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")

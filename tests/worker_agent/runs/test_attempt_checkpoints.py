@@ -1,4 +1,4 @@
-"""A checkpoint directory for each attempt: a copy that nobody changes, whole or not at all, on any node of a gang."""
+"""A checkpoint directory for each attempt: an unchanging copy, whole or not at all, on any node of a gang."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from pathlib import Path
 import pytest
 
 from gavel.training.checkpoint.store import Token
+from tests.support.wording import Wording
 from tests.worker_agent.shim_runs import python, shim_run
 from worker_agent.shim import attempt_checkpoints
 from worker_agent.shim.attempt_checkpoints import attempt_name, begin
 
+# What the other node of a gang wrote.
+OTHERS = "theirs"
+
 
 def begun(place: Path, attempt: int, epoch: int = 3) -> Path:
-    """The directory of an attempt, begun."""
+    """Begin an attempt, and return its directory."""
     begin(str(place), attempt_name(epoch, attempt))
     return place / attempt_name(epoch, attempt)
 
 
 def content(place: Path) -> dict[str, str]:
-    """All files below a directory."""
+    """All files below a directory, with their text."""
     return {
         str(path.relative_to(place)): path.read_text() for path in sorted(place.rglob("*")) if path.is_file()
     }
@@ -33,8 +37,8 @@ def test_names_are_those_of_the_library() -> None:
     assert attempt_name(3, 2) == str(Token(3, 2)) == "e00000003-a00000002"
 
 
-def test_an_attempt_begins_with_what_the_last_one_left(tmp_path: Path) -> None:
-    """Files, directories, links and modes; of the newest attempt, by number and not by name."""
+def test_an_attempt_begins_with_the_files_of_the_last_one(tmp_path: Path) -> None:
+    """Files, directories, links and modes; of the newest attempt by number, not by name."""
     first = begun(tmp_path, 99_999_999)
     (first / "deep").mkdir()
     (first / "deep" / "model.bin").write_text("weights")
@@ -49,8 +53,8 @@ def test_an_attempt_begins_with_what_the_last_one_left(tmp_path: Path) -> None:
     assert not (second / "pipe").exists()
 
 
-def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path) -> None:
-    """Neither by a file that is there, written in place or added to, nor by a new one, nor by deleting all."""
+def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording: Wording) -> None:
+    """Not by a file that it writes in place or appends to, nor by a new one, nor by truncating all."""
     first = begun(tmp_path, 1)
     (first / "state").write_text("10")
     open_before = (first / "state").open("r+")
@@ -64,49 +68,48 @@ def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path) -> None:
         (stale / "other").write_text("new")
         os.truncate(stale / "state", 0)
     assert content(third) == {"state": "20"}
-    with pytest.raises(FileExistsError, match="a newer attempt has begun"):
-        begun(tmp_path, 2 - 1)
+    with pytest.raises(FileExistsError) as refused:
+        begun(tmp_path, 1)
+    wording(refused.value, folder=tmp_path)
 
 
-def test_the_first_attempt_begins_with_what_lies_in_the_directory(tmp_path: Path) -> None:
-    """A directory that the user names may hold what the job is to go on from."""
+def test_the_first_attempt_begins_with_the_users_files(tmp_path: Path) -> None:
+    """A directory that the user names may hold files from which the job continues."""
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "model.bin").write_text("weights")
     assert content(begun(tmp_path, 1)) == {"pretrained/model.bin": "weights"}
     assert content(begun(tmp_path, 2)) == {"pretrained/model.bin": "weights"}
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    """And nothing unfinished of older ones; what is the user's stays."""
-    (tmp_path / "mine").write_text("kept")
+def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
+    """Unfinished copies of older ones go; the user's own files stay."""
+    (tmp_path / "own").write_text("kept")
     unfinished = tmp_path / f".{attempt_name(3, 1)}.0123456789ab.new"
     unfinished.mkdir()
     for attempt in (1, 2, 3):
         begun(tmp_path, attempt)
-    assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 2), attempt_name(3, 3), "mine"]
+    assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 2), attempt_name(3, 3), "own"]
 
 
-def test_nodes_of_a_gang_come_to_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first that is ready makes it; another one that was copying meanwhile throws its copy away."""
+def test_nodes_of_a_gang_share_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first node that is ready creates it; another that was copying meanwhile drops its copy."""
     (begun(tmp_path, 1) / "state").write_text("10")
     rename = os.rename
 
     def late(source: str, target: str) -> None:
         with monkeypatch.context() as other:
             other.setattr(os, "rename", rename)
-            (begun(tmp_path, 2) / "state").write_text("of the other node")
+            (begun(tmp_path, 2) / "state").write_text(OTHERS)
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", late)
-    assert content(begun(tmp_path, 2)) == {"state": "of the other node"}
-    assert content(begun(tmp_path, 2)) == {"state": "of the other node"}
+    assert content(begun(tmp_path, 2)) == {"state": OTHERS}
+    assert content(begun(tmp_path, 2)) == {"state": OTHERS}
     assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 1), attempt_name(3, 2)]
 
 
-def test_a_copy_of_what_changes_meanwhile_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stale attempt that wakes up during the copy: what is taken is one state, not half of each."""
+def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale attempt wakes up during the copy: the result is one state, not half of each."""
     first = begun(tmp_path, 1)
     for name in ("a", "b"):
         (first / name).write_text("old")
@@ -127,10 +130,10 @@ def test_a_copy_of_what_changes_meanwhile_is_made_again(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
-def test_what_cannot_be_copied_leaves_nothing_half(
+def test_a_copy_that_fails_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The error is told; the attempt can begin again when there is room."""
+    """The error is raised; the attempt can begin again when there is room."""
     (begun(tmp_path, 1) / "state").write_text("10")
     with monkeypatch.context() as full:
         full.setattr(os, "copy_file_range", lambda *_: _fail(number))
@@ -141,7 +144,7 @@ def test_what_cannot_be_copied_leaves_nothing_half(
 
 
 def test_a_file_system_without_clones_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between file systems, or where the kernel cannot do it, byte by byte."""
+    """Between file systems, or where the kernel cannot clone, byte by byte."""
     (begun(tmp_path, 1) / "state").write_text("10")
     monkeypatch.setattr(os, "copy_file_range", lambda *_: _fail(errno.EXDEV))
     assert content(begun(tmp_path, 2)) == {"state": "10"}
@@ -154,27 +157,28 @@ def _fail(number: int) -> int:
 # -------------------------------------------------------------------------------------------------- by the shim
 
 
-def test_the_shim_makes_it_before_the_setup(tmp_path: Path) -> None:
-    """The setup and the ranks find it, with what the last attempt left."""
+def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None:
+    """The setup and the ranks find it, with the files of the last attempt."""
     place = tmp_path / "checkpoints"
     (begun(place, 1) / "state").write_text("10")
     own = {"directory": str(place), "name": attempt_name(3, 2)}
-    told = "cat ../checkpoints/*a00000002/state; echo"
+    show = "cat ../checkpoints/*a00000002/state; echo"
     with shim_run(
-        tmp_path, ["/bin/sh", "-c", told], cwd=str(place), setup=["/bin/sh", "-c", told], own_checkpoints=own
+        tmp_path, ["/bin/sh", "-c", show], cwd=str(place), setup=["/bin/sh", "-c", show], own_checkpoints=own
     ) as run:
-        said = run.ended()
-        assert (said["codes"], said["error"]) == ({"0": 0}, "")
+        exit = run.ended()
+        assert (exit["codes"], exit["error"]) == ({"0": 0}, "")
         assert run.log() == "10\n10\n"
 
 
-def test_nothing_is_started_where_it_cannot_be_made(tmp_path: Path) -> None:
+def test_nothing_is_started_where_the_directory_cannot_be_created(tmp_path: Path, wording: Wording) -> None:
     """A stale start: the log says why, and no process of the job runs."""
     place = tmp_path / "checkpoints"
     begun(place, 7)
     own = {"directory": str(place), "name": attempt_name(3, 2)}
     with shim_run(tmp_path, python("print('ran')"), own_checkpoints=own) as run:
-        said = run.ended()
-        assert said["error"] == "its checkpoint directory ended with exit code 1: nothing was started"
-        assert "a newer attempt has begun" in run.log()
+        exit = run.ended()
+        assert "exit code 1" in exit["error"]
+        wording(exit["error"])
+        wording(run.log(), folder=tmp_path)
         assert "ran" not in run.log().split()

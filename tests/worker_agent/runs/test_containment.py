@@ -1,4 +1,4 @@
-"""Nothing of a run is left when its GPUs are given on, whoever was killed and whatever the job did to hide (P5)."""
+"""No process of a run is left when its GPUs are given to the next, whatever was killed and however the job hid (P5)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_agent.live_agents import SLEEP, LiveAgent, end_all, job, live, until
+from tests.worker_agent.live_agents import SLEEP, LiveAgent, job, live, until
 from tests.worker_agent.shim_runs import ROOT, gone, python, shim_run, wait_for
 from worker_agent.runs.containment import Containment, NoControlGroups, find_containment
 from worker_agent.shim import process_tree
 from worker_agent.shim.control_groups import V1, V2, ControlGroup
 
 HERE = find_containment()
-groups_only = pytest.mark.skipif(not HERE.is_certain, reason="no control group can be made here")
+groups_only = pytest.mark.skipif(not HERE.is_certain, reason="no control group can be created here")
 BY_ALL = [pytest.param(HERE, id="group", marks=groups_only), pytest.param(Containment(), id="subreaper")]
-# leaves an orphan with a session of its own, a clean environment and no file of the job's, whose pid is in the file
+# Leaves an orphan with a session of its own, a clean environment and no file of the job's, and writes its pid to a
+# file.
 ORPHAN = """
 import os, sys, time
 if os.fork() == 0:
@@ -37,7 +38,7 @@ if os.fork() == 0:
 while not os.path.exists({pid!r}): time.sleep(0.01)
 {then}
 """
-# says whether it lives; who is dead and not waited for does not
+# Prints whether the orphan lives; a zombie does not.
 LOOKS = """
 try: state = open("/proc/" + open({pid!r}).read() + "/stat").read().rpartition(")")[2].split()[0]
 except OSError: state = "X"
@@ -46,17 +47,16 @@ print("gone" if state in "ZX" else "lives")
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """Whatever happens, no process of a test outlives it."""
+def no_orphan_left(nothing_left: None, tmp_path: Path) -> Iterator[None]:
+    """End the orphans, too, that a test has left behind."""
     yield
-    end_all(tmp_path)
     for path in tmp_path.glob("**/orphan"):
         if (process := process_tree.look_up(int(path.read_text()))) is not None:
             process_tree.send(process, signal.SIGKILL)
 
 
 def orphan_of(path: Path) -> int:
-    """Its pid, when there is one that has become what it is."""
+    """Wait until the orphan runs, and return its pid."""
     wait_for(path.exists)
     pid = int(path.read_text())
     wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
@@ -68,17 +68,17 @@ def orphan_of(path: Path) -> int:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ControlGroup]:
-    """A control group, where one can be made."""
+    """A control group, where one can be created."""
     if not HERE.is_certain:
-        pytest.skip("no control group can be made here")
-    made = ControlGroup(HERE.make_group(tmp_path.name[-40:]))
-    yield made
-    made.kill()
-    made.remove()
+        pytest.skip("no control group can be created here")
+    group = ControlGroup(HERE.make_group(tmp_path.name[-40:]))
+    yield group
+    group.kill()
+    group.remove()
 
 
 def sleeper(group: ControlGroup) -> subprocess.Popen[bytes]:
-    """A process in the group."""
+    """Start a process in the group."""
     enters = 'echo 0 > "$1" && exec sleep 600'
     process = subprocess.Popen(["/bin/sh", "-c", enters, "sh", f"{group.path}/cgroup.procs"])
     wait_for(lambda: not group.is_empty())
@@ -89,7 +89,7 @@ def sleeper(group: ControlGroup) -> subprocess.Popen[bytes]:
 def test_a_group_is_killed_as_a_whole(
     group: ControlGroup, has_kill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With groups that were made below it, and on kernels that cannot kill a group at once too; then it is removed."""
+    """With the groups below it, even on kernels that cannot kill a group at once; then it is removed."""
     if not has_kill:
         from worker_agent.shim import control_groups
 
@@ -104,9 +104,9 @@ def test_a_group_is_killed_as_a_whole(
     below = ControlGroup(f"{group.path}/below")
     os.mkdir(below.path)
     assert group.is_empty()
-    with sleeper(group) as one, sleeper(below) as other:
+    with sleeper(group) as first, sleeper(below) as second:
         wait_for(group.kill)
-    assert (one.returncode, other.returncode) == (-9, -9)
+    assert (first.returncode, second.returncode) == (-9, -9)
     wait_for(lambda: group.remove() or not os.path.exists(group.path))
     assert group.is_empty()
 
@@ -128,10 +128,10 @@ OTHER_V1 = "41 32 0:37 / /sys/fs/cgroup/pids rw,nosuid shared:21 - cgroup cgroup
         ("", "", None),
     ],
 )
-def test_where_groups_are_made(
+def test_groups_are_created_below_the_agents_own(
     tmp_path: Path, mounts: str, own: str, expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below the agent's own group, v2 before v1; and where there is none, an agent that insists is refused."""
+    """v2 goes before v1; where there is neither, an agent that requires groups is refused."""
     monkeypatch.setattr("worker_agent.runs.containment._try_out", lambda home: None)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mountinfo").write_text(mounts)
@@ -146,8 +146,8 @@ def test_where_groups_are_made(
     assert find_containment("subreaper", tmp_path) == Containment()
 
 
-def test_a_place_where_no_group_can_be_made_is_none(tmp_path: Path) -> None:
-    """It is tried, with a process: that a directory can be written to says little."""
+def test_a_place_where_no_group_can_be_created_does_not_count(tmp_path: Path) -> None:
+    """The agent tries it out with a process, as a writable directory proves little."""
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mountinfo").write_text(MOUNT_V2)
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/\n")
@@ -160,11 +160,11 @@ def test_a_place_where_no_group_can_be_made_is_none(tmp_path: Path) -> None:
 
 
 def test_a_shim_ends_with_an_empty_group(group: ControlGroup, tmp_path: Path) -> None:
-    """The ranks are in it, the shim and what writes their logs are not; nothing is left when it is over."""
+    """The ranks are in it, the shim and the log writer are not; nothing is left at the end."""
     code = ORPHAN.format(pid=str(tmp_path / "orphan"), then="print(open('/proc/self/cgroup').read())")
     with shim_run(tmp_path / "runs", python(code), group=group.path) as run:
-        said = run.ended()
-        assert said["codes"] == {"0": 0}
+        exit = run.ended()
+        assert exit["codes"] == {"0": 0}
         assert os.path.basename(group.path) in run.log()
         assert gone(int((tmp_path / "orphan").read_text()))
         assert not os.path.exists(group.path)
@@ -175,7 +175,7 @@ def test_a_shim_ends_with_an_empty_group(group: ControlGroup, tmp_path: Path) ->
 def test_an_orphan_does_not_outlive_its_killed_shim(
     tmp_path: Path, containment: Containment, forged: bool
 ) -> None:
-    """By the job itself; a job of the agent's user may even have written its exit before."""
+    """The job kills its shim; a job of the agent's own user may even have forged its exit before."""
     then = "import json, signal\n"
     if forged:
         then += "with open(os.environ['GAVEL_RUN_DIR'] + '/exit.json', 'w') as file:\n"
@@ -199,7 +199,7 @@ def test_an_orphan_does_not_outlive_its_killed_shim(
 @groups_only
 @live
 async def test_an_orphan_does_not_outlive_shim_and_agent(tmp_path: Path) -> None:
-    """The next agent finds it by its group, even where the job has removed the directory of its run."""
+    """The next agent finds it by its group, even where the job has removed its run directory."""
     code = ORPHAN.format(pid=str(tmp_path / "orphan"), then="time.sleep(600)")
     async with LiveAgent(tmp_path) as node:
         node.desire(job(code))
@@ -219,7 +219,7 @@ async def test_an_orphan_does_not_outlive_shim_and_agent(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def left_by_another(tmp_path: Path) -> Iterator[int]:
-    """Have an agent and its shim killed, and an orphan left that descends from a process of its own; its pid."""
+    """Kill an agent and its shim, and leave an orphan that descends from another process; yield its pid."""
     program = [sys.executable, "-m", "tests.worker_agent.runs.test_containment", str(tmp_path)]
     keeper = subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT)
     try:
@@ -255,7 +255,7 @@ async def _lonely(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["it is ended", "an operator resumes"])
 def test_a_gpu_is_withheld_as_long_as_an_orphan_may_be_on_it(tmp_path: Path, resumed: bool) -> None:
-    """Without control groups, and with the agent gone that adopts orphans, no exit is reported; nothing is killed."""
+    """Without control groups, and without the agent that adopts orphans, no exit is reported, and nothing is killed."""
 
     async def story(orphan: int) -> None:
         other = job("print('here')", "18")

@@ -1,27 +1,21 @@
-"""Run directories outlive releases: what an older agent wrote is read by this one, and no key of it has gone."""
+"""Run directories outlive releases: this agent reads those of older ones, and no key of them was removed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker_agent.live_agents import LiveAgent, end_all, live, until
+from tests.worker_agent.live_agents import LiveAgent, live, until
 from tests.worker_agent.runs.golden_run import LIVING, PATH, put, start_shim, written
 
-
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """Whatever happens, no process of a test outlives it."""
-    yield
-    end_all(tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def golden() -> dict[str, Any]:
-    """What was written."""
+    """The files of the golden run."""
     text: dict[str, Any] = json.loads(PATH.read_text())
     return text
 
@@ -44,7 +38,7 @@ async def test_a_living_job_of_an_older_agent_goes_on(tmp_path: Path) -> None:
 
 @live
 async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> None:
-    """P7: with the outcome, the steps and the running time of then."""
+    """P7: with its outcome, its steps and its running time."""
     put(golden(), tmp_path, *LIVING, "exit.json", "agent.json")
     async with LiveAgent(tmp_path) as node:
         exit = await node.exit()
@@ -54,20 +48,21 @@ async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> No
 
 
 @live
-async def test_no_key_of_a_run_directory_has_gone(tmp_path: Path) -> None:
-    """Keys may come; one that goes, or changes its kind, would be missed by shims and agents of before."""
+async def test_no_key_of_a_run_directory_was_removed(tmp_path: Path) -> None:
+    """Keys may come; one that is removed, or changes its kind, would break older shims and agents."""
     now = await written(tmp_path)
     assert now["shim_words"] == golden()["shim_words"]
     assert _shape(golden()["files"]) - _shape(now["files"]) == set()
 
 
 def _shape(value: Any, at: str = "") -> set[str]:
-    """Where which kind of value stands; a whole number is a number."""
+    """Return each path with the kind of its value; a whole number is a number."""
     if isinstance(value, dict):
         return {line for name, part in value.items() for line in _shape(part, f"{at}.{name}")}
     if isinstance(value, list):
         return {line for part in value for line in _shape(part, f"{at}[]")} | {f"{at} list"}
-    if value is None:  # says nothing of its kind
+    # An empty value has no kind.
+    if value is None:
         return set()
     kind = (
         "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__

@@ -1,4 +1,4 @@
-"""From a job's `launch` to what the shim starts: the environment of a rank, and every field wrong in turn."""
+"""From a job's `launch` to the shim's start.json: the environment of a rank, and every field wrong in turn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.wording import Wording
 from worker_agent.core.messages import Launch, Order
 from worker_agent.node.secrets import SecretError, read_secrets
 from worker_agent.node.users import Account
@@ -53,8 +54,8 @@ def start(launch: dict[str, Any] | None = None, *, account: Account = ACCOUNT, *
     )
 
 
-def test_one_rank_per_gpu() -> None:
-    """All ranks see all GPUs of the lease, and each its place among them."""
+def test_a_job_has_one_rank_per_gpu() -> None:
+    """All ranks see all GPUs of the lease, and each has its place among them."""
     first, second = start()["ranks"]
     assert (first["argv"], first["rank"], second["rank"]) == (["train"], 0, 1)
     alike = first["env"].items() & second["env"].items()
@@ -89,39 +90,39 @@ def test_one_rank_per_gpu() -> None:
     }
 
 
-def test_the_second_node_of_a_gang() -> None:
-    """Its ranks go on where those of the first node ended, however many these were."""
-    said = start(node_rank=1, nodes=2, rank_first=6, world_size=8)
-    assert [rank["rank"] for rank in said["ranks"]] == [6, 7]
-    assert {rank["env"]["WORLD_SIZE"] for rank in said["ranks"]} == {"8"}
-    assert said["ranks"][1]["env"]["LOCAL_RANK"] == "1"
+def test_ranks_of_the_second_node_follow_those_of_the_first() -> None:
+    """However many the first node has."""
+    start_json = start(node_rank=1, nodes=2, rank_first=6, world_size=8)
+    assert [rank["rank"] for rank in start_json["ranks"]] == [6, 7]
+    assert {rank["env"]["WORLD_SIZE"] for rank in start_json["ranks"]} == {"8"}
+    assert start_json["ranks"][1]["env"]["LOCAL_RANK"] == "1"
 
 
-def test_one_rank_per_node() -> None:
+def test_a_job_may_have_one_rank_per_node() -> None:
     """For launchers that spread over GPUs themselves."""
-    said = start(
+    start_json = start(
         {"command": ["train"], "ranks": "per_node"}, node_rank=1, nodes=2, rank_first=6, world_size=8
     )
-    (rank,) = said["ranks"]
+    (rank,) = start_json["ranks"]
     env = rank["env"]
     assert (rank["rank"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GAVEL_GPUS"]) == (1, "2", "1", "8")
 
 
 def test_a_rank_of_its_own_needs_no_coordinator() -> None:
-    """There is nobody to agree with."""
+    """It has no other rank to agree with."""
     (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
     assert "GAVEL_COORDINATOR" not in rank["env"]
 
 
-def test_emulated_gpus() -> None:
-    """No device is visible; jobs that pace their steps are told how fast to be, and all are told how far."""
+def test_emulated_gpus_are_not_visible() -> None:
+    """Jobs that pace their steps get the speed, and all get the number of steps."""
     node = NodeFacts(worker_type="v100", library=Path("/lib"), checkpoints=Path("/c"), speed=0.5)
     env = start(node=node, steps_max=100.0, array_index=0)["ranks"][0]["env"]
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert (env["GAVEL_SPEED"], env["GAVEL_STEPS"], env["GAVEL_ARRAY_INDEX"]) == ("0.5", "100", "0")
 
 
-def test_a_virtual_environment_and_variables() -> None:
+def test_the_environment_has_the_venv_the_library_and_the_secrets() -> None:
     """The venv is first on PATH, our library first on PYTHONPATH, secrets beside the rest."""
     launch = {
         "command": ["x"],
@@ -134,48 +135,50 @@ def test_a_virtual_environment_and_variables() -> None:
     assert (env["A"], env["TOKEN"], env["CUDA_MPS_PIPE_DIRECTORY"]) == ("b", "t", "/p")
 
 
-def test_output_is_not_held_back_unless_the_job_says_so() -> None:
-    """Python prints at once. A job that sets the variable, if only to nothing, has it as it says."""
-    given = [{}, {"PYTHONUNBUFFERED": "0"}, {"PYTHONUNBUFFERED": ""}]
-    ranks = [start({"command": ["x"], "env": env})["ranks"][0] for env in given]
+def test_output_is_unbuffered_unless_the_job_sets_it() -> None:
+    """Python prints at once. A job that sets the variable, even to nothing, keeps its value."""
+    environments = [{}, {"PYTHONUNBUFFERED": "0"}, {"PYTHONUNBUFFERED": ""}]
+    ranks = [start({"command": ["x"], "env": env})["ranks"][0] for env in environments]
     assert [rank["env"]["PYTHONUNBUFFERED"] for rank in ranks] == ["1", "0", ""]
 
 
-def test_a_checkpoint_directory_per_attempt() -> None:
-    """Below the job's own, or below the one that the user names; the shim is told to make it first."""
+def test_each_attempt_may_have_a_checkpoint_directory() -> None:
+    """Below the job's own, or below the one that the user names; the shim must create it first."""
     for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
-        said = start({"command": ["x"], "checkpoints": "per_attempt", **named})
+        start_json = start({"command": ["x"], "checkpoints": "per_attempt", **named})
         name = "e00000003-a00000017"
-        assert said["own_checkpoints"] == {"directory": directory, "name": name}
-        assert said["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == f"{directory}/{name}"
+        assert start_json["own_checkpoints"] == {"directory": directory, "name": name}
+        assert start_json["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == f"{directory}/{name}"
     assert start()["own_checkpoints"] is None
 
 
 @pytest.mark.parametrize(
     ("of_job", "of_agent", "limit_s"), [(None, 60.0, 60.0), (90.0, 60.0, 90.0), (None, 0.0, None)]
 )
-def test_the_limit_of_a_setup(of_job: float | None, of_agent: float, limit_s: float | None) -> None:
+def test_the_limit_of_a_setup_is_the_jobs_or_the_agents(
+    of_job: float | None, of_agent: float, limit_s: float | None
+) -> None:
     """The job's own goes before the agent's; an agent may have none."""
     node = msgspec.structs.replace(NODE, setup_limit_s=of_agent)
     launch = {"command": ["x"], "setup": "make"} | ({"setup_limit_s": of_job} if of_job else {})
     assert start(launch, node=node)["setup_limit_s"] == limit_s
 
 
-def test_another_user() -> None:
-    """Runs under its uid and groups, and not in the agent's directory for temporary files."""
+def test_a_job_of_another_user_has_its_ids() -> None:
+    """Its uid and groups, and not the agent's directory for temporary files."""
     account = Account(
         name="ada", home=Path("/homes/ada"), login_shell="/bin/sh", uid=1001, gid=1002, groups=(7,)
     )
-    said = start(account=account)
-    assert (said["uid"], said["gid"], said["groups"]) == (1001, 1002, [7])
-    assert "TMPDIR" not in said["ranks"][0]["env"]
+    start_json = start(account=account)
+    assert (start_json["uid"], start_json["gid"], start_json["groups"]) == (1001, 1002, [7])
+    assert "TMPDIR" not in start_json["ranks"][0]["env"]
 
 
-def test_a_script_has_a_shell_because_it_was_asked_for() -> None:
-    """And so has a setup that is text; its first line that fails ends it."""
-    said = start({"script": "a | b", "setup": "pip install x\nmake"})
-    assert said["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
-    assert said["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
+def test_only_a_script_has_a_shell() -> None:
+    """And a setup that is text, whose first failing line ends it; a command has none."""
+    start_json = start({"script": "a | b", "setup": "pip install x\nmake"})
+    assert start_json["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
+    assert start_json["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
     assert start({"command": ["a; rm -rf /"]})["ranks"][0]["argv"] == ["a; rm -rf /"]
 
 
@@ -192,8 +195,8 @@ def test_a_script_has_a_shell_because_it_was_asked_for() -> None:
         ),
     ],
 )
-def test_where_it_runs(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
-    """In its work directory, in what was uploaded, or at home."""
+def test_a_job_starts_in_its_work_directory(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
+    """Or in its uploaded files, or at home."""
     assert start(launch, work=work)["cwd"] == cwd
 
 
@@ -205,44 +208,47 @@ def test_names_never_become_paths() -> None:
 @pytest.mark.parametrize(
     ("launch", "word"),
     [
-        (None, "launch.command: is missing"),
-        (Launch(), "launch.command: is missing"),
-        (Launch(command=("a",), venv="venv"), "launch.venv: 'venv' is not an absolute path"),
-        (Launch(command=("a",), workdir="~/x"), "launch.workdir: '~/x' is not an absolute path"),
-        (Launch(command=("a",), checkpoint_dir="x"), "launch.checkpoint_dir: 'x' is not an absolute path"),
-        (Launch(command=("a",), upload="sha256:", workdir="../x"), "launch.workdir: '../x' is not within"),
+        (None, "launch.command"),
+        (Launch(), "launch.command"),
+        (Launch(command=("a",), venv="venv"), "launch.venv: 'venv'"),
+        (Launch(command=("a",), workdir="~/x"), "launch.workdir: '~/x'"),
+        (Launch(command=("a",), checkpoint_dir="x"), "launch.checkpoint_dir: 'x'"),
+        (Launch(command=("a",), upload="sha256:", workdir="../x"), "launch.workdir: '../x'"),
     ],
 )
-def test_what_this_node_must_not_start_is_named(launch: Launch | None, word: str) -> None:
-    """The scheduler has checked it all; a node checks once more what leads to its own files."""
-    with pytest.raises(LaunchError, match=word):
+def test_a_launch_that_this_node_must_not_start_is_refused(
+    launch: Launch | None, word: str, wording: Wording
+) -> None:
+    """The scheduler has checked all fields; a node checks again those that lead to its own files."""
+    with pytest.raises(LaunchError, match=word) as refused:
         launch_of(Order("17", "12", 2, (1,), 9.0, launch=launch))
+    wording(refused.value)
 
 
-def test_ranks_that_do_not_fit_are_refused() -> None:
-    """Rather than a gang that waits for ranks that nobody starts."""
-    with pytest.raises(LaunchError, match="ranks 7 to 8 are ordered here, of 8 in all"):
+def test_ranks_that_do_not_fit_are_refused(wording: Wording) -> None:
+    """Rather than a gang that waits for ranks that never start."""
+    with pytest.raises(LaunchError, match=r"7 to 8\b.* 8\b") as refused:
         start(rank_first=7, world_size=8)
+    wording(refused.value)
 
 
 def test_ports_are_kept_for_the_ranks() -> None:
-    """Two for one job are two, the same when asked again; a program that asks for any free port gets none of them."""
+    """A job gets two ports, the same when it asks again; a program that asks for any free port gets neither."""
     ports = HeldPorts()
     first, second = ports.take("17")
     assert first != second
     assert ports.take("17") == (first, second)
     with pytest.raises(OSError, match="in use"):
         _bind_any_of(first)
-    with socket.create_server(
-        ("", first), backlog=1
-    ) as rank:  # as PyTorch's TCPStore binds: with SO_REUSEADDR
+    # Bound as PyTorch's TCPStore binds: with SO_REUSEADDR.
+    with socket.create_server(("", first), backlog=1) as rank:
         assert rank.getsockname()[1] == first
     ports.release("17")
     _bind_any_of(first)
 
 
 def _bind_any_of(port: int) -> None:
-    """Ask the kernel for any free port, of a range that holds this one alone."""
+    """Ask the kernel for any free port of a range that contains only this one."""
     ip_local_port_range = 51  # Linux 6.3
     with socket.socket() as other:
         try:
@@ -256,7 +262,7 @@ def _bind_any_of(port: int) -> None:
 
 
 def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
-    """By reference; the newline at the end of a file is not part of it."""
+    """By reference; the newline at the end of a file is not part of the secret."""
     (tmp_path / "team").mkdir()
     (tmp_path / "team" / "token").write_text("s3cret\n")
     assert read_secrets(tmp_path, {"TOKEN": "secret:team/token"}) == {"TOKEN": "s3cret"}
@@ -269,24 +275,28 @@ def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
         ("secret:../token", "not of the form"),
         ("secret:/etc/passwd", "not of the form"),
         ("secret:", "not of the form"),
-        ("secret:absent", "cannot be read on this node: No such file or directory .*/absent"),
-        ("secret:link", "cannot be read on this node: Too many levels"),
-        ("secret:folder", "not a file of at most 64 KiB"),
+        ("secret:absent", "No such file or directory .*/absent"),
+        ("secret:link", "Too many levels"),
+        ("secret:folder", "64 KiB"),
         ("secret:binary", "is not text"),
         ("secret:nul", "holds a NUL"),
     ],
 )
-def test_a_secret_that_cannot_be_had_is_named(tmp_path: Path, reference: str, word: str) -> None:
-    """The variable and the reference, and never what is in the file."""
+def test_a_secret_that_cannot_be_read_is_named(
+    tmp_path: Path, reference: str, word: str, wording: Wording
+) -> None:
+    """By variable and reference, and never by the file's content."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "nul").write_bytes(b"a\0b")
     (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{word}"):
+    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{word}") as refused:
         read_secrets(tmp_path, {"TOKEN": reference})
+    wording(refused.value, folder=tmp_path)
 
 
-def test_a_node_without_secrets_says_so() -> None:
-    """Nothing is looked for anywhere else."""
-    with pytest.raises(SecretError, match=r"no directory of secrets.*--secrets-dir DIR.*the file DIR/a$"):
+def test_a_node_without_secrets_names_the_option(wording: Wording) -> None:
+    """Secrets are read from nowhere else."""
+    with pytest.raises(SecretError, match=r"--secrets-dir DIR.*DIR/a$") as refused:
         read_secrets(None, {"TOKEN": "secret:a"})
+    wording(refused.value)

@@ -26,17 +26,17 @@ class Run:
         runs.mkdir(exist_ok=True)
         self.directory = RunDirectory.create(runs, lease)
         self.path = self.directory.path
-        said = {"job": job, "attempt": attempt, "ranks": [{"rank": rank} for rank in range(ranks)]}
-        self.directory.write(START, said | {"log_bytes_max": PIECE})
+        start = {"job": job, "attempt": attempt, "ranks": [{"rank": rank} for rank in range(ranks)]}
+        self.directory.write(START, start | {"log_bytes_max": PIECE})
         logs = self.directory.open_logs()
         self.logs = [PiecewiseLog(logs, f"rank-{rank}.log", PIECE, 3) for rank in range(ranks)]
 
     def write(self, text: str, rank: int = 0) -> None:
-        """Some output of a rank."""
+        """Write some output of a rank."""
         self.logs[rank].write(text.encode())
 
     def end(self, first: int | None = None) -> None:
-        """The run is over."""
+        """End the run."""
         self.directory.write(EXIT, {"codes": {}, "first": first})
 
 
@@ -46,7 +46,7 @@ def lines(first: int, last: int) -> str:
 
 
 def gather(chunks: AsyncIterator[Chunk]) -> str:
-    """All that comes, as text."""
+    """Return everything that comes, as text."""
 
     async def all_of_it() -> str:
         return b"".join([chunk.data async for chunk in chunks]).decode()
@@ -57,17 +57,18 @@ def gather(chunks: AsyncIterator[Chunk]) -> str:
 # ---------------------------------------------------------------------------------------------------- one look
 
 
-def test_a_log_from_its_beginning(tmp_path: Path) -> None:
+def test_a_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     """Over all pieces, as if it were one file."""
     run = Run(tmp_path)
     run.write(lines(0, 25))
     assert gather(follow(run.path, wait=False)) == lines(0, 25)
 
 
-def test_what_was_rotated_away_is_skipped(tmp_path: Path) -> None:
-    """A reader that was too slow goes on with the oldest byte that is there, and can see that some are missing."""
+def test_rotated_output_is_skipped(tmp_path: Path) -> None:
+    """A reader that was too slow continues with the oldest byte left, and can see that some are missing."""
     run = Run(tmp_path)
-    run.write(lines(0, 95))  # 950 bytes: 700 to 900 are in full pieces, the rest in the current one
+    # Of 950 bytes, 700 to 900 are in full pieces, the rest in the current one.
+    run.write(lines(0, 95))
     with RunLogs(run.path) as logs:
         assert logs.bounds(0) == (700, 950)
         chunk = logs.read(0, 40)
@@ -77,8 +78,8 @@ def test_what_was_rotated_away_is_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 12, 25, 1000])
-def test_the_last_lines(tmp_path: Path, count: int) -> None:
-    """Wherever the pieces were cut; as many as there are."""
+def test_the_last_lines_can_be_asked_for(tmp_path: Path, count: int) -> None:
+    """Wherever the pieces were cut; at most as many as there are."""
     run = Run(tmp_path)
     run.write(lines(0, 25))
     assert gather(follow(run.path, tail_lines=count, wait=False)) == lines(max(0, 25 - count), 25)
@@ -87,15 +88,15 @@ def test_the_last_lines(tmp_path: Path, count: int) -> None:
     assert gather(follow(run.path, tail_lines=count, wait=False)) == expected
 
 
-def test_a_log_without_a_line_end(tmp_path: Path) -> None:
-    """Is one line, however long."""
+def test_a_log_without_a_line_end_is_one_line(tmp_path: Path) -> None:
+    """However long it is."""
     run = Run(tmp_path)
     run.write("x" * 250)
     assert gather(follow(run.path, tail_lines=1, wait=False)) == "x" * 250
 
 
-def test_chosen_ranks(tmp_path: Path) -> None:
-    """One of them, or all, each chunk saying whose it is."""
+def test_a_reader_may_choose_ranks(tmp_path: Path) -> None:
+    """One of them, or all, and each chunk names its rank."""
     run = Run(tmp_path, ranks=2)
     run.write("zero\n", 0)
     run.write("one\n", 1)
@@ -107,8 +108,8 @@ def test_chosen_ranks(tmp_path: Path) -> None:
     assert asyncio.run(all_ranks()) == [Chunk(1, 0, 0, b"zero\n"), Chunk(1, 1, 0, b"one\n")]
 
 
-def test_the_last_words_of_who_failed_first(tmp_path: Path) -> None:
-    """Rank 1 died first: its end is what people want to see; bounded, and never an error."""
+def test_the_last_lines_are_those_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    """Rank 1 died first: its end is what the user wants to see; bounded, and never an error."""
     run = Run(tmp_path, ranks=2)
     run.write("stopped\n", 0)
     run.write("the reason\n", 1)
@@ -122,7 +123,7 @@ def test_the_last_words_of_who_failed_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "directory"])
 def test_only_own_files_are_read(tmp_path: Path, kind: str) -> None:
-    """A job may put anything in the place of its log; nobody else's file is shown, and nobody waits for a pipe."""
+    """A job may put anything in the place of its log; no other file is shown, and no pipe is waited for."""
     secret = tmp_path / "secret"
     secret.write_text("for others' eyes")
     run = Run(tmp_path / "runs")
@@ -138,8 +139,8 @@ def test_only_own_files_are_read(tmp_path: Path, kind: str) -> None:
     assert gather(follow(run.path, wait=False)) == ""
 
 
-def test_a_link_in_place_of_all_logs(tmp_path: Path) -> None:
-    """Is not followed either."""
+def test_a_link_in_place_of_all_logs_is_not_followed(tmp_path: Path) -> None:
+    """The job could have put it there."""
     run = Run(tmp_path / "runs")
     (run.path / "logs").rename(tmp_path / "elsewhere")
     (run.path / "logs").symlink_to(tmp_path / "elsewhere")
@@ -150,32 +151,33 @@ def test_a_link_in_place_of_all_logs(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------- as they grow
 
 
-def test_following_across_rotation_to_the_end(tmp_path: Path) -> None:
-    """Every line once, in order, while pieces come and go; it ends with the run, and what was written last is there."""
+def test_a_follower_reads_across_rotation_to_the_end(tmp_path: Path) -> None:
+    """Every line once, in order, while pieces come and go; it ends with the run, last line included."""
     run = Run(tmp_path)
 
     async def story() -> str:
-        found = b""
+        received = b""
 
         async def write() -> None:
             for number in range(0, 100, 5):
                 run.write(lines(number, number + 5))
-                while len(found) < 10 * number:  # no faster than is read: nothing is skipped
+                # Written no faster than read, so that nothing is skipped.
+                while len(received) < 10 * number:
                     await asyncio.sleep(0)
             run.end()
 
         writer = asyncio.create_task(write())
         async for chunk in follow(run.path):
-            assert chunk.offset == len(found)
-            found += chunk.data
+            assert chunk.offset == len(received)
+            received += chunk.data
         await writer
-        return found.decode()
+        return received.decode()
 
     assert asyncio.run(story()) == lines(0, 100)
 
 
-def test_following_ends_when_nobody_works_at_it(tmp_path: Path) -> None:
-    """A run whose shim died has no exit: the agent knows that nothing comes."""
+def test_following_ends_when_the_shim_has_died(tmp_path: Path) -> None:
+    """A run whose shim died has no exit, but the agent knows that nothing more comes."""
     run = Run(tmp_path)
     run.write("last\n")
     assert gather(follow(run.path, alive=lambda: False)) == "last\n"
@@ -184,42 +186,45 @@ def test_following_ends_when_nobody_works_at_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- what is kept
 
 
-def old_run(runs: Path, lease: str, ended_s: float, *, told: bool = True, size_bytes: int = 0) -> Path:
-    """A run that ended then."""
+def old_run(runs: Path, lease: str, ended_s: float, *, reported: bool = True, size_bytes: int = 0) -> Path:
+    """A run that ended at this time."""
     run = Run(runs, lease)
     run.write("x" * size_bytes)
     run.end()
-    if told:
+    if reported:
         run.directory.mark(TOLD)
     os.utime(run.path / EXIT, (ended_s, ended_s))
     return run.path
 
 
 def test_logs_are_kept_for_some_time(tmp_path: Path) -> None:
-    """And longer while the scheduler may not know of the exit; those that run or are in use stay."""
+    """Longer while the scheduler may not have the exit; those that run or are in use stay."""
     old = old_run(tmp_path, "old", 0)
     old_run(tmp_path, "new", 900)
-    old_run(tmp_path, "untold", 0, told=False)
+    old_run(tmp_path, "unreported", 0, reported=False)
     old_run(tmp_path, "busy", 0)
     Run(tmp_path, "running")
     kept = Retention(keep_s=500)
     assert remove_old_runs(tmp_path, {"busy"}, kept, now_s=1000) == [old]
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "untold", "busy", "running"}
-    assert [path.name for path in remove_old_runs(tmp_path, {"busy"}, kept, now_s=3000)] == ["new", "untold"][
-        ::-1
-    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "unreported", "busy", "running"}
+    assert [path.name for path in remove_old_runs(tmp_path, {"busy"}, kept, now_s=3000)] == [
+        "new",
+        "unreported",
+    ][::-1]
 
 
 def test_logs_are_kept_within_a_limit(tmp_path: Path) -> None:
     """The oldest go first, until the rest fits."""
     for number in range(4):
         old_run(tmp_path, f"run-{number}", number, size_bytes=250)
-    one = sum(path.lstat().st_blocks * 512 for path in (tmp_path / "run-0").rglob("*") if path.is_file())
-    removed = remove_old_runs(tmp_path, (), Retention(total_bytes_max=2 * one), now_s=10)
+    run_bytes = sum(
+        path.lstat().st_blocks * 512 for path in (tmp_path / "run-0").rglob("*") if path.is_file()
+    )
+    removed = remove_old_runs(tmp_path, (), Retention(total_bytes_max=2 * run_bytes), now_s=10)
     assert [path.name for path in removed] == ["run-0", "run-1"]
 
 
-def test_cleaning_up_is_not_led_astray(tmp_path: Path) -> None:
+def test_cleaning_up_follows_no_links(tmp_path: Path) -> None:
     """A link among the runs is no run."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -233,11 +238,12 @@ def test_cleaning_up_is_not_led_astray(tmp_path: Path) -> None:
 
 
 def test_logs_that_cannot_be_opened_leave_nothing_open(tmp_path: Path) -> None:
-    """A job may remove its logs, or write nonsense; an agent that looks again and again has its files left."""
+    """A job may remove its logs, or write nonsense; an agent that looks again and again keeps no descriptors."""
     gone, odd = Run(tmp_path, "1"), Run(tmp_path, "2")
     (gone.path / "logs").rename(tmp_path / "elsewhere")
     odd.directory.write(START, {"attempt": "many"})
     before = len(os.listdir("/proc/self/fd"))
     for run in (gone, odd):
         assert last_lines(run.path) == ""
-    assert len(os.listdir("/proc/self/fd")) <= before  # others of this process may have closed theirs
+    # Other tests in this process may have closed theirs.
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -1,4 +1,4 @@
-"""What files say of progress and of the end: the table of docs/job-directory.md, and nonsense."""
+"""How files become progress and an outcome: the table of docs/job-directory.md, and nonsense."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ GOOD: dict[str, Any] = {
     ],
 )
 def test_what_an_exit_means(ending: Ending | None, states: tuple[str, ...], outcome: str, code: int) -> None:
-    """Line by line of the table."""
+    """Each line of the table."""
     assert judge(ending, states) == (outcome, code)
 
 
 def test_a_killed_job_has_done_what_it_saved() -> None:
-    """One that yields by itself has saved what it says; the steps of one that was killed are lost."""
+    """A job that yields by itself has saved its steps; the steps of one that was killed are lost."""
     progress = Progress(3, 2, 12.0, 10.0, 1.5)
     killed = exited(ORDER, Ending(codes={"0": -9}, first=0, killed=True, started_s=1, ended_s=4), progress)
     assert (killed.outcome, killed.steps, killed.saved, killed.ran_s) == ("yielded", 10.0, 10.0, 3.0)
@@ -69,15 +69,15 @@ def test_a_killed_job_has_done_what_it_saved() -> None:
         {"state": 7},
     ],
 )
-def test_progress_that_counts_for_nothing(wrong: dict[str, Any]) -> None:
-    """Of another attempt or epoch, and figures that cannot be."""
+def test_progress_with_impossible_figures_is_ignored(wrong: dict[str, Any]) -> None:
+    """And so is that of another attempt or epoch."""
     assert read_progress(GOOD, ORDER) == Progress(3, 2, 12.0, 10.0, 1.5, "running")
     assert read_progress(GOOD | wrong, ORDER) is None
     assert read_progress(None, ORDER) is None
 
 
 def test_keys_of_later_releases_are_ignored() -> None:
-    """A key never changes its meaning, and unknown ones have none."""
+    """A key never changes its meaning, and an unknown one has none."""
     assert read_progress(GOOD | {"loss": 0.5}, ORDER) is not None
     assert read_ending({"codes": {"0": 0}, "mood": "good"}) == Ending(codes={"0": 0})
     assert read_ending({"codes": "none"}) is None

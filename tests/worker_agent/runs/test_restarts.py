@@ -9,18 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.live_agents import (
     DEAF,
     ENDS,
     SLEEP,
     WORKER,
     LiveAgent,
-    end_all,
     in_time,
     job,
     live,
@@ -31,12 +30,7 @@ from worker_agent.agent import StateLocked
 from worker_agent.core.messages import LinkUp, Taken
 from worker_agent.shim.exit_file import RETRY_S
 
-
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """Whatever happens, no process of a test outlives it."""
-    yield
-    end_all(tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 # ------------------------------------------------------------------------------------------- agents that go away
@@ -64,13 +58,14 @@ async def test_a_restarted_agent_finds_its_jobs(tmp_path: Path) -> None:
 
 @live
 async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> None:
-    """P7: the shim has written it; the next agent says it, until the scheduler knows."""
+    """P7: the shim has recorded it; the next agent reports it until the scheduler has it."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(ENDS.format(go=tmp_path / "go", code=7)))
         await node.runs()
     (tmp_path / "go").touch()
     await until((tmp_path / "state" / "runs" / "17" / "exit.json").exists)
-    for _ in range(2):  # twice: nobody has taken it
+    # Twice, as the scheduler has not acknowledged it.
+    for _ in range(2):
         async with LiveAgent(tmp_path) as node:
             assert [held.lease for held in node.link.hellos[0]] == ["17"]
             exit = await node.exit()
@@ -83,8 +78,8 @@ async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> No
 
 
 @live
-async def test_a_lease_ends_while_the_agent_is_away(tmp_path: Path) -> None:
-    """Nobody is there to stop the job; it is gone all the same (P4, P8)."""
+async def test_a_lease_ends_even_while_the_agent_is_away(tmp_path: Path) -> None:
+    """Without an agent to stop it, the job ends with its lease (P4, P8)."""
 
     async def story(within_s: float) -> bool:
         folder = tmp_path / f"{within_s}"
@@ -106,7 +101,7 @@ async def test_a_lease_ends_while_the_agent_is_away(tmp_path: Path) -> None:
 
 @live
 async def test_an_older_set_is_refused_after_a_restart(tmp_path: Path) -> None:
-    """What was believed once is not unlearned."""
+    """The newest epoch and generation are remembered on disk."""
     async with LiveAgent(tmp_path) as node:
         node.generation = 41
         node.desire(epoch=3)
@@ -119,7 +114,7 @@ async def test_an_older_set_is_refused_after_a_restart(tmp_path: Path) -> None:
 
 @live
 async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> None:
-    """The kernel may take it for want of memory: what belongs to it is gone before that is reported."""
+    """The kernel may kill it when memory is short: all its processes are gone before that is reported."""
     orphan = "import os, time\nif os.fork() == 0:\n    os.setsid(); print(os.getpid(), flush=True)\n" + DEAF
     async with LiveAgent(tmp_path) as node:
         node.desire(job(orphan))
@@ -134,7 +129,7 @@ async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> Non
 
 @live
 async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: Path) -> None:
-    """Its exit is written all the same; it was tried for a minute in a directory that nobody could find any more."""
+    """Its exit is recorded all the same, and the agent does not wait for a directory that cannot come back."""
     code = "import os, shutil, sys; shutil.rmtree(os.environ['GAVEL_RUN_DIR']); sys.exit(5)"
     async with LiveAgent(tmp_path) as node:
         node.desire(job(code))
@@ -145,8 +140,8 @@ async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: 
 
 
 @live
-async def test_a_shim_that_died_with_the_agent(tmp_path: Path) -> None:
-    """Found without an exit: cleaned up, and reported."""
+async def test_the_run_of_a_shim_that_died_with_the_agent_is_reported(tmp_path: Path) -> None:
+    """It has no exit: its processes are ended, and it is reported."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import os, time\nif os.fork() == 0: os.setsid()\n" + DEAF))
         await node.runs()
@@ -160,7 +155,7 @@ async def test_a_shim_that_died_with_the_agent(tmp_path: Path) -> None:
 
 @live
 async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> None:
-    """The agent wakes it; where that does not help, it kills by itself."""
+    """The agent wakes it; where that does not help, the agent kills the job itself."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
@@ -172,8 +167,8 @@ async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> Non
 
 
 @live
-async def test_a_job_that_keeps_stopping_its_shim(tmp_path: Path) -> None:
-    """Where all users are one, a job can do that; then the agent kills it by itself."""
+async def test_a_job_that_keeps_stopping_its_shim_is_killed(tmp_path: Path) -> None:
+    """In single-user mode a job can do that; then the agent kills it itself."""
     code = "import signal, os, time; signal.signal(15, signal.SIG_IGN)\nprint('here', flush=True)\n"
     code += f"while not os.path.exists('{tmp_path}/go'): time.sleep(0.01)\n"
     code += "while True: os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.001)"
@@ -187,7 +182,7 @@ async def test_a_job_that_keeps_stopping_its_shim(tmp_path: Path) -> None:
 
 
 @live
-async def test_an_agent_that_is_killed(tmp_path: Path) -> None:
+async def test_a_killed_agent_loses_no_job_and_no_exit(tmp_path: Path) -> None:
     """P6, P7: kill -9 in the middle; one job goes on with its pid, the exit of the other is there."""
     lonely = [sys.executable, "-m", "tests.worker_agent.live_agents", str(tmp_path)]
     first = subprocess.Popen(lonely, stdout=subprocess.PIPE, cwd=ROOT)
@@ -207,8 +202,8 @@ async def test_an_agent_that_is_killed(tmp_path: Path) -> None:
 
 
 @live
-async def test_bad_directories_block_nobody(tmp_path: Path) -> None:
-    """Files, rubbish, other boots and half-made directories: the rest starts, and nothing is made up."""
+async def test_bad_directories_block_no_run(tmp_path: Path) -> None:
+    """Files, rubbish, other boots and half-made directories: other runs start, and nothing is reported of these."""
     runs = tmp_path / "state" / "runs"
     for name in ("half", "rubbish", "empty-order"):
         (runs / name / "logs").mkdir(parents=True)
@@ -226,8 +221,8 @@ async def test_bad_directories_block_nobody(tmp_path: Path) -> None:
 
 
 @live
-async def test_a_damaged_shim_file(tmp_path: Path) -> None:
-    """Whose shim cannot be known: what belongs to it is found by its environment, gone, and reported."""
+async def test_a_run_with_a_damaged_shim_file_is_ended(tmp_path: Path) -> None:
+    """Its shim is unknown: its processes are found by their environment, ended, and reported."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
@@ -260,7 +255,7 @@ async def test_a_run_that_never_started_is_started_again(tmp_path: Path) -> None
 
 @live
 async def test_a_reboot_loses_processes_but_no_exit(tmp_path: Path) -> None:
-    """Pids of another boot are nobody's: without exit.json the node has failed, with it the job has ended."""
+    """Pids of another boot mean nothing: without exit.json the node has failed, with it the job has ended."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import sys; sys.exit(5)", "a"))
         await node.exit("a")
@@ -279,16 +274,17 @@ async def test_a_reboot_loses_processes_but_no_exit(tmp_path: Path) -> None:
 
 
 @live
-async def test_a_state_directory_has_one_agent(tmp_path: Path) -> None:
-    """A second one is told to take another."""
+async def test_a_state_directory_has_one_agent(tmp_path: Path, wording: Wording) -> None:
+    """A second one is refused."""
     async with LiveAgent(tmp_path):
-        with pytest.raises(StateLocked, match="another agent works here"):
+        with pytest.raises(StateLocked) as refused:
             LiveAgent(tmp_path)
+        wording(refused.value, folder=tmp_path)
 
 
 @live
-async def test_a_new_link_says_what_is_held(tmp_path: Path) -> None:
-    """With how far it is."""
+async def test_the_hello_of_a_new_link_lists_the_held_leases(tmp_path: Path) -> None:
+    """With the steps done so far."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(WORKER))
         await node.runs()
@@ -303,7 +299,7 @@ REMOVALS = ["rm start.json", "echo 1 > start.json", "rm -r ../17"]
     "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json", *REMOVALS]
 )
 def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> None:
-    """A run is there as long as its shim is, whatever its job does to the directory (P5)."""
+    """A run exists as long as its shim does, whatever its job does to the directory (P5)."""
 
     async def hidden(tmp_path: Path) -> None:
         async with LiveAgent(tmp_path) as node:
@@ -321,8 +317,8 @@ def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> No
 
 
 @pytest.mark.parametrize("trick", REMOVALS)
-def test_what_nobody_can_answer_for_is_ended(tmp_path: Path, trick: str) -> None:
-    """Without a readable order no lease can be said to be held: then nothing uses its GPUs either (P5).
+def test_a_run_without_any_order_is_ended(tmp_path: Path, trick: str) -> None:
+    """Without a readable order the agent can report no held lease, so nothing may use its GPUs either (P5).
 
     The agent's own record of the run is gone too: of an older release, or removed by a job of its user.
     """

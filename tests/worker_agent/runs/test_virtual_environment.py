@@ -1,4 +1,4 @@
-"""A job's virtual environment is there, or the job does not start."""
+"""A job does not start without its virtual environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.worker_agent.shim_runs import ShimRun, python
 from worker_agent.shim.run_directory import START
 
 
-def test_a_virtual_environment_that_is_not_there(tmp_path: Path) -> None:
-    """The agent's own Python does not take its place; what the setup has made is there."""
+def test_a_missing_virtual_environment_fails_the_start(tmp_path: Path) -> None:
+    """The agent's own Python does not replace it; one that the setup has created counts."""
     setup = ["/bin/sh", "-c", f"mkdir -p {tmp_path}/made/bin"]
-    for name, word in (("none", f"there is no {tmp_path}/none/bin on this node"), ("made", "")):
+    for name, word in (("none", f"{tmp_path}/none/bin"), ("made", "")):
         (tmp_path / f"run-{name}").mkdir()
         run = ShimRun(tmp_path / f"run-{name}", python("pass"), setup=setup)
         try:
@@ -19,8 +19,8 @@ def test_a_virtual_environment_that_is_not_there(tmp_path: Path) -> None:
             assert start is not None
             start["ranks"][0]["env"]["VIRTUAL_ENV"] = str(tmp_path / name)
             run.run.write(START, start)
-            said = run.start().ended()
-            assert word in said["error"]
-            assert bool(word) == bool(said["error"])
+            exit = run.start().ended()
+            assert word in exit["error"]
+            assert bool(word) == bool(exit["error"])
         finally:
             run.close()

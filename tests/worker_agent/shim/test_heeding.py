@@ -1,4 +1,4 @@
-"""Who reads lease.json is asked first; who does not learns by SIGTERM alone, and nobody waits before that."""
+"""A job that reads lease.json is asked first; another learns of its end by SIGTERM alone, without a wait before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.shim.test_shim import DEAF, ORPHAN, POLITE, SLEEP
 from tests.worker_agent.shim_runs import ShimRun, gone, in_time, python, shim_run
 
@@ -14,52 +15,52 @@ LONG_S = 600.0
 HEEDS = "open('{name}', 'w').close()\n"
 
 
-def test_a_script_that_knows_nothing_is_signalled_at_once(tmp_path: Path) -> None:
-    """Nobody waits for it to end by itself; that is no failure of its own."""
+def test_a_script_that_does_not_read_its_lease_is_signalled_at_once(tmp_path: Path, wording: Wording) -> None:
+    """Waiting for it would be in vain; being signalled is no failure of its own."""
     with shim_run(tmp_path, python(SLEEP)) as run:
         run.says("here")
         run.lease(0, LONG_S, LONG_S, "cancelled")
-        said = run.ended()
-        assert (said["codes"], said["signalled"], said["killed"]) == ({"0": -15}, True, False)
-        assert "[gavel: SIGTERM: the lease is over (cancelled)]" in run.log()
+        exit = run.ended()
+        assert (exit["codes"], exit["signalled"], exit["killed"]) == ({"0": -15}, True, False)
+        wording(run.says("SIGTERM"))
 
 
-def test_it_has_the_time_of_all_others_to_save(tmp_path: Path) -> None:
-    """The leader alone is told; it may take until kill_s, and what it leaves is killed then or when it ends."""
+def test_such_a_script_has_the_usual_time_to_save(tmp_path: Path) -> None:
+    """Only the leader is signalled; it may take until kill_s, and what it leaves is killed then or when it ends."""
     slow = POLITE.replace("(os.write", "(time.sleep(0.5), os.write")
     with shim_run(tmp_path, python(slow), python(ORPHAN, LONG_S)) as run:
         run.says("here")
         orphan = int(run.says("orphan", rank=1).split()[1])
         run.lease(0, LONG_S, LONG_S)
-        said = run.ended()
-        assert (said["codes"], said["killed"]) == ({"0": 0, "1": -15}, False)
+        exit = run.ended()
+        assert (exit["codes"], exit["killed"]) == ({"0": 0, "1": -15}, False)
         assert "saved" in run.log()
         assert gone(orphan)
 
 
-def test_whoever_ignores_it_is_killed_no_later_and_no_earlier_than_others(tmp_path: Path) -> None:
-    """kill_s is what it was: the bound of a preemption has not moved."""
+def test_a_script_that_ignores_the_signal_is_killed_at_the_usual_time(tmp_path: Path) -> None:
+    """kill_s stays the bound of a preemption."""
     with shim_run(tmp_path, python(DEAF)) as run:
         run.says("here")
         times = run.lease(0, 0.3, 0.6)
-        said = run.ended()
-        assert said["killed"]
-        assert said["ended_s"] >= times["kill_s"]
+        exit = run.ended()
+        assert exit["killed"]
+        assert exit["ended_s"] >= times["kill_s"]
 
 
 @pytest.mark.parametrize("name", ["heeds-0", "progress-0.json"])
-def test_who_heeds_its_lease_is_asked_first(tmp_path: Path, name: str) -> None:
-    """One rank is enough, and by whichever file it shows: SIGTERM comes at signal_s."""
+def test_a_job_that_reads_its_lease_is_asked_first(tmp_path: Path, name: str) -> None:
+    """One rank is enough, shown by either file: SIGTERM comes at signal_s."""
     with shim_run(tmp_path, python(HEEDS.format(name=name) + POLITE), python(SLEEP)) as run:
         run.says("here")
         times = run.lease(0, 0.6, LONG_S)
-        said = run.ended()
-        assert said["signalled"]
-        assert said["ended_s"] >= times["signal_s"]
+        exit = run.ended()
+        assert exit["signalled"]
+        assert exit["ended_s"] >= times["signal_s"]
 
 
-def test_nobody_is_signalled_before_the_lease_is_over(tmp_path: Path) -> None:
-    """A renewal that comes in time is all that a script needs, whatever it knows."""
+def test_no_job_is_signalled_before_its_lease_is_over(tmp_path: Path) -> None:
+    """A renewal in time is all that a script needs, whether it reads its lease or not."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(f"import time; time.sleep({within_s} + 0.3)"))

@@ -21,19 +21,19 @@ LINE_BYTES = len("line          0 of a chatty job\n")
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[int]:
-    """A directory, open."""
+    """An open directory."""
     fd = os.open(tmp_path, os.O_RDONLY)
     yield fd
     os.close(fd)
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """What is in a folder, and how large."""
+    """The files of a folder with their sizes."""
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
 def test_a_stream_is_cut_into_pieces(directory: int, tmp_path: Path) -> None:
-    """Full ones have a number and exactly the size; the oldest go."""
+    """Full ones have a number and exactly the size; the oldest are removed."""
     log = PiecewiseLog(directory, "rank-0.log", 10, 3)
     log.write(b"0123456789" * 4 + b"end")
     log.close()
@@ -42,7 +42,7 @@ def test_a_stream_is_cut_into_pieces(directory: int, tmp_path: Path) -> None:
 
 
 def test_a_full_piece_is_put_away_when_more_comes(directory: int, tmp_path: Path) -> None:
-    """What was written last is in the file without a number."""
+    """The newest output is in the file without a number."""
     log = PiecewiseLog(directory, "rank-0.log", 10, 3)
     log.write(b"0123456789")
     assert sizes(tmp_path) == {"rank-0.log": 10}
@@ -51,7 +51,7 @@ def test_a_full_piece_is_put_away_when_more_comes(directory: int, tmp_path: Path
 
 
 def test_a_log_is_not_written_through_a_link(directory: int, tmp_path: Path) -> None:
-    """A job that puts a link there writes to nobody's file."""
+    """A job that puts a link there cannot write to another file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "rank-0.log").symlink_to(victim)
@@ -59,8 +59,8 @@ def test_a_log_is_not_written_through_a_link(directory: int, tmp_path: Path) -> 
     assert victim.read_text() == "precious"
 
 
-def test_several_pipes_into_one_log(directory: int, tmp_path: Path) -> None:
-    """The notes of the shim and the output of a rank: read until the last of them ends."""
+def test_several_pipes_are_written_into_one_log(directory: int, tmp_path: Path) -> None:
+    """The shim's notes and a rank's output: read until the last pipe ends."""
     log = PiecewiseLog(directory, "rank-0.log", 100, 3)
     (read_a, write_a), (read_b, write_b) = os.pipe(), os.pipe()
     os.write(write_a, b"output\n")
@@ -72,7 +72,7 @@ def test_several_pipes_into_one_log(directory: int, tmp_path: Path) -> None:
 
 
 def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
-    """However late the pump comes to read anything: here, when the job has printed what it has to say."""
+    """However late the pump starts to read: here, after the job has printed everything."""
     printed = tmp_path / "printed"
     late = (
         "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nimport worker_agent.shim.log_pump as output\n"
@@ -91,8 +91,8 @@ def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
         run.close()
 
 
-def test_the_end_of_the_output_is_waited_for_however_long_the_machine_stood_still(tmp_path: Path) -> None:
-    """exit.json says that the log is whole: a clock that has jumped is no reason to write it sooner."""
+def test_the_shim_waits_for_the_end_of_the_output_even_when_the_clock_jumps(tmp_path: Path) -> None:
+    """exit.json promises that the log is whole: a clock that jumped is no reason to write it earlier."""
     jumps = (
         "import itertools, sys, time, types\nimport worker_agent.shim.__main__ as shim\n"
         "import worker_agent.shim.log_pump as output\nat_once = output.pump\n"
@@ -113,7 +113,7 @@ def test_the_end_of_the_output_is_waited_for_however_long_the_machine_stood_stil
 
 
 def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
-    """Its log is the last of its output, in so many files of such a size, and not a line of these is missing."""
+    """Its log is the end of its output, in so many files of such a size, and no line of these is missing."""
     with shim_run(tmp_path, python(FLOOD), log_bytes_max=50_000, log_files_max=3) as run:
         assert run.ended()["codes"] == {"0": 0}
         assert len(sizes(run.path / "logs")) == 3
@@ -124,7 +124,7 @@ def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_limit_on_file_sizes_costs_output_only(tmp_path: Path) -> None:
-    """What the disk refuses is lost; the job never notices, and its exit is there."""
+    """Output that the disk refuses is lost; the job never notices, and its exit is there."""
     run = ShimRun(tmp_path, python(FLOOD))
     try:
         run.start("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))")
@@ -149,7 +149,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
-    """The room for exit.json was taken before; later moments cannot be written, and the known ones hold."""
+    """The room for exit.json was reserved before; later times cannot be written, and the known ones hold."""
     flood = FLOOD + "\nsys.stdout.flush(); import time; time.sleep(600)"
 
     def story(within_s: float) -> bool:
@@ -162,8 +162,8 @@ def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
                 return False
             with pytest.raises(OSError, match="No space left"):
                 run.lease(60, 60, 60)
-            said = run.ended()
-            assert (said["codes"], said["killed"]) == ({"0": -9}, True)
+            exit = run.ended()
+            assert (exit["codes"], exit["killed"]) == ({"0": -9}, True)
             return True
         finally:
             run.close()
@@ -172,8 +172,8 @@ def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
     in_time(story, first_s=0.8)
 
 
-def test_lost_output_is_told_when_the_disk_has_room_again(tiny_disk: Path) -> None:
-    """How much is missing, and why, where it is missing."""
+def test_a_note_counts_lost_output_when_the_disk_has_room_again(tiny_disk: Path) -> None:
+    """How much is missing, and why, in the place of the missing output."""
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(b"x" * 100 * 1024)
     fd = os.open(tiny_disk, os.O_RDONLY)
@@ -189,17 +189,19 @@ def test_lost_output_is_told_when_the_disk_has_room_again(tiny_disk: Path) -> No
     assert written.endswith(note + "here again\n")
 
 
-def test_a_stuck_disk_holds_up_neither_moments_nor_codes(tmp_path: Path) -> None:
-    """The job waits for its output to be taken; it is ended in time all the same, and its exit is there."""
+def test_a_stuck_disk_delays_neither_the_end_nor_the_exit_code(tmp_path: Path) -> None:
+    """The job waits for its output to be read; it is ended in time all the same, and its exit is there."""
     run = ShimRun(tmp_path, python(FLOOD))
     log = run.path / "logs" / "rank-0.log"
-    os.mkfifo(log)  # who opens it waits for a reader, and none comes
+    # Opening the pipe waits for a reader, and none comes.
+    os.mkfifo(log)
     try:
         run.start().running()
         run.lease(0, 0, 600)
-        said = run.ended()
-        assert (said["codes"], said["signalled"], said["killed"]) == ({"0": -15}, True, False)
+        exit = run.ended()
+        assert (exit["codes"], exit["signalled"], exit["killed"]) == ({"0": -15}, True, False)
     finally:
-        with log.open("rb") as reader:  # let the pump go
+        # Let the pump end.
+        with log.open("rb") as reader:
             reader.read()
         run.close()

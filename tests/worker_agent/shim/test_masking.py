@@ -15,18 +15,18 @@ from worker_agent.shim.masking import Mask
 TOKEN = "hf_abcDEF123"
 
 
-def shown(mask: Mask, *parts: bytes) -> bytes:
-    """All that comes out."""
+def masked(mask: Mask, *parts: bytes) -> bytes:
+    """Return everything that comes out."""
     return b"".join((*map(mask.feed, parts), mask.feed(b"")))
 
 
 def test_a_value_is_hidden_wherever_it_is_cut():
-    """In two parts, or byte by byte; what is around it stays."""
+    """In two parts, or byte by byte; the text around it stays."""
     text = f"token={TOKEN}, again {TOKEN}{TOKEN[:3]}\n".encode()
     whole = f"token=(secret), again (secret){TOKEN[:3]}\n".encode()
     for cut in range(len(text) + 1):
-        assert shown(Mask([TOKEN]), text[:cut], text[cut:]) == whole
-    assert shown(Mask([TOKEN]), *(bytes([byte]) for byte in text)) == whole
+        assert masked(Mask([TOKEN]), text[:cut], text[cut:]) == whole
+    assert masked(Mask([TOKEN]), *(bytes([byte]) for byte in text)) == whole
 
 
 def test_only_what_may_become_a_value_is_held_back():
@@ -40,22 +40,22 @@ def test_only_what_may_become_a_value_is_held_back():
 
 
 def test_short_values_are_not_hidden():
-    """Three characters are in every text."""
-    assert shown(Mask(["abc", ""]), b"abc and nothing") == b"abc and nothing"
-    assert shown(Mask(["abcd"]), b"abcd") == b"(secret)"
+    """Three characters occur in every text."""
+    assert masked(Mask(["abc", ""]), b"abc and nothing") == b"abc and nothing"
+    assert masked(Mask(["abcd"]), b"abcd") == b"(secret)"
 
 
 def test_a_key_of_several_lines_is_hidden_as_a_whole_and_by_line():
-    """People print keys with something before each line; short lines alone say nothing."""
+    """A key may be printed with a prefix on each line; its short lines alone reveal nothing."""
     key = "BEGIN KEY\nMIIEvQIBADANBg\nabc\n"
-    assert shown(Mask([key]), b"<" + key.encode() + b">") == b"<(secret)>"
-    assert shown(Mask([key]), b"| MIIEvQIBADANBg\n| abc\n") == b"| (secret)\n| abc\n"
+    assert masked(Mask([key]), b"<" + key.encode() + b">") == b"<(secret)>"
+    assert masked(Mask([key]), b"| MIIEvQIBADANBg\n| abc\n") == b"| (secret)\n| abc\n"
 
 
 def test_of_two_values_that_begin_alike_the_longer_one_is_hidden():
-    """Also where the shorter one is complete first."""
-    assert shown(Mask(["abcd", "abcdefgh"]), b"abcd", b"efgh abcd") == b"(secret) (secret)"
-    assert shown(Mask(["xabc", "abcq"]), b"xabc", b"d") == b"(secret)d"
+    """Even where the shorter one is complete first."""
+    assert masked(Mask(["abcd", "abcdefgh"]), b"abcd", b"efgh abcd") == b"(secret) (secret)"
+    assert masked(Mask(["xabc", "abcq"]), b"xabc", b"d") == b"(secret)d"
 
 
 @given(
@@ -63,17 +63,17 @@ def test_of_two_values_that_begin_alike_the_longer_one_is_hidden():
     st.lists(st.text("abc", max_size=8), max_size=8),
 )
 def test_no_value_is_ever_shown(values, parts):
-    """Whatever the values and however the text is cut; and where none is there, nothing is changed."""
+    """Whatever the values and wherever the text is cut; a text without them is unchanged."""
     text = "".join(parts).encode()
-    out = shown(Mask(values), *(part.encode() for part in parts if part))
+    out = masked(Mask(values), *(part.encode() for part in parts if part))
     assert not any(value.encode() in out.replace(b"(secret)", b"\n") for value in values)
     if not any(value.encode() in text for value in values):
         assert out == text
 
 
 @live
-async def test_a_job_that_prints_its_secret(tmp_path: Path) -> None:
-    """In two writes with a pause between them: hidden in its log, and in the last lines that people are shown."""
+async def test_a_secret_that_a_job_prints_is_hidden(tmp_path: Path) -> None:
+    """In two writes with a pause: hidden in its log, and in the last lines that users see."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "token").write_text(TOKEN + "\n")
     code = (
@@ -88,7 +88,7 @@ async def test_a_job_that_prints_its_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [40, 60_000])
 def test_masking_keeps_up_with_output(length: int) -> None:
-    """Many megabytes per second, also with a value as long as they may be."""
+    """Many megabytes per second, even with a value as long as allowed."""
     mask, data = Mask(["s" + "ecret" * (length // 5)]), b"an ordinary line of a job, no secrets\n" * 1700
     begun_s = time.process_time()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The files of a run: whole or not there, through no link, and believed only from the right hand."""
+"""The files of a run: whole or absent, through no link, and believed only from their right owner."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_a_lease_is_never_a_path(first: str, second: str) -> None:
     ("lease", "name"),
     [("17", "17"), ("12_0", "12_0"), ("a/1", "a%2F1"), ("..", "%2E."), ("%2F", "%252F"), ("é", "%C3%A9")],
 )
-def test_names_of_directories(lease: str, name: str) -> None:
-    """Plain ids stay readable."""
+def test_plain_ids_stay_readable(lease: str, name: str) -> None:
+    """Other characters are escaped."""
     assert directory_name(lease) == name
 
 
 def test_a_lease_has_an_id() -> None:
-    """The empty one would be the directory of all runs."""
+    """An empty id would be the directory of all runs."""
     with pytest.raises(ValueError, match="needs an id"):
         directory_name("")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Written aside and renamed; nothing is left aside, whatever an earlier writer left there."""
+    """Written aside and renamed; no temporary file is left, not even an earlier writer's."""
     with RunDirectory.create(tmp_path, "17") as run:
         (run.path / f".lease.json.{os.getpid()}").symlink_to("/etc/passwd")
         run.write("lease.json", {"a": 1})
@@ -60,16 +60,16 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000, b'{"a": 1}' + b" " * 200]
 )
-def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes) -> None:
-    """Half, rubbish, no object, too long."""
+def test_an_unreadable_file_counts_as_absent(tmp_path: Path, content: bytes) -> None:
+    """Half a file, rubbish, no object, too long."""
     with RunDirectory.create(tmp_path, "17") as run:
         (run.path / "x").write_bytes(content)
         assert run.read("x", size_bytes_max=200) is None
         assert run.read("absent") is None
 
 
-def test_files_of_others_are_not_believed(tmp_path: Path) -> None:
-    """Nor links, pipes and directories."""
+def test_files_of_other_users_are_ignored(tmp_path: Path) -> None:
+    """And so are links, pipes and directories."""
     with RunDirectory.create(tmp_path, "17") as run:
         run.write("x", {"a": 1})
         assert run.read("x", owner=os.geteuid()) == {"a": 1}
@@ -80,7 +80,7 @@ def test_files_of_others_are_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
-    """Somebody put it there."""
+    """Another user may have put it there."""
     RunDirectory.create(tmp_path, "17").close()
     (tmp_path / "18").symlink_to("17")
     with pytest.raises(NotADirectoryError):
@@ -89,7 +89,7 @@ def test_a_directory_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
         RunDirectory.create(tmp_path, "17")
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_a_run_directory_has_one_lock(tmp_path: Path) -> None:
     """The lock is free again when its holder is gone."""
     with RunDirectory.create(tmp_path, "17") as run:
         run.write(START, {})
@@ -103,8 +103,8 @@ def test_one_at_a_time(tmp_path: Path) -> None:
             os.close(second)
 
 
-def test_only_the_very_process_is_signalled() -> None:
-    """A pid with another start is somebody else."""
+def test_only_the_same_process_is_signalled() -> None:
+    """A pid with another start time is another process."""
     me = look_up(os.getpid())
     assert me is not None
     assert send(me, 0)

@@ -1,4 +1,4 @@
-"""A shim and its lease: its end comes by itself, a renewal moves it, and what a job does to the file does not."""
+"""A shim and its lease: the lease ends by itself, a renewal moves its end, and a job that changes the file does not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.wording import Wording
 from tests.worker_agent.shim.test_shim import DEAF
 from tests.worker_agent.shim_runs import ShimRun, in_time, python, shim_run
 from worker_agent.shim.__main__ import Shim
@@ -18,43 +19,39 @@ from worker_agent.shim.run_directory import LEASE
 
 
 def test_a_lease_ends_by_itself(tmp_path: Path) -> None:
-    """Nobody writes anything any more: the moments come, and the job is gone."""
+    """The agent writes nothing any more: the times come, and the job is gone."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(DEAF))
         try:
             times = run.lease(within_s, 2 * within_s, 3 * within_s)
-            said = run.start().ended()
-            assert said["signalled"] or said["ended_s"] >= times["kill_s"]
-            assert said["codes"].get("0") in (
-                None,
-                -9,
-                -15,
-            )  # -15: it was told before it could turn a deaf ear
-            return (
-                bool(said["codes"]) and said["signalled"]
-            )  # it was started in time, and not stopped for long
+            exit = run.start().ended()
+            assert exit["signalled"] or exit["ended_s"] >= times["kill_s"]
+            # -15: the signal came before the job could ignore it.
+            assert exit["codes"].get("0") in (None, -9, -15)
+            # Whether the job was started in time, and was not stopped for long.
+            return bool(exit["codes"]) and exit["signalled"]
         finally:
             run.close()
 
     in_time(story, first_s=0.3)
 
 
-def test_a_lease_that_is_over_already_starts_nothing(tmp_path: Path) -> None:
-    """A shim that comes too late, on a machine that stood still, leaves the GPUs to whoever has them by now."""
+def test_a_lease_that_is_over_already_starts_nothing(tmp_path: Path, wording: Wording) -> None:
+    """A shim that comes too late, on a machine that stood still, leaves the GPUs to their next job."""
     run = ShimRun(tmp_path, python(f"open('{tmp_path}/ran', 'w')"))
     try:
         run.lease(-1, 60, 60)
-        said = run.start().ended()
-        assert (said["codes"], said["signalled"], said["error"]) == ({}, True, "")
-        assert run.log() == "[gavel: nothing was started: the lease was over before it could start]\n"
+        exit = run.start().ended()
+        assert (exit["codes"], exit["signalled"], exit["error"]) == ({}, True, "")
+        wording(run.log())
         assert not (tmp_path / "ran").exists()
     finally:
         run.close()
 
 
 def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
-    """Later moments, written in time, are all it takes."""
+    """Later times, written before the first, are all it takes."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(
@@ -76,15 +73,15 @@ def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
     in_time(story, first_s=0.6)
 
 
-def test_a_renewal_is_seen_however_long_the_shim_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two of its lines, too: what it does by the clock, it does by a lease that was read after the clock."""
-    shim, told, clock = Shim.__new__(Shim), [0.0], [9.0]
+def test_a_renewal_counts_however_long_the_shim_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even between two of its lines: it always reads the lease after the clock by which it acts."""
+    shim, renewed, clock = Shim.__new__(Shim), [0.0], [9.0]
     obeyed: list[tuple[float, float]] = []
 
     def look() -> None:
-        """It reads the lease, stands still for long, and the lease is renewed meanwhile."""
-        shim.deadlines = Deadlines(told[0] + 10.0, told[0] + 10.0, told[0] + 10.0)
-        clock[0], told[0] = clock[0] + 100.0, clock[0] + 100.0
+        """Read the lease; then stand still for long, while the lease is renewed."""
+        shim.deadlines = Deadlines(renewed[0] + 10.0, renewed[0] + 10.0, renewed[0] + 10.0)
+        clock[0], renewed[0] = clock[0] + 100.0, clock[0] + 100.0
 
     def obey(now_s: float) -> bool:
         obeyed.append((now_s, shim.deadlines.ask_s))
@@ -106,7 +103,7 @@ def test_a_renewal_is_seen_however_long_the_shim_was_stopped(monkeypatch: pytest
     ],
 )
 def test_a_damaged_lease_changes_nothing(tmp_path: Path, rubbish: bytes) -> None:
-    """It goes on with what it knew, and to the last kill_s that it knew."""
+    """The shim keeps to the times that it read before."""
     known_until_its_end(tmp_path, lambda lease: lease.write_bytes(rubbish))
 
 
@@ -123,7 +120,7 @@ def test_a_lease_that_is_gone_or_a_link_changes_nothing(tmp_path: Path) -> None:
 
 
 def known_until_its_end(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    """Whatever is done to lease.json while the job runs, it is killed at the moment that was known before."""
+    """Check that the job is killed at the known time, whatever is done to lease.json while it runs."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(DEAF))
@@ -133,9 +130,9 @@ def known_until_its_end(tmp_path: Path, harm: Callable[[Path], object]) -> None:
             run.runs_or_ran()
             harm(run.path / LEASE)
             was_in_time = time.monotonic() < times["kill_s"]
-            said = run.ended()
-            assert said["ended_s"] >= times["kill_s"]
-            assert said["killed"] or not was_in_time
+            exit = run.ended()
+            assert exit["ended_s"] >= times["kill_s"]
+            assert exit["killed"] or not was_in_time
             return was_in_time
         finally:
             run.close()
@@ -143,8 +140,8 @@ def known_until_its_end(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     in_time(story, first_s=0.9)
 
 
-def test_a_lease_that_is_put_back_prolongs_nothing(tmp_path: Path) -> None:
-    """A job may own the directory, and keep an older file of the agent's: once it is to end, later moments are old."""
+def test_an_older_lease_that_is_put_back_prolongs_nothing(tmp_path: Path) -> None:
+    """A job may own the directory and keep an older file of the agent's: once it is ending, later times are ignored."""
     with shim_run(tmp_path, python(DEAF)) as run:
         run.says("here")
         os.rename(run.path / LEASE, run.path / "kept")
@@ -153,5 +150,5 @@ def test_a_lease_that_is_put_back_prolongs_nothing(tmp_path: Path) -> None:
         run.lease(0, 0, 1.0, "another job's turn", note="sooner")
         run.says("sooner")
         os.rename(run.path / "kept", run.path / LEASE)
-        said = run.ended()
-        assert (said["signalled"], said["killed"]) == (True, True)
+        exit = run.ended()
+        assert (exit["signalled"], exit["killed"]) == (True, True)
