@@ -35,10 +35,20 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keep_keys_s: Annotated[
         float, "How long idempotency keys are kept; those of jobs in memory are always kept."
     ] = 604_800.0
+    keep_history_s: Annotated[
+        float,
+        "How long ended jobs stay in history.db, at 0.9 kB each; at least keep_jobs_s. 0: always.",
+    ] = 0.0
 
     def checked(self) -> Keeping:
         """Return these settings, or raise InvalidSpec with the field that is wrong."""
         bounds.check_all(self, bounds.KEEPING)
+        if self.keep_history_s and not 0 < self.keep_jobs_s <= self.keep_history_s:
+            raise InvalidSpec(
+                "keep_history_s",
+                f"is {self.keep_history_s:g}, must be 0 (for ever) or at least keep_jobs_s ({self.keep_jobs_s:g}), "
+                "which must then be above 0",
+            )
         return self
 
 

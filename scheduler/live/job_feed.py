@@ -36,17 +36,24 @@ class Pending:
     async def take(self) -> dict[str, float]:
         """Wait until jobs are pending, then remove and return them, each with the time of its first change."""
         await self.wait()
-        return self.take_now()
+        with self.taking() as jobs:
+            return jobs
 
     async def wait(self) -> None:
         """Wait until a job is pending."""
         await self._not_empty.wait()
 
-    def take_now(self) -> dict[str, float]:
-        """Remove and return the pending jobs, if any, without waiting."""
+    @contextmanager
+    def taking(self) -> Iterator[dict[str, float]]:
+        """Remove and yield the pending jobs, if any, without waiting. If the block raises, they are pending again."""
         self._not_empty.clear()
         jobs, self._jobs = self._jobs, {}
-        return jobs
+        try:
+            yield jobs
+        except BaseException:
+            self._jobs = jobs | {name: at_s for name, at_s in self._jobs.items() if name not in jobs}
+            self._not_empty.set()
+            raise
 
 
 class JobChanges:

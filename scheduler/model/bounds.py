@@ -106,7 +106,7 @@ AGENTS: Table = dict.fromkeys(
 DAEMON: Table = {"solver_time_limit_s": Bound(1e-3, 1e6, "s")}
 KEEPING: Table = {
     "snapshot_facts": Bound(1000, COUNT_MAX, "facts"),
-    **dict.fromkeys(("keep_jobs_s", "keep_keys_s"), TIME_S),
+    **dict.fromkeys(("keep_jobs_s", "keep_keys_s", "keep_history_s"), TIME_S),
 }
 
 REPORT_STEPS = Bound(0, 1e15, "steps")

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from scheduler.live.api.cluster_view import withheld_warnings
 from scheduler.live.api.jobs import JobsService
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
-from scheduler.live.data.packages import Packages
+from scheduler.live.data.packages import Packages, needed
 from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
@@ -42,8 +43,9 @@ from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
 
-# The pause between two writes of when tokens were last used.
-TOKENS_S = 60.0
+# The pauses between two transactions of a database, two looks for what is no longer needed in memory, two writes of
+# when tokens were last used, and two looks for packages that no job needs.
+WRITE_S, FORGET_S, TOKENS_S, PACKAGES_S = 2.0, 60.0, 60.0, 600.0
 UNREAD_BYTES_MAX = 256 * 1024
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -122,26 +124,29 @@ class People:
         ]
 
     async def __aenter__(self) -> People:
-        work: list[Coroutine[Any, Any, None]] = [self.usage.run(), self.packages.run(self._world.state)]
-        work += [self.historian.keep_writing(), self.historian.keep_forgetting()]
+        work = [
+            _every(WRITE_S, self.usage.book_changes, "usage cannot be booked"),
+            _every(WRITE_S, self.historian.write_ended, "history.db cannot be written"),
+            _every(FORGET_S, self.historian.forget, "no job can be forgotten"),
+            _every(PACKAGES_S, self._sweep_packages, "no package can be removed"),
+        ]
         if self.access is not None:
-            work.append(self._note_tokens(self.access))
-        self._tasks = [asyncio.create_task(_logged(task)) for task in work]
+            write = partial(asyncio.to_thread, self.access.write_used)
+            work.append(_every(TOKENS_S, write, "the last use of tokens cannot be written"))
+        self._tasks = [asyncio.create_task(task) for task in work]
         return self
 
     async def __aexit__(self, *error: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await self.usage.catch_up()
-        except sqlite3.Error as broken:
-            # Close the rest, too, and leave the error that ended the scheduler to the caller.
-            log.error("usage cannot be booked, and is booked at the next start: %s", broken)
-        try:
-            await self.historian.catch_up()
-        except sqlite3.Error as broken:
-            log.error("history.db cannot be written, and is completed at the next start: %s", broken)
+        for books, file in ((self.usage, "usage.db"), (self.historian, "history.db")):
+            try:
+                await books.catch_up()
+            except sqlite3.Error as broken:
+                # Close the rest, too, and leave the error that ended the scheduler to the caller.
+                fields = {"file": file, "error": broken}
+                log.error("%(file)s cannot be written, and is completed at the next start: %(error)s", fields)
         self.usage.close()
         self.book.close()
         self.packages.close()
@@ -149,19 +154,17 @@ class People:
         if self.access is not None:
             self.access.close()
 
-    async def _note_tokens(self, access: Access) -> None:
-        while True:
-            await asyncio.sleep(TOKENS_S)
-            try:
-                await asyncio.to_thread(access.write_used)
-            except sqlite3.Error as error:
-                # The disk may be full.
-                log.error("the last use of tokens cannot be written; trying again: %s", error)
+    async def _sweep_packages(self) -> None:
+        self.packages.sweep(needed(self._world.state))
 
 
-async def _logged(work: Any) -> None:
-    """Run a task beside the calls; if it fails, log that, and let the scheduler go on."""
-    try:
-        await work
-    except Exception:
-        log.exception("a task of the services for users has ended")
+async def _every(pause_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Do some work beside the calls until cancelled, after a pause each time. Failures are logged: a full disk, say."""
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await work()
+        except Exception as error:
+            is_expected = isinstance(error, sqlite3.Error)
+            fields = {"failure": failure, "error": error}
+            log.error("%(failure)s; trying again: %(error)s", fields, exc_info=None if is_expected else error)

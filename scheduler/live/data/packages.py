@@ -36,7 +36,6 @@ CHUNK_BYTES = 1024 * 1024
 # How many uploads may run at once, and how long the next piece of one may take.
 UPLOADS_MAX = 16
 PIECE_S = 60.0
-SWEEP_S = 600.0
 _SUFFIX, _PART = ".package", ".part"
 
 
@@ -155,12 +154,6 @@ class Packages:
                 yield data
         finally:
             os.close(file)
-
-    async def run(self, state: SchedulerState) -> None:
-        """Sweep every SWEEP_S until cancelled."""
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            self.sweep(needed(state))
 
     def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
         """Remove packages that are not in `keep` and have lain long enough; return their digests."""

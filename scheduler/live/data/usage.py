@@ -1,9 +1,9 @@
 """Usage: GPU seconds and cost of each user, tenant and job type by day (UTC), kept in `usage.db`.
 
 A job in the state has the total of its GPU time, and the file how much of it is booked. The difference is booked soon
-after a lease closes, in one transaction with the new total, so nothing is booked twice or left out: the comparison at
-the next start finds the time that a stop or a crash left unbooked, and a lost file is written anew from the jobs of
-the state.
+after a lease closes, in one transaction with the new total, so nothing is booked twice or left out. The file also has
+the moment up to which it is complete: the next start compares only jobs that had not ended by then, and so finds the
+time that a stop or a crash left unbooked. A lost file is written anew from the jobs of the state.
 
 Time is booked on the days before the moment of booking. Running leases are added when usage is read. Packed jobs use
 the same GPUs: the GPU time counts in full for each, and each pays its part.
@@ -12,9 +12,7 @@ the same GPUs: the GPU time counts in full for each, and each pays its part.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import sqlite3
 import threading
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -29,11 +27,8 @@ from scheduler.live.private_database import open_private
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobSpec, JobState
 
-log = logging.getLogger(__name__)
-
 DAY_S = 86_400.0
-# The pause between two transactions, and the jobs in one.
-PAUSE_S = 2.0
+# How many jobs are booked in one transaction.
 BATCH = 500
 LOST = "`gavel usage` counts only the jobs that the scheduler still knows"
 
@@ -46,6 +41,7 @@ CREATE TABLE IF NOT EXISTS used (
     day INTEGER NOT NULL, user TEXT NOT NULL, tenant TEXT NOT NULL, job_type TEXT NOT NULL, worker_type TEXT NOT NULL,
     gpu_s REAL NOT NULL, cost REAL NOT NULL, PRIMARY KEY (day, user, tenant, job_type, worker_type)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS complete (only INTEGER PRIMARY KEY CHECK (only = 1), until_s REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS job_by_submission ON job (submitted_s);
 CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s);
 """
@@ -108,43 +104,41 @@ _decoder = msgspec.msgpack.Decoder(Total)
 
 
 class Usage:
-    """The books. `run` keeps them; `rows` reads them."""
+    """The books. `book_changes` keeps them, called again and again; `rows` reads them."""
 
     def __init__(self, world: LiveWorld, changes: JobChanges, path: Path) -> None:
         self._world = world
         self._pending = changes.pending()
-        self._pending.add(set(world.state.jobs), world.now_s())
         self._booking = asyncio.Lock()
         # synchronous = NORMAL: rows lost to a power failure are booked again at the start.
         self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
+        (until_s,) = self._db.execute("SELECT max(until_s) FROM complete").fetchone()
+        unbooked = {
+            job.id
+            for job in world.state.jobs.values()
+            if until_s is None or job.ended_s is None or job.ended_s >= until_s
+        }
+        self._pending.add(unbooked, world.now_s())
         # A task may be cancelled while its thread still writes.
         self._lock = threading.Lock()
 
-    async def run(self) -> None:
-        """Book changed jobs until cancelled."""
-        while True:
-            await self._pending.wait()
-            try:
-                await self.catch_up()
-            except sqlite3.Error as error:  # a full disk, say
-                log.error("usage cannot be booked; trying again: %s", error)
-            await asyncio.sleep(PAUSE_S)
+    async def book_changes(self) -> None:
+        """Wait until a job has changed, and book what has changed."""
+        await self._pending.wait()
+        await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Book all usage that has not been booked yet."""
+        """Book all usage that has not been booked yet. After a failure, nothing is booked twice."""
         async with self._booking:
-            names = list(self._pending.take_now())
-            try:
+            with self._pending.taking() as pending:
+                until_s, names = _complete_until(self._world.state), list(pending)
                 for at in range(0, len(names), BATCH):
                     # Jobs that the state has forgotten were booked before.
                     known = self._world.state.jobs
                     jobs = [known[name] for name in names[at : at + BATCH] if name in known]
                     entries = [_entry(job, self._world.now_s()) for job in jobs]
-                    await asyncio.to_thread(self._write, entries)
-            except BaseException:
-                # Jobs that were booked already are not booked twice.
-                self._pending.add(set(names), self._world.now_s())
-                raise
+                    is_last = at + BATCH >= len(names)
+                    await asyncio.to_thread(self._write, entries, until_s if is_last else None)
 
     @property
     def pending(self) -> Container[str]:
@@ -156,11 +150,13 @@ class Usage:
         with self._lock:
             self._db.close()
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[Entry], until_s: float | None) -> None:
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for entry in entries:
                 self._write_entry(entry)
+            if until_s is not None:
+                self._db.execute("INSERT OR REPLACE INTO complete VALUES (1, ?)", (until_s,))
 
     def _write_entry(self, entry: Entry) -> None:
         row = self._db.execute("SELECT state, booked FROM job WHERE id = ?", (entry.job,)).fetchone()
@@ -211,6 +207,12 @@ class Usage:
             row.completed += count if state == JobState.COMPLETED else 0
             row.failed += count if state == JobState.FAILED else 0
         return rows
+
+
+def _complete_until(state: SchedulerState) -> float:
+    """Return the moment before which all that ended is final: a job that has ended may still have a lease."""
+    ends = [state.jobs[holding.lease.job].ended_s for holding in state.leases.values()]
+    return min([state.now_s, *(end_s for end_s in ends if end_s is not None)])
 
 
 def _entry(job: Job, now_s: float) -> Entry:

@@ -1,16 +1,15 @@
 """Keeps `history.db`, and lets the scheduler forget the jobs in it: memory, snapshots and starts stay small.
 
-A thread writes ended jobs soon after their facts are durable. Every SWEEP_S, the core is asked to forget the jobs that
-ended more than `keep_jobs_s` ago, a thousand at a time, once their rows are durable and their GPU time is booked; then
-the keys of submissions that are older than `keep_keys_s` and have no job left. While the file cannot be written,
-nothing is forgotten.
+A thread writes ended jobs soon after their facts are durable. From time to time, the core is asked to forget the jobs
+that ended more than `keep_jobs_s` ago, a thousand at a time, once their rows are durable and their GPU time is booked;
+then the keys of submissions that are older than `keep_keys_s` and have no job left. While the file cannot be written,
+nothing is forgotten. Rows older than `keep_history_s` are deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -29,16 +28,12 @@ from scheduler.model.jobs import Job, JobState
 
 log = logging.getLogger(__name__)
 
-# The pause between two transactions.
-PAUSE_S = 2.0
-# The pause between two looks for what can be forgotten.
-SWEEP_S = 60.0
 # How many jobs are encoded before others have their turn, are written at once, and are forgotten at once.
 SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """Writes and forgets in two tasks; the other methods read. Threads read and write the file."""
+    """Writes and forgets, called again and again; the other methods read. Threads read and write the file."""
 
     def __init__(
         self,
@@ -59,26 +54,13 @@ class Historian:
         # Whether the book has the jobs of the state that ended before the start.
         self._is_complete = False
 
-    async def keep_writing(self) -> None:
-        """Write ended jobs until cancelled."""
-        while True:
-            try:
-                await self.catch_up()
-            except sqlite3.Error as error:
-                log.error("history.db cannot be written; trying again: %(error)s", {"error": error})
-            await asyncio.sleep(PAUSE_S)
-            await self._pending.wait()
-
-    async def keep_forgetting(self) -> None:
-        """Forget old jobs and keys until cancelled."""
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                await self.forget()
-            except sqlite3.Error as error:
-                log.error("no job can be forgotten; trying again: %(error)s", {"error": error})
-
     # Writing.
+
+    async def write_ended(self) -> None:
+        """Wait until a job has changed, and write those that have ended. The first time, do not wait."""
+        if self._is_complete:
+            await self._pending.wait()
+        await self.catch_up()
 
     async def catch_up(self) -> None:
         """Write every job that has ended by now."""
@@ -86,15 +68,12 @@ class Historian:
             if not self._is_complete:
                 await self._add_missing()
                 self._is_complete = True
-            names = list(self._pending.take_now())
-            try:
+            with self._pending.taking() as pending:
+                names = list(pending)
                 for at in range(0, len(names), BATCH):
                     rows = await self._rows(names[at : at + BATCH])
                     if rows:
                         await in_thread(partial(self._book.add, rows))
-            except BaseException:
-                self._pending.add(set(names), self._world.now_s())
-                raise
 
     async def _rows(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         rows = []
@@ -112,7 +91,7 @@ class Historian:
     # Forgetting.
 
     async def forget(self) -> None:
-        """Have the core forget the jobs and keys that have been kept long enough."""
+        """Have the core forget the jobs and keys that have been kept long enough, and delete old rows."""
         keep_s, state = self._keeping.keep_jobs_s, self._world.state
         if not keep_s:
             return
@@ -135,6 +114,10 @@ class Historian:
                 if request.at_s <= until_s and not any(job in state.jobs for job in request.jobs)
             ]
             await self._ask(Forget(keys=tuple(keys)))
+        if self._keeping.keep_history_s:
+            until_s = self._world.now_s() - self._keeping.keep_history_s
+            while await in_thread(partial(self._book.prune, until_s, BATCH)) == BATCH:
+                pass
 
     async def _written(self, names: Sequence[str]) -> list[str]:
         """Return the jobs among these whose rows are final and durable, and whose GPU time is booked."""

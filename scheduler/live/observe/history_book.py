@@ -42,6 +42,7 @@ CREATE INDEX IF NOT EXISTS job_by_user ON job (user, ended_s, number);
 CREATE INDEX IF NOT EXISTS job_by_array ON job (array_id) WHERE array_id != '';
 """
 _INSERT = f"INSERT OR REPLACE INTO job VALUES ({', '.join('?' * 21)})"  # noqa: S608
+_PRUNE = "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE ended_s <= ? ORDER BY ended_s LIMIT ?)"
 _WITH_IDS = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
 _JOBS = "SELECT job, nodes FROM job WHERE"
 _NAMED = f"{_JOBS} id IN (MARKS) UNION ALL {_JOBS} array_id IN (MARKS)"
@@ -82,6 +83,11 @@ class HistoryBook:
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(_INSERT, rows)
+
+    def prune(self, until_s: float, most: int) -> int:
+        """Delete up to so many jobs that ended by this time; return how many. SQLite uses their space again."""
+        with self._lock:
+            return self._db.execute(_PRUNE, (until_s, most)).rowcount
 
     def lacking(self, ends: dict[str, float]) -> list[str]:
         """Return the jobs among these that have no row, or one with another end."""

@@ -87,13 +87,61 @@ def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path)
     asyncio.run(run())
 
 
+def test_a_start_compares_only_what_may_not_be_booked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that had ended when the books were last written are final, and are not looked at again."""
+    journal, compared = MemoryJournal(), list[str]()
+
+    async def run() -> None:
+        async with story(tmp_path, journal=journal) as live:
+            await lived(live)
+            live.world.clock.at_s += 1.0  # type: ignore[attr-defined]
+            await live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec(), spec()]))
+        write = Usage._write_entry
+        monkeypatch.setattr(Usage, "_write_entry", lambda self, e: (compared.append(e.job), write(self, e)))
+        async with story(tmp_path, journal=journal):
+            pass
+        assert sorted(set(compared)) == ["3", "4"]
+
+    asyncio.run(run())
+
+
+def test_time_that_a_crash_left_unbooked_is_booked_at_the_next_start(tmp_path: Path) -> None:
+    """Also that of a job which had been cancelled when the books were last written, and was still stopping."""
+    journal, usage = MemoryJournal(), tmp_path / "usage.db"
+
+    async def run() -> None:
+        async with story(tmp_path, journal=journal) as live:
+            await live.node("n1", gpus=1)
+            await live.jobs("ann").SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec(steps=10.0)]))
+            lease = await live.run_job("1")
+            live.world.clock.at_s += 100.0  # type: ignore[attr-defined]
+            cancel = jobs_pb2.CommandJobRequest(job="1", action=jobs_pb2.CommandJobRequest.ACTION_CANCEL)
+            await live.jobs("ann").CommandJob(cancel)
+            live.world.clock.at_s += 5.0  # type: ignore[attr-defined]
+            await live.node("n2", gpus=1)
+            await live.people.usage.catch_up()
+            with sqlite3.connect(usage) as books:
+                before = list(books.iterdump())
+            await live.report("n1", exits=(Exit(lease, "yielded", 5.0, 5.0, 90.0, 105.0),))
+        for path in tmp_path.glob("usage.db*"):
+            path.unlink()
+        with sqlite3.connect(usage) as books:
+            books.executescript("".join(before))
+        async with story(tmp_path, MIDNIGHT_S + 2000.0, journal=journal) as live:
+            assert (await used(live))["ann"][0] == {"v100": 105.0}
+
+    asyncio.run(run())
+
+
 def test_a_full_disk_at_the_end_costs_no_time_and_hides_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that stops then stops as usual; the next one books the rest."""
     journal = MemoryJournal()
 
-    def full(self: Usage, rows: Any) -> None:
+    def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async def run() -> None:

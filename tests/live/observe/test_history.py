@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
+import pytest
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.facts import JobsForgotten
 from scheduler.core.messages import Exit, Woke
 from scheduler.live.config import Keeping
 from scheduler.live.wire.job_view import stamp
+from scheduler.model.errors import InvalidSpec
 from tests.support.journals import MemoryJournal
 from tests.support.live import Live, SetClock, problem_of, spec
 
@@ -200,6 +203,33 @@ def test_a_job_is_forgotten_only_when_it_is_written(tmp_path: Path) -> None:
 
 def _fails(rows: Any) -> None:
     raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_history_is_kept_as_long_as_it_is_to_be(tmp_path: Path) -> None:
+    """`keep_history_s` after a job has ended, it is unknown to all; by default it never is."""
+
+    async def run(keeping: Keeping) -> list[str]:
+        async with Live(
+            tmp_path / str(keeping.keep_history_s), clock=SetClock(START_S), keeping=keeping
+        ) as live:
+            await lived(live)
+            for _ in range(3):
+                await passes(live, DAY_S)
+            assert sorted(live.world.state.jobs) == ["4", "5"]
+            return await ended(live)
+
+    for keep_days, left in ((0, 4), (2, 0), (4, 4)):
+        (tmp_path / str(keep_days * DAY_S)).mkdir()
+        keeping = msgspec.structs.replace(KEEPING, keep_history_s=keep_days * DAY_S)
+        assert len(asyncio.run(run(keeping))) == left
+
+
+@pytest.mark.parametrize(("keep_jobs_s", "keep_history_s"), [(0.0, 5.0), (5.0, 4.0)])
+def test_history_is_not_shorter_than_memory(keep_jobs_s: float, keep_history_s: float) -> None:
+    """A job that the scheduler still has is in its history, too."""
+    with pytest.raises(InvalidSpec) as refused:
+        Keeping(keep_jobs_s=keep_jobs_s, keep_history_s=keep_history_s).checked()
+    assert refused.value.field == "keep_history_s"
 
 
 def test_a_lost_book_is_built_again_from_the_state(tmp_path: Path) -> None:
